@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -157,34 +158,44 @@ def _device_functions(module: tvm.IRModule, isa: Isa) -> dict[str, list[_Call]]:
         split = passes(tirx.transform.BindTarget(target)(tvm.IRModule(own)))
     is_kernel = {var.name_hint: "tirx.kernel_launch_params" in func.attrs for var, func in split.functions_items()}
     device = tvm.IRModule({var: func for var, func in split.functions_items() if is_kernel[var.name_hint]})
-    source = _cuda_c(finalize()(device), target)
+    source = _cuda_c(finalize()(device))
     hosts = {var.name_hint: func for var, func in split.functions_items() if not is_kernel[var.name_hint]}
     return {name: _calls(func, source, isa) for name, func in hosts.items()}
 
 
-def _cuda_c(module: tvm.IRModule, target: tvm.target.Target) -> dict[str, str]:
-    """Return the CUDA C of each kernel, by its name."""
+_ASKING = Lock()
+"""TVM's code generator tells what it wrote by a function that is registered for the whole process."""
+_SAYS, _COMPILES = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
+
+
+def _generated(module: tvm.IRModule) -> str:
+    """Return the CUDA C that TVM generates for kernels; nothing is compiled."""
     texts: list[str] = []
 
     def keep(code: str, _target: Any) -> str:
         texts.append(str(code))
         return str(code)
 
-    own = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
-    before = {name: tvm.get_global_func(name, allow_missing=True) for name in own}
-    tvm.register_global_func(own[0], keep, override=True)
-    tvm.register_global_func(own[1], lambda code, *_: b"", override=True)
-    try:
-        tvm.get_global_func("target.build.cuda")(module, next(iter(module.functions.values())).attrs["target"])
-    finally:
-        for name, function in before.items():
-            if function is None:
-                tvm_ffi.registry.remove_global_func(name)
-            else:
-                tvm.register_global_func(name, function, override=True)
+    with _ASKING:
+        before = {name: tvm.get_global_func(name, allow_missing=True) for name in (_SAYS, _COMPILES)}
+        tvm.register_global_func(_SAYS, keep, override=True)
+        tvm.register_global_func(_COMPILES, lambda code, *_: b"", override=True)
+        try:
+            tvm.get_global_func("target.build.cuda")(module, next(iter(module.functions.values())).attrs["target"])
+        finally:
+            for name, function in before.items():
+                if function is None:
+                    tvm_ffi.registry.remove_global_func(name)
+                else:
+                    tvm.register_global_func(name, function, override=True)
     (text,) = texts
+    return text
+
+
+def _cuda_c(module: tvm.IRModule) -> dict[str, str]:
+    """Return the CUDA C of each kernel, by its name."""
     found: dict[str, str] = {}
-    for part in re.split(r'(?=^extern "C" __global__ )', text, flags=re.MULTILINE)[1:]:
+    for part in re.split(r'(?=^extern "C" __global__ )', _generated(module), flags=re.MULTILINE)[1:]:
         head = re.match(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(', part)
         if head is not None and "{" in part.split(";", 1)[0]:  # the others are declarations
             # Host compilers want an alignment before what says where a variable lies; NVRTC takes both.

@@ -6,6 +6,7 @@ PTX ISA: a warp's matrix product takes its fragments lane by lane, an asynchrono
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -145,28 +147,37 @@ def _table(kernels: Sequence[Kernel]) -> str:
 
 
 def _program_of(text: str, check: Check, device: Path) -> Path:
-    """Return the program of these kernels, built where it is not yet."""
+    """Return the program of these kernels, compiled where it is not yet."""
     compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         raise CompileError("kernels for CUDA are emulated by the host's C++ compiler: install g++ or clang++, and put it on PATH")
-    headers = [*sorted(device.glob("*.cuh")), HERE / "emulation.hpp", HERE / "emulation.cpp"]
-    digest = hashlib.sha256("\0".join([compiler, check, text, *(path.read_text() for path in headers)]).encode()).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"octavo-emulation-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    program = folder / digest[:32]
+    digest = hashlib.sha256("\0".join([check, text, *(path.read_text() for path in sorted(device.glob("*.cuh")))]).encode())
+    program = _folder() / digest.hexdigest()[:32]
     if program.exists():
         return program
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as build:
-        source, runtime = Path(build) / "kernels.cpp", Path(build) / "runtime.o"
+    flags = (*_ALWAYS, *_FLAGS[check], f"-I{device}", f"-I{HERE}")
+    with tempfile.TemporaryDirectory(dir=_folder(), prefix="build-") as build:
+        source, draft = Path(build) / "kernels.cpp", Path(build) / "program"
         source.write_text(text)
-        flags = (*_ALWAYS, *_FLAGS[check], f"-I{device}", f"-I{HERE}")
-        # The scheduler itself is not watched: what it moves between threads is no memory of theirs.
-        own = tuple(flag for flag in flags if not flag.startswith("-fsanitize"))
-        _compile([compiler, *own, "-c", str(HERE / "emulation.cpp"), "-o", str(runtime)])
-        draft = Path(build) / "program"
-        _compile([compiler, *flags, str(source), str(runtime), "-o", str(draft)])
+        _compile([compiler, *flags, str(source), str(_runtime(compiler, check)), "-o", str(draft)])
         os.replace(draft, program)
     return program
+
+
+@cache
+def _folder() -> Path:
+    """Return where programs lie while this process lives."""
+    folder = tempfile.TemporaryDirectory(prefix="octavo-emulation-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@cache
+def _runtime(compiler: str, check: Check) -> Path:
+    """Return the scheduler, compiled once. It is not watched: what it moves between threads is no memory of theirs."""
+    flags = (*_ALWAYS, *(flag for flag in _FLAGS[check] if not flag.startswith("-fsanitize")), f"-I{HERE}")
+    _compile([compiler, *flags, "-c", str(HERE / "emulation.cpp"), "-o", str(_folder() / f"runtime-{check}.o")])
+    return _folder() / f"runtime-{check}.o"
 
 
 def _compile(command: list[str]) -> None:
