@@ -54,7 +54,9 @@ class Emission:
 
     isa: Isa
     steps: list[Step] = field(default_factory=list[Step])
-    _converted: dict[tuple[int, bool], Value] = field(default_factory=dict[tuple[int, bool], Value])
+    _converted: dict[tuple[Buffer, tuple[int, ...], bool], Value] = field(
+        default_factory=dict[tuple[Buffer, tuple[int, ...], bool], Value]
+    )
     _constants: dict[tuple[str, tuple[int, ...], bytes], Buffer] = field(
         default_factory=dict[tuple[str, tuple[int, ...], bytes], Buffer]
     )
@@ -98,7 +100,7 @@ class Emission:
         """Return a tensor of rank 4 in a layout, converted once where it lies in the other one."""
         if len(value.shape) != 4 or value.is_nhwc == is_nhwc:
             return value
-        key = id(value.buffer), is_nhwc
+        key = value.buffer, value.shape, is_nhwc  # memory may be seen under several shapes
         if key not in self._converted:
             axes = TO_NHWC if is_nhwc else TO_NCHW
             self._converted[key] = self.transposed(value, axes, is_nhwc=is_nhwc)
