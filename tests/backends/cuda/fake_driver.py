@@ -69,6 +69,16 @@ class FakeDriver:
     def cuModuleLoadData(self, cubin: bytes) -> Any:
         return (OK, cubin) if cubin[:4] == b"\x7fELF" else (INVALID, None)
 
+    def cuModuleUnload(self, _module: bytes) -> Any:
+        return (OK,)
+
+    def cuDevicePrimaryCtxRelease(self, _device: int) -> Any:
+        self.log.append("leave")
+        return (OK,)
+
+    def cuGraphDestroy(self, _graph: list[Any]) -> Any:
+        return (OK,)
+
     def cuModuleGetFunction(self, module: bytes, symbol: bytes) -> Any:
         return (OK, symbol.decode()) if symbol in module else (MISSING, None)
 

@@ -50,12 +50,29 @@ def test_a_bound_call_reads_its_inputs_anew(rng, compiled) -> None:
     assert np.array_equal(found, expected)
 
 
-def test_memory_is_given_back(compiled) -> None:
-    executable, fake = compiled
+def test_memory_is_given_back(rng, monkeypatch) -> None:
+    executable = octavo.compile(dense_model(rng), target=ISA)
+    code: Any = executable.code
+    fake = FakeDriver(code.plan.kernels)
+    monkeypatch.setattr(driver, "driver", lambda: fake)
     executable.bind(np.zeros((5, 24), np.int8))()
-    del executable
+    executable(np.zeros((5, 24), np.int8))
+    assert fake.memory
+    del executable, code
     gc.collect()
-    assert len(fake.memory) <= 1  # constants stay until the last executable of the module is gone
+    assert fake.memory == {}
+    assert fake.log[-1] == "leave"
+
+
+def test_a_call_that_cannot_be_made_gives_its_memory_back(compiled, monkeypatch) -> None:
+    executable, fake = compiled
+    executable(np.zeros((5, 24), np.int8))
+    before = set(fake.memory)
+    monkeypatch.setattr(fake, "cuGraphInstantiate", lambda _graph, _flags: (fake.CUresult.CUDA_ERROR_INVALID_VALUE, None))
+    with pytest.raises(ExecutableError, match="the GPU's driver failed to make a graph of the launches"):
+        executable.bind(np.zeros((5, 24), np.int8))
+    gc.collect()
+    assert set(fake.memory) == before
 
 
 def test_inputs_are_checked_first(compiled) -> None:

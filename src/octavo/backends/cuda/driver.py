@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,28 @@ def runs_on(isa: Isa, capability: int) -> bool:
     return own == capability if isa.arch.endswith("a") else own // 10 == capability // 10 and own <= capability
 
 
+class Owned:
+    """What an object has of the driver, given back when it goes, the last first; also of one that was never finished.
+
+    `module` is whose context that is in.
+    """
+
+    def __init__(self, owner: Any, module: LoadedModule) -> None:
+        self._handles: list[tuple[Callable[[Any], Any], Any]] = []
+        weakref.finalize(owner, _give_back, module.cuda.cuCtxSetCurrent, module.context, self._handles)
+
+    def add(self, give_back: Callable[[Any], Any], handle: Any) -> Any:
+        """Return a handle that the driver takes back by this function."""
+        self._handles.append((give_back, handle))
+        return handle
+
+
+def _give_back(enter: Callable[[Any], Any], context: Any, handles: Sequence[tuple[Callable[[Any], Any], Any]]) -> None:
+    enter(context)  # whichever thread this is
+    for give_back, handle in reversed(handles):
+        give_back(handle)
+
+
 class LoadedModule:
     """The kernels and constants of a plan on the first GPU, in its primary context, which other libraries use too."""
 
@@ -91,8 +114,11 @@ class LoadedModule:
         self.isa = isa
         device = checked(cuda.cuDeviceGet(0), "find a GPU")
         self.context = checked(cuda.cuDevicePrimaryCtxRetain(device), "open a context")
+        owned = Owned(self, self)
+        owned.add(cuda.cuDevicePrimaryCtxRelease, device)
         self.enter()
-        modules = [checked(cuda.cuModuleLoadData(cubin), f"load code for {isa}, which this GPU may not run") for cubin in cubins]
+        loading = f"load code for {isa}, which this GPU may not run"
+        modules = [owned.add(cuda.cuModuleUnload, checked(cuda.cuModuleLoadData(cubin), loading)) for cubin in cubins]
         self.functions: dict[str, Any] = {}
         for kernel in {kernel.symbol: kernel for kernel in plan.kernels}.values():
             function = self._found(modules, kernel.symbol)
@@ -100,7 +126,8 @@ class LoadedModule:
                 most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 checked(cuda.cuFuncSetAttribute(function, most, kernel.shared_bytes), f"give {kernel.name} its shared memory")
             self.functions[kernel.symbol] = function
-        self.constants = checked(cuda.cuMemAlloc(max(plan.constants.nbytes, 1)), "allocate the constants")
+        constants = checked(cuda.cuMemAlloc(max(plan.constants.nbytes, 1)), "allocate the constants")
+        self.constants = owned.add(cuda.cuMemFree, constants)
         if plan.constants.nbytes:
             checked(cuda.cuMemcpyHtoD(self.constants, plan.constants.ctypes.data, plan.constants.nbytes), "upload the constants")
 
@@ -136,7 +163,9 @@ class DeviceCall:
         self._module = module
         self._cuda = cuda = module.cuda
         module.enter()
-        self._stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
+        self._owned = Owned(self, module)
+        stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
+        self._stream = self._owned.add(cuda.cuStreamDestroy, stream)
         plan = module.plan
         self._workspace = self._allocated(plan.workspace)
         self._inputs = [self._allocated(size) for size in plan.input_sizes] if inputs is None else []
@@ -162,7 +191,8 @@ class DeviceCall:
         checked(self._cuda.cuStreamSynchronize(self._stream), "run the kernels")
 
     def _allocated(self, size: int) -> Any:
-        return checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")
+        memory = checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")
+        return self._owned.add(self._cuda.cuMemFree, memory)
 
     def _captured(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """Return the graph of all launches on this memory."""
@@ -195,11 +225,6 @@ class DeviceCall:
             )
             checked(launched, f"record {kernel.name}")
         graph = checked(cuda.cuStreamEndCapture(stream), "record the launches")
-        return checked(cuda.cuGraphInstantiate(graph, 0), "make a graph of the launches")
-
-    def __del__(self) -> None:
-        """Give the memory back."""
-        for memory in (self._workspace, *self._inputs, *self._outputs):
-            self._cuda.cuMemFree(memory)
-        self._cuda.cuGraphExecDestroy(self._graph)
-        self._cuda.cuStreamDestroy(self._stream)
+        self._owned.add(cuda.cuGraphDestroy, graph)
+        executable = checked(cuda.cuGraphInstantiate(graph, 0), "make a graph of the launches")
+        return self._owned.add(cuda.cuGraphExecDestroy, executable)
