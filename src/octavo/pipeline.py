@@ -50,7 +50,7 @@ from .simulation import costliest, fused_functions, remedies, wide_weights
 from .target import TargetDescription
 from .target.cpu_features import features_of, names_of
 from .target.precision import Precision
-from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, present_features, resolve_target
+from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, check_is_host, present_features, resolve_target
 
 __all__ = [
     "BoundCall",
@@ -404,8 +404,9 @@ def compile(
         None or "cpu" for this machine; an ISA's name ("x86.avx512_vnni", "x86.avx2", "generic") for this machine with that
         ISA's kernels, without the wider vectors that a CPU of that ISA lacks; an LLVM target such as "llvm -mcpu=cascadelake",
         or a tvm Target; a TargetDescription, or the path of one (JSON), for the ops that it lists in kernels of this machine; a
-        Backend (`octavo.backends`), for the ops that it describes in its own code, and the rest in kernels of this machine.
-        The environment variable OCTAVO_TARGET, an ISA's name, narrows what "this machine" is where no ISA is given here.
+        Backend (`octavo.backends`), for the ops that it describes in its own code, and the rest in kernels of this machine; a GPU
+        ("cuda", "cuda.sm_80") for the whole model on it. The environment variable OCTAVO_TARGET, an ISA's name, narrows what
+        "this machine" is where no ISA is given here.
     threads
         Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
         threads as there are. Results don't depend on it.
@@ -426,7 +427,7 @@ def compile(
     Raises
     ------
     TargetError
-        An unknown target, or one that isn't a CPU.
+        An unknown target, one that code cannot be linked for here, or a GPU with what is for CPUs alone.
     ProfileError
         A profile of another model.
     QuantizationError
@@ -458,6 +459,8 @@ def compile_sharing(
     """
     chosen = resolve_target(target)
     check_compiles_here(chosen)
+    if tuning is not None:
+        check_is_host(chosen, "tuning")
     count = resolve_threads(threads)
     model, wanted = prepared(model, chosen, precision, profile, recipe)
     measured = tuning_of(tuning)
@@ -493,6 +496,7 @@ def _wanted_precision(model: Model, target: ResolvedTarget, precision: str | Non
         raise CompileError(f"unknown precision {precision!r}: choose from {', '.join(PRECISIONS)}")
     if precision not in HALF_DTYPES:
         return None
+    check_is_host(target, "16-bit precision")
     dtype: HalfDtype = "bfloat16" if precision == "bfloat16" else "float16"
     kept: dict[str, str] = {}
     if profile is not None:
