@@ -22,8 +22,8 @@ from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.kernel_attributes import IN_PLACE_ATTR
+from ..memory import Lifetime, align, place
 from ..ops import movers
-from .memory import Lifetime, align, place
 from .scratch import with_scratch
 from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
 from .tir_passes import CALLS_ATTR, PLAIN_CALL

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ...memory import Lifetime, align, place
 from .kernel import Kernel
 
 ALIGNMENT = 256
@@ -84,8 +85,9 @@ def planned(steps: Sequence[Step], inputs: Sequence[Buffer], outputs: Sequence[B
         for buffer in buffers:
             if buffer.region == "workspace":
                 uses.setdefault(buffer, []).append(number)
-    offsets, workspace = _placed({buffer: (min(at), max(at)) for buffer, at in uses.items()})
-    places |= {buffer: Place("workspace", 0, offset) for buffer, offset in offsets.items()}
+    lifetimes = [Lifetime(size=buffer.size, first=min(at), last=max(at)) for buffer, at in uses.items()]
+    offsets, workspace = place(lifetimes, ALIGNMENT)
+    places |= {buffer: Place("workspace", 0, offset) for buffer, offset in zip(uses, offsets, strict=True)}
     launches = tuple(
         Launch(
             kernel=kernel,
@@ -115,30 +117,8 @@ def _constants(steps: Sequence[Step]) -> tuple[npt.NDArray[np.uint8], dict[Buffe
             data = np.ascontiguousarray(buffer.values).tobytes()
             if data not in known:
                 known[data] = end
-                padded = data + bytes(-len(data) % ALIGNMENT)
+                padded = data.ljust(align(len(data), ALIGNMENT), b"\0")
                 parts.append(padded)
                 end += len(padded)
             places[buffer] = Place("constant", 0, known[data])
     return np.frombuffer(b"".join(parts), np.uint8), places
-
-
-def _placed(lifetimes: dict[Buffer, tuple[int, int]]) -> tuple[dict[Buffer, int], int]:
-    """Give each buffer an offset, largest first, each at the lowest that is free while it lives; return the size of all, too."""
-    offsets: dict[Buffer, int] = {}
-    total = 0
-    for buffer in sorted(lifetimes, key=lambda each: (-each.size, lifetimes[each])):
-        first, last = lifetimes[buffer]
-        size = -(-buffer.size // ALIGNMENT) * ALIGNMENT
-        taken = sorted(
-            (offset, offset + -(-other.size // ALIGNMENT) * ALIGNMENT)
-            for other, offset in offsets.items()
-            if lifetimes[other][0] <= last and first <= lifetimes[other][1]
-        )
-        at = 0
-        for start, end in taken:
-            if start - at >= size:
-                break
-            at = max(at, end)
-        offsets[buffer] = at
-        total = max(total, at + size)
-    return offsets, total

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.build.memory import ALIGNMENT, Lifetime, align, place
+from octavo.memory import ALIGNMENT, Lifetime, align, place
 
 
 @st.composite

@@ -22,12 +22,12 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-def align(size: int) -> int:
-    """Round a size in bytes up to whole cache lines."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def align(size: int, alignment: int = ALIGNMENT) -> int:
+    """Round a size in bytes up to a multiple of an alignment: whole cache lines by default."""
+    return -(-size // alignment) * alignment
 
 
-def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+def place(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[list[int], int]:
     """Give each tensor an offset so that tensors alive at the same time don't overlap.
 
     Largest first, each into the smallest gap that holds it between those already placed ("greedy by size": Pisarchyk and Lee,
@@ -36,15 +36,15 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     Returns
     -------
     offsets, size
-        Offsets in bytes, multiples of ALIGNMENT, in the order of `lifetimes`; bytes of the whole block.
+        Offsets in bytes, multiples of the alignment, in the order of `lifetimes`; bytes of the whole block.
     """
     offsets = [0] * len(lifetimes)
     placed: list[int] = []
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].size, lifetimes[i].first)):
-        wanted = align(lifetimes[index].size)
+        wanted = align(lifetimes[index].size, alignment)
         taken = sorted(
-            (offsets[other], offsets[other] + align(lifetimes[other].size))
+            (offsets[other], offsets[other] + align(lifetimes[other].size, alignment))
             for other in placed
             if lifetimes[other].overlaps(lifetimes[index])
         )
