@@ -25,7 +25,7 @@ from octavo.backends.cuda.compiler import MachineCode, compile_kernels, disassem
 from octavo.backends.cuda.isa import ISAS, Isa
 from octavo.backends.cuda.kernel import Kernel
 from octavo.backends.cuda.kernels.conv2d import conv2d
-from octavo.backends.cuda.kernels.conv2d_spec import Conv2dSpec, conv2d_spec, matmul_spec
+from octavo.backends.cuda.kernels.conv2d_spec import Conv2dSpec, conv2d_spec, matmul_spec, product_spec
 from octavo.backends.cuda.kernels.output import INTEGERS, Output
 from octavo.composites.attributes import read_composites
 from octavo.composites.weighted import Conv2dOp, MatmulOp
@@ -67,22 +67,11 @@ def dense_spec(rows: int, inputs: int, outputs: int) -> Conv2dSpec:
     parameters = {"has_real_bias": False, "has_low": False, "has_high": False, "low": 0.0, "high": 0.0, "result": INTEGERS}
     parameters |= {"zero_point": 3, "qmin": -128, "qmax": 127}
     factors = np.full(outputs, 0.001, np.float32)
-    return Conv2dSpec(
-        batch=1,
-        in_height=1,
-        in_width=rows,
-        in_channels=inputs,
-        out_height=1,
-        out_width=rows,
-        out_channels=outputs,
-        kernel=(1, 1),
-        strides=(1, 1),
-        pad=(0, 0),
-        dilation=(1, 1),
-        groups=1,
+    return product_spec(
+        rows,
+        rng.integers(-127, 128, (inputs, outputs)).astype(np.int8),
         dtype="int8",
         x_zero_point=-5,
-        weights=rng.integers(-127, 128, (1, 1, inputs, outputs)).astype(np.int8),
         bias=np.zeros(outputs, np.int32),
         weight_zero_point=np.zeros(outputs, np.int32),
         output=Output(dtype="int8", parameters=parameters, multiplier=factors, real_bias=0 * factors),

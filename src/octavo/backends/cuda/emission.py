@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .isa import Isa
 from .kernel import BYTES, BoundKernel
-from .kernels.calls import Input, KernelCall, Result, Scratch
+from .kernels.calls import Input, KernelCall, Result, Scratch, one_call
 from .kernels.transpose import transpose
 from .plan import Buffer, Step
 
@@ -71,13 +71,14 @@ class Emission:
         key = str(values.dtype), values.shape, values.tobytes()
         return self._constants.setdefault(key, Buffer(values.nbytes, "constant", 0, values))
 
+    def given(self, values: Array) -> Value:
+        """Return a constant as a tensor."""
+        return Value(buffer=self.constant(values), shape=tuple(values.shape), dtype=str(values.dtype))
+
     def launch(self, bound: BoundKernel, inputs: Sequence[Value], result: Value) -> Value:
         """Launch a kernel on tensors that lie as it reads them, then its constants; return `result`, which it writes."""
         kernel, constants = bound
-        buffers = (*(each.buffer for each in inputs), *(self.constant(each) for each in constants), result.buffer)
-        assert len(buffers) == len(kernel.arguments), f"{kernel.name} takes {len(kernel.arguments)} arguments, got {len(buffers)}"
-        self.steps.append((kernel, buffers))
-        return result
+        return self.run(one_call(kernel, len(inputs), constants), inputs, result)
 
     def run(self, calls: Sequence[KernelCall], inputs: Sequence[Value], result: Value) -> Value:
         """Launch kernels on tensors that lie as they read them; return `result`, which they write."""

@@ -25,9 +25,9 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from ...errors import CompileError
 from ...graph.dataflow import BodyWriter, DataflowView, dtype_of, op_name, replace_operands, static_shape, write_function
 from ...graph.lineage import lineage_paused
-from .emission import BYTES, Emission, Value
+from .emission import Emission, Value
 from .isa import Isa
-from .kernel import Argument, Kernel
+from .kernel import BYTES, Argument, Kernel
 from .plan import Buffer
 
 # TVM annotates its constructors more narrowly than what they take.
@@ -264,14 +264,13 @@ def _launched(
     """Write the launches of a lowered module; return its results."""
     view = DataflowView(module["main"])
     values: dict[Var, Value] = {
-        param: Value(buffer=source.buffer, shape=_shape(param), dtype=source.dtype)
+        param: Value(buffer=source.buffer, shape=static_shape_of(param), dtype=source.dtype)
         for param, source in zip(view.function.params, sources, strict=True)
     }
 
     def value_of(expr: Expr) -> Value:
         if isinstance(expr, GenericConst):
-            array: Any = expr.value.numpy()
-            return Value(buffer=emission.constant(array), shape=tuple(array.shape), dtype=str(array.dtype))
+            return emission.given(expr.value.numpy())
         assert isinstance(expr, Var)
         return values[expr]
 
@@ -281,11 +280,11 @@ def _launched(
             values[var] = value_of(value)
         elif op_name(value) == "reshape" and isinstance(value, Call):
             x = value_of(value.args[0])
-            values[var] = Value(buffer=x.buffer, shape=_shape(var), dtype=x.dtype)
+            values[var] = Value(buffer=x.buffer, shape=static_shape_of(var), dtype=x.dtype)
         else:
             assert isinstance(value, Call)
             assert isinstance(value.args[0], GlobalVar), f"{op_name(value)} is no call of a PrimFunc"
-            result = emission.new(_shape(var), dtype_of(var))
+            result = emission.new(static_shape_of(var), dtype_of(var))
             operands = [*(value_of(each) for each in value.args[1]), result]
             _launch(functions[value.args[0].name_hint], operands, emission)
             values[var] = result
@@ -302,7 +301,8 @@ def _launch(calls: Sequence[_Call], operands: Sequence[Value], emission: Emissio
         emission.steps.append((call.kernel, tuple(buffers)))
 
 
-def _shape(var: Var) -> tuple[int, ...]:
+def static_shape_of(var: Var) -> tuple[int, ...]:
+    """Return a variable's shape; CompileError where it is symbolic."""
     shape = static_shape(var)
     if shape is None:
         raise CompileError(f"{var.name}: its shape is symbolic; kernels for CUDA have static ones: give sizes when loading")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import tvm
@@ -13,18 +12,18 @@ from tvm.ir import Call, GenericConst
 from tvm.relax import Expr, Var
 
 from ...composites.attributes import Composite, read_composites
-from ...composites.weighted import DynamicTensor, WeightedOp
 from ...errors import CompileError
-from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars
 from ...graph.partition_state import PartitionState, read_state
 from ...ops import movers
 from ...target import TargetDescription
 from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import where_of
-from .emission import BYTES, Emission, Value
+from .emission import Emission, Value
 from .emit import emitter_of
-from .float_ops import emit_float_ops
+from .float_ops import emit_float_ops, static_shape_of
 from .isa import Isa
+from .kernel import BYTES
 from .kernels.copy import copy
 from .plan import Buffer, LaunchPlan, planned
 
@@ -68,7 +67,7 @@ class _Lowering:
         self._inputs: list[Buffer] = []
         self.records: list[OpRecord] = []
         for number, param in enumerate(self._view.function.params):
-            shape, dtype = _static(param), dtype_of(param)
+            shape, dtype = static_shape_of(param), dtype_of(param)
             buffer = Buffer(int(np.prod(shape, dtype=np.int64)) * _width(param, dtype), "input", number)
             self._inputs.append(buffer)
             self._values[param] = Value(buffer=buffer, shape=shape, dtype=dtype)
@@ -109,8 +108,7 @@ class _Lowering:
     def _value(self, expr: Expr) -> Value:
         """Return where an expression lies: a variable that was written, or a constant."""
         if isinstance(expr, GenericConst):
-            values: Any = expr.value.numpy()
-            return Value(buffer=self._emission.constant(values), shape=tuple(values.shape), dtype=str(values.dtype))
+            return self._emission.given(expr.value.numpy())
         assert isinstance(expr, Var)
         return self._values[expr]
 
@@ -118,8 +116,6 @@ class _Lowering:
         """Let a composite's emitter write its launches."""
         var, before = binding.var, len(self._emission.steps)
         emit = emitter_of(composite.op)
-        if isinstance(composite.op, WeightedOp) and isinstance(composite.op.x, DynamicTensor):
-            raise CompileError(f"{where_of(composite)}: its input is quantized at run time, for which CUDA has no kernel yet")
         if emit is None:
             raise CompileError(f"{where_of(composite)}: target {self._target.name} has no kernel for it")
         read = operand_vars(binding.value)
@@ -170,17 +166,10 @@ class _Lowering:
             return
         assert isinstance(value, Call)
         x = self._emission.lying(self._value(value.args[0]), is_nhwc=False)
-        self._values[var] = replace(x, shape=_static(var))
+        self._values[var] = replace(x, shape=static_shape_of(var))
 
 
 _VIEWS = movers("view")
-
-
-def _static(var: Var) -> tuple[int, ...]:
-    shape = static_shape(var)
-    if shape is None:
-        raise CompileError(f"{var.name}: its shape is symbolic; kernels for CUDA have static ones: give sizes when loading")
-    return shape
 
 
 def _width(var: Var, dtype: str) -> int:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from ....composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
 from ..emission import TO_NCHW, TO_NHWC, Emission, Value
 from ..kernel import BYTES
@@ -87,7 +84,7 @@ def emit_concat(op: ConcatOp, emission: Emission, inputs: Mapping[str, Value]) -
     shape = op.y.shape
     values: list[Value] = []
     for number, tensor in enumerate(op.inputs):
-        values.append(_given(emission, op.constants[number]) if number in op.constants else inputs[tensor.name])
+        values.append(emission.given(op.constants[number]) if number in op.constants else inputs[tensor.name])
     is_nhwc = len(shape) == 4 and any(value.is_nhwc for value in values)
     order = TO_NHWC if is_nhwc else tuple(range(len(shape)))
     result = emission.new(shape, op.y.tensor.params.dtype, is_nhwc=is_nhwc)
@@ -110,13 +107,9 @@ def emit_concat(op: ConcatOp, emission: Emission, inputs: Mapping[str, Value]) -
     return result
 
 
-def _given(emission: Emission, constant: npt.NDArray[np.generic]) -> Value:
-    return Value(buffer=emission.constant(constant), shape=constant.shape, dtype=str(constant.dtype))
-
-
 def emit_take(op: TakeOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a choice of elements along an axis."""
-    x = emission.lying(inputs[op.x.name], is_nhwc=False) if op.values is None else _given(emission, op.values)
+    x = emission.lying(inputs[op.x.name], is_nhwc=False) if op.values is None else emission.given(op.values)
     indices = emission.lying(inputs[op.indices], is_nhwc=False)
     count, how = math.prod(indices.shape), change_of(op.x, op.y)
     kernel = take(op.x.shape, op.axis, count, indices.dtype, how, emission.isa)

@@ -45,7 +45,7 @@ def emit_pairwise(op: PairwiseOp, emission: Emission, inputs: Mapping[str, Value
         function = extreme_of(op.kind, op.y)
     a, b = (inputs[side.tensor.name] if side.values is None else side.values for side in (op.a, op.b))
     if not isinstance(a, Value):
-        a = _given(emission, a)
+        a = emission.given(a)
     return _launch(emission, function, a, b, op.y.shape, op.y.tensor.params.dtype)
 
 
@@ -61,7 +61,7 @@ def emit_pair_lookup(op: PairLookupOp, emission: Emission, inputs: Mapping[str, 
 def emit_compare(op: CompareOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a comparison of integers, or of the float32 numbers that they stand for."""
     function = comparison_of(op.kind, op.a.tensor, op.b.tensor, in_float=op.rounding == "float32")
-    a, b = (inputs[side.tensor.name] if side.values is None else _given(emission, side.values) for side in (op.a, op.b))
+    a, b = (inputs[side.tensor.name] if side.values is None else emission.given(side.values) for side in (op.a, op.b))
     return _launch(emission, function, a, b, op.shape, "bool")
 
 
@@ -79,15 +79,11 @@ def emit_select(op: SelectOp, emission: Emission, inputs: Mapping[str, Value]) -
         if side.values is None:
             values.append(changed(emission, inputs[side.tensor.name], change_of(side.tensor, op.y)))
         else:
-            values.append(_given(emission, side.values.astype(dtype)))
+            values.append(emission.given(side.values.astype(dtype)))
     is_nhwc = shared_layout(values, shape)
     result = emission.new(shape, dtype, is_nhwc=is_nhwc)
     condition, a, b = (operand(value, shape, is_nhwc=is_nhwc) for value in values)
     return emission.launch(select(result.lying_shape, (condition, a, b), dtype, emission.isa), values, result)
-
-
-def _given(emission: Emission, values: Constant) -> Value:
-    return Value(buffer=emission.constant(values), shape=values.shape, dtype=str(values.dtype))
 
 
 def _launch(

@@ -9,10 +9,10 @@ import numpy as np
 
 from ....composites.weighted import BatchMatmulOp
 from ..isa import Isa
-from ..kernel import Argument, Kernel, Number
+from ..kernel import BYTES, Argument, Kernel, Number
 from .calls import KernelCall, one_call
 from .gemm import Tiling, padded_columns
-from .output import BYTES, Output, output_of
+from .output import Output, output_of
 from .tile_choice import Product, best_tiling
 
 _AXES = 4

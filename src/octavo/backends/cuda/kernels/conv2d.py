@@ -10,11 +10,11 @@ the rate of DP4A, and no less than the latency of one thread's loads.
 from __future__ import annotations
 
 from ..isa import Isa
+from ..kernel import BYTES
 from .calls import KernelCall
 from .conv2d_dot import channels_of_thread, dot_conv2d
 from .conv2d_gemm import depth_of, gemm_conv2d, gemm_takes, vector_bytes
 from .conv2d_spec import Conv2dSpec
-from .output import BYTES
 from .tile_choice import START, Product, best_tiling
 
 _LOADS_ON_THEIR_WAY = 4

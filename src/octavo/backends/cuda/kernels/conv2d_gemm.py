@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..isa import Isa
-from ..kernel import Argument, Kernel
+from ..kernel import BYTES, Argument, Kernel
 from .calls import Input, KernelCall, Operand, Result, Scratch, one_call
 from .conv2d_spec import Conv2dSpec
 from .gemm import CHUNK, Tiling, packed_tiles, padded_columns
-from .output import BYTES, SUMS, Output
+from .output import SUMS, Output
 
 MAX_WINDOW = 16
 """Rows and columns of a window whose taps fit into the masks of `device/rows.cuh`."""

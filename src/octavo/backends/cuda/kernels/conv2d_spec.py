@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ....composites.base import QuantizedTensor
-from ....composites.weighted import Conv2dOp, MatmulOp
+from ....composites.weighted import Conv2dOp, MatmulOp, WeightedOp
+from ....errors import CompileError
 from ..kernel import Argument, Number
 from .output import Output, output_of, start_of_sums
 
@@ -98,8 +100,8 @@ class Conv2dSpec:
 
 def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:
     """Return a convolution's spec."""
-    assert isinstance(op.x, QuantizedTensor), "the description takes no input that is quantized at run time"
-    batch, height, width, channels = _nhwc(op.x.shape, op.layout)
+    x = _quantized_input(op)
+    batch, height, width, channels = _nhwc(x.shape, op.layout)
     _, out_height, out_width, out_channels = _nhwc(op.y.shape, op.layout)
     return Conv2dSpec(
         batch=batch,
@@ -114,20 +116,42 @@ def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:
         pad=(op.padding[0], op.padding[1]),
         dilation=op.dilation,
         groups=op.groups,
-        dtype=op.x.params.dtype,
-        x_zero_point=int(np.ravel(op.x.params.zero_point)[0]),
+        dtype=x.params.dtype,
+        x_zero_point=_zero_point(x),
         weights=op.weight.values,
-        bias=start_of_sums(op),
+        bias=start_of_sums(op.weight, _zero_point(x)),
         weight_zero_point=np.broadcast_to(op.weight.zero_point, (out_channels,)),
         output=output_of(op, out_channels),
     )
 
 
 def matmul_spec(op: MatmulOp) -> Conv2dSpec:
-    """Return a product with constant weights as a convolution whose pixels are the rows."""
-    assert isinstance(op.x, QuantizedTensor), "the description takes no input that is quantized at run time"
-    inputs, outputs = op.weight.values.shape
-    rows = int(np.prod(op.x.shape[:-1], dtype=np.int64))
+    """Return a product with constant weights."""
+    x, weight = _quantized_input(op), op.weight
+    outputs = weight.values.shape[1]
+    return product_spec(
+        math.prod(x.shape[:-1]),
+        weight.values,
+        dtype=x.params.dtype,
+        x_zero_point=_zero_point(x),
+        bias=start_of_sums(weight, _zero_point(x)),
+        weight_zero_point=np.broadcast_to(weight.zero_point, (outputs,)),
+        output=output_of(op, outputs),
+    )
+
+
+def product_spec(
+    rows: int,
+    weights: npt.NDArray[np.int8],
+    *,
+    dtype: str,
+    x_zero_point: int,
+    bias: npt.NDArray[np.int32],
+    weight_zero_point: npt.NDArray[np.int32],
+    output: Output,
+) -> Conv2dSpec:
+    """Return a product of so many rows with weights (inputs, outputs) as a convolution of one tap whose pixels are the rows."""
+    inputs, outputs = weights.shape
     return Conv2dSpec(
         batch=1,
         in_height=1,
@@ -141,13 +165,26 @@ def matmul_spec(op: MatmulOp) -> Conv2dSpec:
         pad=(0, 0),
         dilation=(1, 1),
         groups=1,
-        dtype=op.x.params.dtype,
-        x_zero_point=int(np.ravel(op.x.params.zero_point)[0]),
-        weights=op.weight.values[None, None],
-        bias=start_of_sums(op),
-        weight_zero_point=np.broadcast_to(op.weight.zero_point, (outputs,)),
-        output=output_of(op, outputs),
+        dtype=dtype,
+        x_zero_point=x_zero_point,
+        weights=weights[None, None],
+        bias=bias,
+        weight_zero_point=weight_zero_point,
+        output=output,
     )
+
+
+def _zero_point(x: QuantizedTensor) -> int:
+    return int(np.ravel(x.params.zero_point)[0])
+
+
+def _quantized_input(op: WeightedOp) -> QuantizedTensor:
+    """Return what an op with weights reads; CompileError where that is quantized at run time."""
+    if not isinstance(op.x, QuantizedTensor):
+        raise CompileError(
+            f"{op.x.name} is quantized at run time, for which there is no kernel for CUDA yet: give it constant scales"
+        )
+    return op.x
 
 
 def _nhwc(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

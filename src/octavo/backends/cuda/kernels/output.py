@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ....composites.base import FunctionResult, QuantizedOutput, QuantizedTensor, SumResult
-from ....composites.weighted import BatchMatmulOp, Result, WeightedOp
+from ....composites.base import FunctionResult, QuantizedOutput, SumResult
+from ....composites.weighted import BatchMatmulOp, QuantizedWeight, Result, WeightedOp
 from ....errors import CompileError
 from ..kernel import Number
 
 INTEGERS, FUSED_FLOATS, STEPWISE_FLOATS, SUMS = range(4)
 """The enumeration `Result` of the header."""
-
-BYTES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4}
-"""Of one element of what a kernel writes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,15 +72,12 @@ def _per_channel(values: object, channels: int) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(values, np.float32), (channels,)))
 
 
-def start_of_sums(op: WeightedOp) -> npt.NDArray[np.int32]:
+def start_of_sums(weight: QuantizedWeight, zero_point: int) -> npt.NDArray[np.int32]:
     """Return what each channel's sum starts from: bias and the parts of the zero points that are known now.
 
-    The sum of (x - x_zero) * (w - w_zero) is that of x * w, less w_zero times that of x, which a kernel takes, less
-    x_zero * (sum(w) - count * w_zero), which stands here. Padding counts as x_zero, so every tap counts everywhere.
+    The sum of (x - zero_point) * (w - w_zero) is that of x * w, less w_zero times that of x, which a kernel takes, less
+    zero_point * (sum(w) - count * w_zero), which stands here. Padding counts as the zero point, so every tap counts everywhere.
     """
-    assert isinstance(op.x, QuantizedTensor), "the description takes no input that is quantized at run time"
-    weight = op.weight
     values = weight.values.astype(np.int64).reshape(-1, weight.values.shape[-1])
-    zero_point = int(np.ravel(op.x.params.zero_point)[0])
     taps = values.sum(axis=0) - values.shape[0] * weight.zero_point.astype(np.int64)
     return (weight.bias.astype(np.int64) - zero_point * taps).astype(np.int32)
