@@ -45,7 +45,7 @@ from quality_networks import NETWORKS
 from quantization_quality import Evaluation, octavo_input, octavo_run
 
 UNLIKE = 1.5
-JUDGED = 16
+JUDGED = 256
 """Samples on which a fault's effect is measured."""
 MAX_DRAWS = 50
 CHOSEN = ("resnet8", "mobilenet_v1_0.25", "squeezenet")
