@@ -8,8 +8,8 @@ scale /4      a quarter of it
 bias          one channel's bias is off by a quarter of the range of its layer's results, in the integers alone
 swap          two channels of a layer have each other's weight scale, these being unlike by 1.5 times at least. Every other time
               integers stay as they were rounded with the right scales, else they are rounded anew
-unequalized   in the float network, channels that can be scaled alike are made unlike by powers of two, 1/16 to 8; it is quantized
-              without equalization
+unequalized   in the float network as the default evens it out, channels that can be scaled alike are made unlike by powers of
+              two, 1/8 to 16; it is quantized without more equalization
 
 Tensors and channels are drawn by a seeded generator. Not every draw is a fault: a bias may be that of a channel that a ReLU cuts
 off anyway. So each is compiled and run on samples that calibration never saw, and one that takes less than --effect dB from the
@@ -36,7 +36,7 @@ import octavo
 from octavo.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile.kept_samples import KEEP_SAMPLES
-from octavo.quantize import Equalization, IntegerLayer, QuantizedModel, equalized_float
+from octavo.quantize import IntegerLayer, QuantizedModel, equalized_float
 from octavo.quantize.equalize import factors_of, find_groups, find_sites, scaled
 from octavo.report.table import markdown_table
 from octavo.root_cause import RootCause
@@ -91,14 +91,17 @@ class Planting:
         self.model, self._profile, _ = evaluation.profiled
         self.batches = [octavo_input(feed) for feed in evaluation.calibration]
         self.sound = octavo.quantize(self.model, self._profile, recipe=recipe)
-        self._simple = equalized_float(self.model, Equalization())
-        sites = find_sites(find_groups(self._simple))
+        self._even = equalized_float(self.model, self.sound.plan.equalization)
+        sites = find_sites(find_groups(self._even))
         self._sites = [site for site in sites if site.rounded and site.readers and site.groups.size > 1]
         self._decibels: dict[int, float] = {}
 
     @cached_property
     def _unequalized(self) -> QuantizedModel:
-        return octavo.quantize(self.model, self._profile, recipe=UNEQUALIZED)
+        return octavo.quantize(self._even, self._profile_of(self._even), recipe=UNEQUALIZED)
+
+    def _profile_of(self, model: octavo.Model) -> octavo.Profile:
+        return octavo.profile(model, self.batches, keep_samples=KEEP_SAMPLES)
 
     def _drawn(self, items: Any) -> Any:
         listed = list(items)
@@ -148,14 +151,13 @@ class Planting:
 
     def unequalized(self) -> Fault:
         """Plant unlike channels in the float network."""
-        site, found = self._drawn(self._sites), find_groups(self._simple)
+        site, found = self._drawn(self._sites), find_groups(self._even)
         by_group = np.ones(1 + max(int(groups.max()) for groups in found.of.values()))
         by_group[site.groups] = 2.0 ** self._rng.integers(-3, 5, site.groups.size)
         of = {var.name: groups for var, groups in found.of.items()}
         factors = {TensorId(var.name): factors_of(of[var.name], by_group) for var in site.tensors}
-        model = scaled(self._simple, factors, exact=False)
-        profile = octavo.profile(model, self.batches, keep_samples=KEEP_SAMPLES)
-        faulty = octavo.quantize(model, profile, recipe=UNEQUALIZED)
+        model = scaled(self._even, factors, exact=False)
+        faulty = octavo.quantize(model, self._profile_of(model), recipe=UNEQUALIZED)
         names = frozenset(var.name for var in site.tensors)
         return Fault(names=names, part="activation", cause="unlike channels", model=model, sound=self._unequalized, faulty=faulty)
 

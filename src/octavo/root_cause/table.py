@@ -21,7 +21,7 @@ from ..qdq.values import params_of
 from ..quantize import QuantizationPlan, QuantizedModel, equalized_float
 from ..simulation import Simulation
 from ..simulation.program import with_values
-from ..simulation.simulation import MAX_SAMPLES
+from ..simulation.simulation import telling_samples
 from ..target_choice import resolve_target
 from .causes import FAULTS, Cause, Finding
 from .experiments import Experiments
@@ -73,7 +73,7 @@ class RootCause:
 def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
     """Find by experiment why a quantized model's outputs are off, and what would help most.
 
-    Each rounding is simulated alone, in float, on the first few samples (see `octavo.simulation`); what it does to the outputs
+    Each rounding is simulated alone, in float, on a few samples, 8 to 32 (see `octavo.simulation`); what it does to the outputs
     counts, not what it does to its own tensor. A tensor that is only moved (reshaped, cut, joined) from others, which have its
     steps, is rounded once: it has no row. Where a rounding does much, or does not fit its values, experiments tell why: other
     parameters, each channel with its own, the mean error taken off, weights rounded anew.
@@ -109,8 +109,10 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
     simple = equalized_float(model, quantized.plan.equalization)
     plan, values = _as_it_is(quantized)
+    count = telling_samples(simple)
     try:
-        simulation = Simulation(simple, plan, _spread(samples), resolve_target(None), with_values(simple, values))
+        spread, rounded = _spread(samples, count), with_values(simple, values)
+        simulation = Simulation(simple, plan, spread, resolve_target(None), rounded, count=count)
     except NotImplementedError:
         raise QuantizationError(
             "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"
@@ -120,9 +122,9 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     return _rows(model, simulation, experiments)
 
 
-def _spread(samples: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
-    """Return samples in an order of which the first few are spread evenly: neighbours, of one recording say, are alike."""
-    step = max(len(samples) // MAX_SAMPLES, 1)
+def _spread(samples: Sequence[Sequence[Array]], count: int) -> list[Sequence[Array]]:
+    """Return samples in an order of which the first `count` are spread evenly: neighbours, of one recording say, are alike."""
+    step = max(len(samples) // count, 1)
     return [samples[index] for index in sorted(range(len(samples)), key=lambda index: index % step)]
 
 

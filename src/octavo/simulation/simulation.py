@@ -20,7 +20,7 @@ from tvm.relax import Var
 
 from ..build.kernel_calls import KernelCall
 from ..graph import Model
-from ..graph.dataflow import DataflowView, dtype_of, operand_vars
+from ..graph.dataflow import DataflowView, dtype_of, operand_vars, static_shape
 from ..graph.lineage import lineage_paused
 from ..graph.moving import call_behind_views
 from ..identity import TensorId
@@ -39,6 +39,8 @@ _SQUASHES = ("nn.softmax", "nn.log_softmax", "sigmoid")
 """What hides at the end of a model how far its scores are off."""
 _STATE_BYTES = 2**29
 _MIN_SAMPLES, _SCREENING_SAMPLES, MAX_SAMPLES = 2, 3, 8
+_TELLING_SAMPLES = 32
+"""Where outputs have few values: eight samples of two scores rank roundings by chance."""
 _MANY_VALUES = 2**12
 """Of an output: so many of several samples tell which roundings cost most; of fewer a few samples tell little."""
 _COSTLY = 0.002
@@ -84,6 +86,8 @@ class Simulation:
         The float model with the constants that integers stand for; by default as the plan has them.
     is_centred
         Whether biases are corrected: then what rounding moves on average is taken out again, where products alone would see it.
+    count
+        How many samples it looks at, at most.
 
     Raises
     ------
@@ -100,6 +104,7 @@ class Simulation:
         rounded: Model | None = None,
         *,
         is_centred: bool = False,
+        count: int = MAX_SAMPLES,
     ) -> None:
         self._target = target
         self._given = samples
@@ -129,7 +134,7 @@ class Simulation:
                 self._layers[layer.output] = tuple(number for number, _ in between if own[number])
         self._rounded_model = lambda: with_constants(simple, plan) if rounded is None else rounded
         self._paths: dict[frozenset[Any], _Path] = {}
-        self._exact = self._kept(samples)
+        self._exact = self._kept(samples[:count])
         for state in self._exact[:1]:  # what lies behind the outputs that are measured is not computed
             self._rounds = {var: name for var, name in self._rounds.items() if var in state}
         self._powers = [[_power(as_array(state[var])) for var in self._outputs] for state in self._exact]
@@ -359,7 +364,7 @@ class Simulation:
         """Return what the float model computes of as many samples as fit."""
         found: list[dict[Var, Any]] = []
         size = 0
-        for arrays in samples[:MAX_SAMPLES]:
+        for arrays in samples:
             state = self._start(arrays)
             self._run(state)
             size += _bytes(state)
@@ -467,6 +472,14 @@ def measured_outputs(view: DataflowView) -> list[str]:
         if var is not None and dtype_of(var) == "float32":
             found.append(var.name)
     return list(dict.fromkeys(found))
+
+
+def telling_samples(model: Model) -> int:
+    """Return how many samples tell which roundings cost most: those in which each output has thousands of values, 8 to 32."""
+    view = DataflowView(model.module["main"])
+    shapes = [static_shape(var) for var in operand_vars(view.result)]
+    values = min((math.prod(shape) for shape in shapes if shape), default=_MANY_VALUES)
+    return min(max(-(-_MANY_VALUES // values), MAX_SAMPLES), _TELLING_SAMPLES)
 
 
 def _behind(
