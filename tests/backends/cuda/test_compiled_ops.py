@@ -4,6 +4,7 @@ import pytest
 import test_moves
 import test_norms
 import test_pairs
+import test_places
 import test_pools
 from emulated_ops import emitted
 
@@ -19,6 +20,8 @@ def cases():
     yield from list(test_moves.gather_cases())[::9]
     yield from list(test_moves.concat_cases())[:3]
     yield from list(test_moves.edge_cases())[:8:3]
+    yield from list(test_places.place_cases())[11:20:4]
+    yield from list(test_places.topk_cases())[10:18:3]
     yield from list(test_pools.pool_cases())[::4]
     yield from list(test_pools.softmax_cases())[:4:3]
     yield from list(test_pools.reduce_cases())[:8:3]

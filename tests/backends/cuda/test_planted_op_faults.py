@@ -6,6 +6,7 @@ import pytest
 import test_moves
 import test_norms
 import test_pairs
+import test_places
 import test_pools
 from emulated_ops import wrong
 
@@ -20,6 +21,7 @@ SOURCES = {
     "changes": lambda: list(test_moves.move_cases())[1::5],
     "edges": lambda: list(test_moves.edge_cases()),
     "pools": lambda: list(test_pools.pool_cases())[::3],
+    "places": lambda: [*list(test_places.place_cases())[5::4], *list(test_places.topk_cases())[5:17]],
     "rows": lambda: list(test_pools.softmax_cases())[3::7],
     "norms": lambda: list(test_norms.norm_cases())[::2],
     "resizes": lambda: list(test_norms.resize_cases())[::2],
@@ -40,6 +42,10 @@ FAULTS = [
     ("pools", "average.cuh", "sum - present * P::x_zero_point", "sum"),
     ("pools", "average.cuh", "(2 * magnitude + count)", "(2 * magnitude)"),
     ("pools", "pool2d.cuh", "maximum(present, 1)", "P::kernel_height * P::kernel_width"),
+    ("places", "reduce.cuh", "* places + (places - 1 - place)", "* places + place"),
+    ("places", "reduce.cuh", "? order : 255 - order", "? order : order"),
+    ("places", "topk.cuh", "<< 32 | i;", "<< 32 | (i ^ 1);"),
+    ("places", "topk.cuh", "before += other < lane ? theirs : 0", "before += other <= lane ? theirs : 0"),
     ("rows", "softmax.cuh", "exponentials[greatest - int(from[i])], factor", "exponentials[-int(from[i]) & 255], factor"),
     ("norms", "norm.cuh", "__fmul_rn(root, float(P::columns))", "root"),
     ("resizes", "resize.cuh", "half - 1 + (sum >> shift & 1)", "half - 1"),

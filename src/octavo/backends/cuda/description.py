@@ -56,7 +56,8 @@ CUDA = TargetDescription(
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", SELECT)),
         OpSupport(op="concat", weights=_CONSTANTS),
-        *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *MOVES, "image.resize2d")),
+        *(OpSupport(op=name, same_params=True) for name in ("topk", "nn.max_pool2d", *MOVES, "image.resize2d")),
+        *(OpSupport(op=name) for name in ("argmax", "argmin")),
         *(
             OpSupport(op=name)
             for name in ("nn.softmax", "nn.layer_norm", *CLAMPS, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")

@@ -1,0 +1,51 @@
+"""Ops of whole networks on GPUs that are emulated: kernels of ours alone, and the CPU's bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import octavo
+from octavo.backends.cuda.isa import ISAS
+from octavo.device_models import emulated
+from qdq_graph import Qdq, graph
+
+op: Any = relax.op
+ISA = "cuda.sm_80"
+PARAMS = (0.05, 7)
+
+
+def check(module: tvm.IRModule, *inputs: np.ndarray, isa: str = ISA) -> octavo.Explanation:
+    """Compare a network on a GPU with it on the CPU, and return what is said of its ops."""
+    model = octavo.load(module)
+    executable = octavo.compile(model, target=isa)
+    named = {spec.source_name: value for spec, value in zip(executable.inputs, inputs, strict=True)}
+    expected, found = octavo.compile(model)(named), emulated(executable)(named)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert found[name].tobytes() == value.tobytes(), name
+    explanation = octavo.explain(executable)
+    assert {each.isa for each in explanation.ops} == {isa}, [each for each in explanation.ops if each.isa != isa]
+    return explanation
+
+
+def places_and_values(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    x = qdq.dequantize("x", inputs["x"], PARAMS)
+    values = qdq.quantize("values", writer.emit("best", op.topk(x, 3, 1, "values", True)), PARAMS, is_output=True)
+    places = writer.emit("places", op.topk(x, 2, -1, "indices", False, "int64"), is_output=True)
+    classes = writer.emit("classes", op.argmax(x, axis=1), is_output=True)
+    least = writer.emit("least", op.astype(writer.emit("least_place", op.argmin(x, keepdims=True)), "int32"), is_output=True)
+    return relax.Tuple([values, places, classes, least])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_places_are_integers_of_the_dtype_that_the_network_asks_for(rng: np.random.Generator, isa: str) -> None:
+    x = rng.integers(-128, 128, (2, 6, 5, 4)).astype(np.int8)
+    found = check(graph({"x": (x.shape, "int8")}, places_and_values), x, isa=isa)
+    assert [each.op for each in found.ops] == ["topk", "topk", "place", "place"]
