@@ -26,6 +26,8 @@ def cases():
     yield from list(test_pools.softmax_cases())[:4:3]
     yield from list(test_pools.reduce_cases())[:8:3]
     yield from list(test_norms.norm_cases())[:6:2]
+    yield from list(test_norms.l2_cases())[2:20:8]
+    yield from list(test_pools.log_softmax_cases())[:4:3]
     yield from list(test_norms.resize_cases())[:9:3]
     yield from list(test_norms.take_cases())[:3:2]
 

@@ -12,7 +12,7 @@ from tvm import relax
 import octavo
 from octavo.backends.cuda.isa import ISAS
 from octavo.device_models import emulated
-from qdq_graph import Qdq, graph
+from qdq_graph import Qdq, graph, round_as
 
 op: Any = relax.op
 ISA = "cuda.sm_80"
@@ -49,3 +49,30 @@ def test_places_are_integers_of_the_dtype_that_the_network_asks_for(rng: np.rand
     x = rng.integers(-128, 128, (2, 6, 5, 4)).astype(np.int8)
     found = check(graph({"x": (x.shape, "int8")}, places_and_values), x, isa=isa)
     assert [each.op for each in found.ops] == ["topk", "topk", "place", "place"]
+
+
+def rows_over_norms(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    x = qdq.dequantize("x", inputs["x"], PARAMS)
+    total = writer.emit("total", op.sum(writer.emit("squares", op.multiply(x, x)), axis=[1], keepdims=True))
+    divided = writer.emit("divided", op.divide(x, writer.emit("norm", op.sqrt(total))))
+    return qdq.quantize("y", divided, (1 / 128, 0), is_output=True)
+
+
+def logarithms(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    return qdq.quantize(
+        "y", writer.emit("log", op.nn.log_softmax(qdq.dequantize("x", inputs["x"], PARAMS))), (1 / 16, 127), is_output=True
+    )
+
+
+@pytest.mark.parametrize("rounding", ["half_even", "fixed_point"])
+def test_rows_over_their_norm(rng: np.random.Generator, rounding: str) -> None:
+    x = rng.integers(-128, 128, (2, 21, 5, 4)).astype(np.int8)
+    module = round_as(graph({"x": (x.shape, "int8")}, rows_over_norms), rounding)
+    assert [each.op for each in check(module, x).ops] == ["l2_normalize"]
+
+
+def test_logarithms_of_softmax(rng: np.random.Generator) -> None:
+    x = rng.integers(-128, 128, (3, 37)).astype(np.int8)
+    assert [each.op for each in check(graph({"x": (x.shape, "int8")}, logarithms), x).ops] == ["log_softmax"]

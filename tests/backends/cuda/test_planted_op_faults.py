@@ -24,6 +24,8 @@ SOURCES = {
     "places": lambda: [*list(test_places.place_cases())[5::4], *list(test_places.topk_cases())[5:17]],
     "rows": lambda: list(test_pools.softmax_cases())[3::7],
     "norms": lambda: list(test_norms.norm_cases())[::2],
+    "logarithms": lambda: list(test_pools.log_softmax_cases())[2::3],
+    "norms over rows": lambda: list(test_norms.l2_cases())[2::4],
     "resizes": lambda: list(test_norms.resize_cases())[::2],
 }
 
@@ -46,7 +48,12 @@ FAULTS = [
     ("places", "reduce.cuh", "? order : 255 - order", "? order : order"),
     ("places", "topk.cuh", "<< 32 | i;", "<< 32 | (i ^ 1);"),
     ("places", "topk.cuh", "before += other < lane ? theirs : 0", "before += other <= lane ? theirs : 0"),
-    ("rows", "softmax.cuh", "exponentials[greatest - int(from[i])], factor", "exponentials[-int(from[i]) & 255], factor"),
+    ("rows", "softmax.cuh", "exponentials[found.distance(i)], factor", "exponentials[found.distance(0)], factor"),
+    ("logarithms", "softmax.cuh", "* rest >> 14", "* rest >> 15"),
+    ("logarithms", "softmax.cuh", "1LL << 39", "1LL << 38"),
+    ("norms over rows", "norm.cuh", "step < 5", "step < 3"),
+    ("norms over rows", "norm.cuh", "? maximum(7 - exponent, 0) : 7", "? maximum(8 - exponent, 0) : 7"),
+    ("norms over rows", "norm.cuh", "magnitude + ((1LL << right) >> 1)", "magnitude"),
     ("norms", "norm.cuh", "__fmul_rn(root, float(P::columns))", "root"),
     ("resizes", "resize.cuh", "half - 1 + (sum >> shift & 1)", "half - 1"),
 ]

@@ -10,6 +10,7 @@ from ...target.vocabulary import (
     COMPARE,
     ELEMENTWISE,
     ELEMENTWISE_PAIR,
+    FIXED_POINT,
     FLOAT32,
     HALF_AWAY,
     HALF_EVEN,
@@ -27,6 +28,7 @@ _ROUNDINGS = {
     **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
     "image.resize2d": (HALF_EVEN, HALF_UP, FLOAT32),
+    "divide": (HALF_EVEN, FIXED_POINT),
     "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE),
     **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY)),
 }
@@ -54,13 +56,23 @@ CUDA = TargetDescription(
         *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("add", "subtract", "multiply")),
         *(OpSupport(op=name, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
-        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", SELECT)),
+        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", "divide", SELECT)),
         OpSupport(op="concat", weights=_CONSTANTS),
         *(OpSupport(op=name, same_params=True) for name in ("topk", "nn.max_pool2d", *MOVES, "image.resize2d")),
         *(OpSupport(op=name) for name in ("argmax", "argmin")),
         *(
             OpSupport(op=name)
-            for name in ("nn.softmax", "nn.layer_norm", *CLAMPS, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")
+            for name in (
+                "nn.softmax",
+                "nn.log_softmax",
+                "nn.layer_norm",
+                *CLAMPS,
+                COMPARE,
+                ELEMENTWISE,
+                ELEMENTWISE_PAIR,
+                "quantize",
+                "dequantize",
+            )
         ),
     ),
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from ....composites.base import CompositeOp
 from ....composites.elementwise import AddOp, CompareOp, LogicalOp, LookupOp, PairLookupOp, PairwiseOp, SelectOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp, TopkOp
-from ....composites.normalization import GroupNormOp, LayerNormOp, SoftmaxOp
+from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
 from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
 from ..emission import Emission, ResultType, Value
@@ -17,7 +16,7 @@ from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
-from .norm import emit_group_norm, emit_layer_norm
+from .norm import emit_group_norm, emit_l2_normalize, emit_layer_norm
 from .pair import emit_add, emit_compare, emit_logical, emit_pair_lookup, emit_pairwise, emit_select
 from .places import emit_arg_reduce, emit_topk
 from .pool2d import emit_pool2d
@@ -50,6 +49,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     FloatResizeOp: emit_resize,
     LayerNormOp: emit_layer_norm,
     GroupNormOp: emit_group_norm,
+    L2NormalizeOp: emit_l2_normalize,
     QuantizeOp: emit_quantize,
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,
@@ -66,4 +66,4 @@ PLACES: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], Re
 def emitter_of(op: CompositeOp, result: ResultType) -> Emitter | None:
     """Return the emitter of an op with such a result, None where it has no kernel."""
     emit = PLACES.get(type(op))
-    return EMITTERS.get(type(op)) if emit is None else partial(emit, result=result)
+    return EMITTERS.get(type(op)) if emit is None else lambda op, emission, inputs: emit(op, emission, inputs, result)
