@@ -1,6 +1,7 @@
 """Kernels as machine code: each compiles for every generation of chips, and spills no register."""
 
 import pytest
+import test_cuda_functions
 import test_moves
 import test_norms
 import test_pairs
@@ -16,6 +17,8 @@ def cases():
     yield from list(test_pairs.add_cases())[:7:2]
     yield from list(test_pairs.pairwise_cases())[::9]
     yield from list(test_pairs.choice_cases())[:5:2]
+    yield from list(test_cuda_functions.function_cases())[:9:2]
+    yield from list(test_cuda_functions.mixed_cases())[11::3]
     yield from list(test_moves.move_cases())[5::11]
     yield from list(test_moves.gather_cases())[::9]
     yield from list(test_moves.concat_cases())[:3]

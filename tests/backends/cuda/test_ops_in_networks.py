@@ -76,3 +76,15 @@ def test_rows_over_their_norm(rng: np.random.Generator, rounding: str) -> None:
 def test_logarithms_of_softmax(rng: np.random.Generator) -> None:
     x = rng.integers(-128, 128, (3, 37)).astype(np.int8)
     assert [each.op for each in check(graph({"x": (x.shape, "int8")}, logarithms), x).ops] == ["log_softmax"]
+
+
+def sum_with_a_float(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    total = writer.emit("total", op.add(inputs["real"], qdq.dequantize("x", inputs["x"], PARAMS)))
+    return qdq.quantize("y", writer.emit("bent", op.nn.silu(total)), (0.04, -50), is_output=True)
+
+
+def test_a_function_of_a_float_tensor_and_integers(rng: np.random.Generator) -> None:
+    x, real = rng.integers(-128, 128, (2, 5, 12)).astype(np.int8), rng.normal(0, 3, (2, 5, 12)).astype(np.float32)
+    module = graph({"x": (x.shape, "int8"), "real": (real.shape, "float32")}, sum_with_a_float)
+    assert [each.kernel for each in check(module, x, real).ops] == ["mixed_elementwise"]

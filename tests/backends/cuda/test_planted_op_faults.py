@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import test_cuda_functions
 import test_moves
 import test_norms
 import test_pairs
@@ -17,6 +18,7 @@ SOURCES = {
     "pairs": lambda: list(test_pairs.add_cases()),
     "choices": lambda: list(test_pairs.choice_cases()),
     "moves": lambda: [*list(test_moves.gather_cases())[::5], *list(test_moves.concat_cases())],
+    "functions": lambda: list(test_cuda_functions.function_cases()),
     "tables": lambda: list(test_pairs.lookup_cases()),
     "changes": lambda: list(test_moves.move_cases())[1::5],
     "edges": lambda: list(test_moves.edge_cases()),
@@ -49,6 +51,16 @@ FAULTS = [
     ("places", "topk.cuh", "<< 32 | i;", "<< 32 | (i ^ 1);"),
     ("places", "topk.cuh", "before += other < lane ? theirs : 0", "before += other <= lane ? theirs : 0"),
     ("rows", "softmax.cuh", "exponentials[found.distance(i)], factor", "exponentials[found.distance(0)], factor"),
+    ("functions", "float_function.cuh", "a > b ? a : b", "a >= b ? a : b"),
+    ("functions", "float_function.cuh", "__fmaf_rn(full, -ln2_low,", "__fmaf_rn(full, ln2_low,"),
+    ("functions", "float_function.cuh", "two_to(half)", "two_to(parts.power >> 2)"),
+    (
+        "functions",
+        "float_function.cuh",
+        "__fmaf_rn(value, x, coefficients[i])",
+        "__fadd_rn(__fmul_rn(value, x), coefficients[i])",
+    ),
+    ("functions", "float_function.cuh", "x > limit ? 1.0f", "x > limit ? 0.5f"),
     ("logarithms", "softmax.cuh", "* rest >> 14", "* rest >> 15"),
     ("logarithms", "softmax.cuh", "1LL << 39", "1LL << 38"),
     ("norms over rows", "norm.cuh", "step < 5", "step < 3"),

@@ -12,6 +12,7 @@ from ...target.vocabulary import (
     ELEMENTWISE_PAIR,
     FIXED_POINT,
     FLOAT32,
+    FLOAT_FUNCTION,
     HALF_AWAY,
     HALF_EVEN,
     HALF_EVEN_STORED,
@@ -53,7 +54,8 @@ CUDA = TargetDescription(
             )
             for name in ("nn.conv2d", "matmul")
         ),
-        *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("add", "subtract", "multiply")),
+        OpSupport(op="add", weights=_CONSTANTS, fusions=(*CLAMPS, FLOAT_FUNCTION), float_input=True),
+        *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("subtract", "multiply")),
         *(OpSupport(op=name, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", "divide", SELECT)),

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....composites.base import CompositeOp
-from ....composites.elementwise import AddOp, CompareOp, LogicalOp, LookupOp, PairLookupOp, PairwiseOp, SelectOp
+from ....composites.elementwise import (
+    AddOp,
+    CompareOp,
+    LogicalOp,
+    LookupOp,
+    MixedElementwiseOp,
+    PairLookupOp,
+    PairwiseOp,
+    SelectOp,
+)
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp, TopkOp
 from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
@@ -14,6 +23,7 @@ from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
 from ..emission import Emission, ResultType, Value
 from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
+from .elementwise import emit_mixed_elementwise
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
 from .norm import emit_group_norm, emit_l2_normalize, emit_layer_norm
@@ -38,6 +48,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     SelectOp: emit_select,
     LookupOp: emit_lookup,
     PairLookupOp: emit_pair_lookup,
+    MixedElementwiseOp: emit_mixed_elementwise,
     Pool2dOp: emit_pool2d,
     ReduceOp: emit_reduce,
     SoftmaxOp: emit_softmax,
