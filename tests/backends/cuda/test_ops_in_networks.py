@@ -88,3 +88,24 @@ def test_a_function_of_a_float_tensor_and_integers(rng: np.random.Generator) -> 
     x, real = rng.integers(-128, 128, (2, 5, 12)).astype(np.int8), rng.normal(0, 3, (2, 5, 12)).astype(np.float32)
     module = graph({"x": (x.shape, "int8"), "real": (real.shape, "float32")}, sum_with_a_float)
     assert [each.kernel for each in check(module, x, real).ops] == ["mixed_elementwise"]
+
+
+def attention(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    queries, keys, values = (qdq.dequantize(name, inputs[name], PARAMS) for name in ("queries", "keys", "values"))
+    turned = writer.emit("turned", op.permute_dims(keys, [0, 1, 3, 2]))
+    turned = qdq.dequantize("turned", qdq.quantize("turned", turned, PARAMS), PARAMS)
+    scores = qdq.quantize("scores", writer.emit("scores", op.matmul(queries, turned)), (0.2, 5))
+    scores = qdq.dequantize("scores", scores, (0.2, 5))
+    shares = qdq.quantize("shares", writer.emit("shares", op.nn.softmax(scores)), (1 / 256, -128))
+    mixed = writer.emit("mixed", op.matmul(qdq.dequantize("shares", shares, (1 / 256, -128)), values), is_output=True)
+    return relax.Tuple([mixed, qdq.quantize("y", mixed, PARAMS, is_output=True)])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_attention(rng: np.random.Generator, isa: str) -> None:
+    shape = (2, 3, 17, 16)
+    tensors = [rng.integers(-128, 128, shape).astype(np.int8) for _ in range(3)]
+    module = graph(dict.fromkeys(("queries", "keys", "values"), (shape, "int8")), attention)
+    kernels = [each.kernel for each in check(module, *tensors, isa=isa).ops]
+    assert kernels.count("batch_matmul_gemm") == 2
