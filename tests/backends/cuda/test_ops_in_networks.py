@@ -109,3 +109,48 @@ def test_attention(rng: np.random.Generator, isa: str) -> None:
     module = graph(dict.fromkeys(("queries", "keys", "values"), (shape, "int8")), attention)
     kernels = [each.kernel for each in check(module, *tensors, isa=isa).ops]
     assert kernels.count("batch_matmul_gemm") == 2
+
+
+TRANSPOSED: dict[str, dict[str, Any]] = {
+    "upsampling": {"kernel": (2, 2), "strides": (2, 2)},
+    "no phase lacks taps": {"kernel": (4, 4), "strides": (2, 2), "padding": (1, 1, 1, 1)},
+    "output padding": {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "output_padding": (1, 1)},
+    "stride beyond the kernel": {"kernel": (2, 1), "strides": (3, 2), "output_padding": (2, 0)},
+    "dilation": {"kernel": (1, 5), "strides": (1, 4), "padding": (0, 2, 0, 1), "dilation": (1, 2)},
+    "drops whole pixels": {"kernel": (3, 3), "strides": (2, 2), "padding": (5, 4, 3, 6)},
+    "groups": {"kernel": (4, 3), "strides": (2, 3), "padding": (1, 0, 1, 0), "groups": 2, "channels": (6, 8)},
+    "depthwise": {"kernel": (4, 4), "strides": (2, 2), "padding": (1, 1, 1, 1), "groups": 17, "channels": (17, 17)},
+}
+
+
+def transposed(rng: np.random.Generator, layout: str, attributes: dict[str, Any]) -> tvm.IRModule:
+    """Two transposed convolutions of one input: of integers, and of floats behind a bias."""
+    rest = dict(attributes)
+    kernel, (channels, outputs), groups = rest.pop("kernel"), rest.pop("channels", (5, 18)), rest.get("groups", 1)
+    weights = [rng.integers(-128, 128, (channels, outputs // groups, *kernel)).astype(np.int8) for _ in range(2)]
+    zero_points = rng.integers(-128, 128, channels if groups == channels else outputs // groups).astype(np.int32)
+    scale, axis = np.linspace(0.004, 0.009, zero_points.size).astype(np.float32), 0 if groups == channels else 1
+    bias = rng.normal(0, 1, (1, 1, 1, outputs) if layout == "NHWC" else (1, outputs, 1, 1)).astype(np.float32)
+
+    def body(writer: Any, inputs: dict[str, Any]) -> Any:
+        qdq = Qdq(writer, "uint8")
+        x = qdq.dequantize("x", inputs["x"], (0.05, 7))
+        sums = []
+        for number, values in enumerate(weights):
+            w = qdq.weight(f"w{number}", values, scale, zero_points, axis)
+            product = op.nn.conv2d_transpose(x, w, **rest, data_layout=layout, kernel_layout="IOHW")
+            sums.append(writer.emit(f"sum{number}", product))
+        real = writer.emit("real", op.add(sums[1], relax.const(bias)), is_output=True)
+        return relax.Tuple([qdq.quantize("y", writer.emit("z", op.nn.relu(sums[0])), (0.4, 131), is_output=True), real])
+
+    shape = (2, 5, 6, channels) if layout == "NHWC" else (2, channels, 5, 6)
+    return graph({"x": (shape, "uint8")}, body)
+
+
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_transposed_convolutions(rng: np.random.Generator, case: str) -> None:
+    layout = "NHWC" if case in ("upsampling", "groups") else "NCHW"
+    module = transposed(rng, layout, TRANSPOSED[case])
+    x = rng.integers(0, 256, [int(size) for size in module["main"].params[0].ty.shape]).astype(np.uint8)
+    isa = {"upsampling": "cuda.sm_61", "groups": "cuda.sm_75", "depthwise": "cuda.sm_90a"}.get(case, ISA)
+    assert {each.op for each in check(module, x, isa=isa).ops} == {"conv2d_transpose"}

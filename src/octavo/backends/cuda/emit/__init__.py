@@ -19,7 +19,7 @@ from ....composites.elementwise import (
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp, TopkOp
 from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
-from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp
 from ..emission import Emission, ResultType, Value
 from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
@@ -34,12 +34,14 @@ from .quantize import emit_dequantize, emit_quantize
 from .reduce import emit_reduce
 from .resize import emit_resize
 from .softmax import emit_softmax
+from .transposed_conv2d import emit_conv2d_transpose
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 """Given an op, where to write, and the tensors it reads by the names that the op calls them; returns the result."""
 
 EMITTERS: dict[type[CompositeOp], Emitter] = {
     Conv2dOp: emit_conv2d,
+    Conv2dTransposeOp: emit_conv2d_transpose,
     MatmulOp: emit_matmul,
     AddOp: emit_add,
     PairwiseOp: emit_pairwise,
