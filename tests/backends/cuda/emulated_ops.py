@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cuda.compiler import DEVICE
-from octavo.backends.cuda.emission import TO_NHWC, Emission, Value
+from octavo.backends.cuda.emission import TO_NHWC, Emission, ResultType, Value
 from octavo.backends.cuda.emit import emitter_of
 from octavo.backends.cuda.emulator import Call, Check, Emulator
 from octavo.backends.cuda.isa import ISAS
@@ -61,7 +61,7 @@ def emitted(case: Case) -> LaunchPlan:
     for number, (name, array) in enumerate(case.inputs.items()):
         buffers.append(Buffer(array.nbytes, "input", number))
         values[name] = Value(buffer=buffers[-1], shape=array.shape, dtype=str(array.dtype), is_nhwc=name in case.nhwc)
-    emit = emitter_of(case.op)
+    emit = emitter_of(case.op, ResultType(case.want.shape, str(case.want.dtype)))
     assert emit is not None, f"no emitter of {type(case.op).__name__}"
     result = emission.lying(emit(case.op, emission, values), is_nhwc=False)
     assert result.shape == case.want.shape

@@ -1,13 +1,15 @@
 """Normalizations, resizing, and choices by indices."""
 
+import itertools
+
 import numpy as np
 import pytest
 from emulated_ops import Case, integers, output, tensor, wrong
 
 from octavo.composites.movement import TakeOp
-from octavo.composites.normalization import GroupNormOp, LayerNormOp
+from octavo.composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp
 from octavo.composites.reduction import FloatResizeOp, ResizeOp
-from octavo.numerics.quantized.normalization import group_norm, layer_norm
+from octavo.numerics.quantized.normalization import group_norm, l2_normalize, l2_normalize_fixed, layer_norm
 from octavo.numerics.quantized.resize import float_resize_bilinear, float_taps, linear_taps, resize_bilinear
 
 DTYPES = ("int8", "uint8")
@@ -66,6 +68,41 @@ def norm_cases():
         yield group_norm_case(dtype, (2, 5, 12), 4, axis=2)
 
 
+def l2_case(dtype, shape, axis, *, fixed=False, values=None, nhwc=(), bounds=None):
+    low = -128 if dtype == "int8" else 0
+    out_scale, zero_point = (1 / 128, low + 128) if fixed else (0.011, low + 100)
+    x, y = tensor("x", shape, dtype, 0.1, low + 90), output(shape, dtype, out_scale, zero_point, bounds)
+    values = integers(shape, dtype, 7) if values is None else values
+    rows = np.moveaxis(values, axis, -1)
+    if fixed:
+        want = np.clip(l2_normalize_fixed(rows, input_zero_point=low + 90), y.qmin, y.qmax)
+    else:
+        points = {"zero_point": zero_point, "qmin": y.qmin, "qmax": y.qmax, "dtype": dtype}
+        want = l2_normalize(rows, input_zero_point=low + 90, out_scale=float(y.tensor.params.scale), **points)
+    op = L2NormalizeOp(x=x, y=y, axis=axis, rounding="fixed_point" if fixed else "half_even")
+    return Case(op, {"x": values}, np.ascontiguousarray(np.moveaxis(want, -1, axis)), nhwc)
+
+
+def small_rows(dtype):
+    """Rows of norms from 0 on: the zero point but for one or two elements near it."""
+    rows = np.full((40, 5), (-128 if dtype == "int8" else 0) + 90, np.int32)
+    rows[:, 1] += np.arange(40) - 20
+    rows[::3, 3] += 1
+    return rows.astype(dtype)
+
+
+def l2_cases():
+    for dtype, fixed in itertools.product(DTYPES, (False, True)):
+        low = -128 if dtype == "int8" else 0
+        for columns in (1, 3, 16, 17, 31, 33, 65, 127, 129):
+            yield l2_case(dtype, (5, columns), 1, fixed=fixed)
+        yield l2_case(dtype, (2, 3, 1500), 2, fixed=fixed)
+        yield l2_case(dtype, (1, 32768), 1, fixed=fixed, values=np.full((1, 32768), low + 255, dtype))
+        yield l2_case(dtype, (40, 5), 1, fixed=fixed, values=small_rows(dtype))
+        yield l2_case(dtype, (2, 21, 3, 5), 1, fixed=fixed, nhwc=("x",), bounds=(low + 60, low + 170))
+        yield l2_case(dtype, (2, 21, 3, 5), 1, fixed=fixed)
+
+
 def resize_case(dtype, rounding, size, to, channels, *, layout="NCHW", nhwc=(), mode="half_pixel"):
     low = -128 if dtype == "int8" else 0
     shape, out = ((2, channels, *each) if layout == "NCHW" else (2, *each, channels) for each in (size, to))
@@ -121,11 +158,15 @@ def test_normalizations_are_those_of_the_oracle():
     assert wrong(list(norm_cases())) == []
 
 
+def test_rows_over_their_norm_are_those_of_the_oracle():
+    assert wrong(list(l2_cases())) == []
+
+
 def test_resizing_is_that_of_the_oracle():
     assert wrong([*resize_cases(), *take_cases()]) == []
 
 
 @pytest.mark.parametrize(("check", "seed"), [("races", 1), ("addresses", 2)])
 def test_normalizations_read_and_write_their_own_memory(check, seed):
-    cases = [*list(norm_cases())[::2], *list(resize_cases())[::4], *list(take_cases())[:2]]
+    cases = [*list(norm_cases())[::2], *list(l2_cases())[2::12], *list(resize_cases())[::4], *list(take_cases())[:2]]
     assert wrong(cases, check=check, seed=seed) == []

@@ -3,9 +3,11 @@
 import shutil
 
 import pytest
+import test_cuda_functions
 import test_moves
 import test_norms
 import test_pairs
+import test_places
 import test_pools
 from emulated_ops import wrong
 
@@ -16,12 +18,16 @@ SOURCES = {
     "pairs": lambda: list(test_pairs.add_cases()),
     "choices": lambda: list(test_pairs.choice_cases()),
     "moves": lambda: [*list(test_moves.gather_cases())[::5], *list(test_moves.concat_cases())],
+    "functions": lambda: list(test_cuda_functions.function_cases()),
     "tables": lambda: list(test_pairs.lookup_cases()),
     "changes": lambda: list(test_moves.move_cases())[1::5],
     "edges": lambda: list(test_moves.edge_cases()),
     "pools": lambda: list(test_pools.pool_cases())[::3],
+    "places": lambda: [*list(test_places.place_cases())[5::4], *list(test_places.topk_cases())[5:17]],
     "rows": lambda: list(test_pools.softmax_cases())[3::7],
     "norms": lambda: list(test_norms.norm_cases())[::2],
+    "logarithms": lambda: list(test_pools.log_softmax_cases())[2::3],
+    "norms over rows": lambda: list(test_norms.l2_cases())[2::4],
     "resizes": lambda: list(test_norms.resize_cases())[::2],
 }
 
@@ -40,7 +46,26 @@ FAULTS = [
     ("pools", "average.cuh", "sum - present * P::x_zero_point", "sum"),
     ("pools", "average.cuh", "(2 * magnitude + count)", "(2 * magnitude)"),
     ("pools", "pool2d.cuh", "maximum(present, 1)", "P::kernel_height * P::kernel_width"),
-    ("rows", "softmax.cuh", "exponentials[greatest - int(from[i])], factor", "exponentials[-int(from[i]) & 255], factor"),
+    ("places", "reduce.cuh", "* places + (places - 1 - place)", "* places + place"),
+    ("places", "reduce.cuh", "? order : 255 - order", "? order : order"),
+    ("places", "topk.cuh", "<< 32 | i;", "<< 32 | (i ^ 1);"),
+    ("places", "topk.cuh", "before += other < lane ? theirs : 0", "before += other <= lane ? theirs : 0"),
+    ("rows", "softmax.cuh", "exponentials[found.distance(i)], factor", "exponentials[found.distance(0)], factor"),
+    ("functions", "float_function.cuh", "a > b ? a : b", "a >= b ? a : b"),
+    ("functions", "float_function.cuh", "__fmaf_rn(full, -ln2_low,", "__fmaf_rn(full, ln2_low,"),
+    ("functions", "float_function.cuh", "two_to(half)", "two_to(parts.power >> 2)"),
+    (
+        "functions",
+        "float_function.cuh",
+        "__fmaf_rn(value, x, coefficients[i])",
+        "__fadd_rn(__fmul_rn(value, x), coefficients[i])",
+    ),
+    ("functions", "float_function.cuh", "x > limit ? 1.0f", "x > limit ? 0.5f"),
+    ("logarithms", "softmax.cuh", "* rest >> 14", "* rest >> 15"),
+    ("logarithms", "softmax.cuh", "1LL << 39", "1LL << 38"),
+    ("norms over rows", "norm.cuh", "step < 5", "step < 3"),
+    ("norms over rows", "norm.cuh", "? maximum(7 - exponent, 0) : 7", "? maximum(8 - exponent, 0) : 7"),
+    ("norms over rows", "norm.cuh", "magnitude + ((1LL << right) >> 1)", "magnitude"),
     ("norms", "norm.cuh", "__fmul_rn(root, float(P::columns))", "root"),
     ("resizes", "resize.cuh", "half - 1 + (sum >> shift & 1)", "half - 1"),
 ]

@@ -9,6 +9,7 @@ from emulated_ops import Case, integers, output, tensor, wrong
 from octavo.composites.normalization import SoftmaxOp
 from octavo.composites.reduction import Pool2dOp, ReduceOp
 from octavo.conformance.oracles import expected
+from octavo.numerics import log_softmax
 
 DTYPES = ("int8", "uint8")
 
@@ -89,6 +90,28 @@ def softmax_cases():
         yield softmax_case(dtype, (3, 17), 1, rounding="integer_inverse_scale", spread=9)
 
 
+def log_softmax_case(dtype, shape, axis, *, scale=0.06, out_scale=1 / 16, nhwc=(), beta=1.0, bounds=None):
+    low = -128 if dtype == "int8" else 0
+    x, y = tensor("x", shape, dtype, scale, low + 90), output(shape, dtype, out_scale, low + 251, bounds)
+    op = SoftmaxOp(x=x, y=y, axis=axis, beta=beta, is_log=True, rounding="half_even")
+    values = integers(shape, dtype, 5)
+    constants = {"scale": float(np.float32(scale) * np.float32(beta)), "out_scale": float(y.tensor.params.scale)}
+    points = {"zero_point": low + 251, "qmin": y.qmin, "qmax": y.qmax, "dtype": dtype}
+    want = np.moveaxis(log_softmax(np.moveaxis(values, axis, -1), **constants, **points), -1, axis)
+    return Case(op, {"x": values}, np.ascontiguousarray(want), nhwc)
+
+
+def log_softmax_cases():
+    for dtype in DTYPES:
+        low = -128 if dtype == "int8" else 0
+        for columns in (1, 2, 3, 10, 31, 32, 33, 100, 257, 1001):
+            yield log_softmax_case(dtype, (5, columns), 1, scale=0.06 if columns % 2 else 0.005)
+        yield log_softmax_case(dtype, (2, 9, 3, 4), 1, nhwc=("x",), bounds=(low + 30, low + 220))
+        yield log_softmax_case(dtype, (2, 9, 3), 1, beta=2.0, out_scale=0.01)
+        yield log_softmax_case(dtype, (3, 40), 1, out_scale=2.0**-12)
+        yield log_softmax_case(dtype, (3, 40), 1, scale=30.0, out_scale=0.001)
+
+
 def reduce_case(dtype, kind, rounding, shape, axes, *, keeps=False, nhwc=(), scale=0.07, same=False):
     low = -128 if dtype == "int8" else 0
     kept = [1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes]
@@ -132,9 +155,14 @@ def test_softmax_is_that_of_the_oracle():
     assert wrong(list(softmax_cases())) == []
 
 
+def test_logarithms_of_softmax_are_those_of_the_oracle():
+    assert wrong(list(log_softmax_cases())) == []
+
+
 @pytest.mark.parametrize(("check", "seed"), [("races", 1), ("addresses", 2)])
 def test_pools_read_and_write_their_own_memory(check, seed):
     cases = [pool_case("int8", "avg", "half_even", 8, padding=(1, 1, 1, 1)), pool_case("uint8", "max", "half_even")]
     cases += [pool_case("int8", "avg", "half_even", 12, size=(4, 4), kernel=(4, 4), same=True)]
     cases += [softmax_case("int8", (5, 10), 1), softmax_case("int8", (2, 300), 1)]
+    cases += [log_softmax_case("uint8", (5, 10), 1), log_softmax_case("int8", (2, 300), 1)]
     assert wrong(cases, check=check, seed=seed) == []

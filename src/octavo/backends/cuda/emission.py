@@ -40,6 +40,14 @@ class Value:
         return tuple(self.shape[axis] for axis in TO_NHWC) if self.is_nhwc else self.shape
 
 
+@dataclass(frozen=True, slots=True)
+class ResultType:
+    """Shape and dtype of a composite's result in the source's graph."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class Emission:
     """The launches written so far.

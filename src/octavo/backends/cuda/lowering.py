@@ -19,7 +19,7 @@ from ...ops import movers
 from ...target import TargetDescription
 from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import where_of
-from .emission import Emission, Value
+from .emission import Emission, ResultType, Value
 from .emit import emitter_of
 from .float_ops import emit_float_ops, static_shape_of
 from .isa import Isa
@@ -115,7 +115,7 @@ class _Lowering:
     def _call(self, binding: relax.VarBinding, composite: Composite) -> None:
         """Let a composite's emitter write its launches."""
         var, before = binding.var, len(self._emission.steps)
-        emit = emitter_of(composite.op)
+        emit = emitter_of(composite.op, ResultType(static_shape_of(var), dtype_of(var)))
         if emit is None:
             raise CompileError(f"{where_of(composite)}: target {self._target.name} has no kernel for it")
         read = operand_vars(binding.value)

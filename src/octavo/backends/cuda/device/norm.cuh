@@ -67,4 +67,80 @@ __device__ __forceinline__ void group_norm(const typename P::X* x, const float* 
   }
 }
 
+// a * b / 2**31, half up.
+__device__ __forceinline__ long long high_product(long long a, long long b) { return (a * b + (1LL << 30)) >> 31; }
+
+// 1 / sqrt(total) in fixed point, by Newton's method: mantissa * 2**-31 * 2**-exponent; numerics.inverse_root.
+struct InverseRoot {
+  long long mantissa;
+  int exponent;
+
+  __device__ __forceinline__ explicit InverseRoot(int total) {
+    long long value = total;
+    exponent = 11;
+    if (value >= 1LL << 29) {
+      value >>= 2;
+      exponent = 12;
+    }
+#pragma unroll
+    for (int pairs = 8; pairs > 0; pairs /= 2) {
+      if (value < 1LL << (29 - 2 * pairs)) {
+        value <<= 2 * pairs;
+        exponent -= pairs;
+      }
+    }
+    long long half = (value + 2) >> 2, x = 1LL << 28;
+    constexpr long long three_halves = 3LL << 27, sqrt_half = 1518500250;  // with 28 bits behind the point, and with 31
+#pragma unroll
+    for (int step = 0; step < 5; step++) {
+      long long cube = high_product(high_product(x, x), x) << 6;
+      x = (high_product(three_halves, x) - high_product(half, cube)) << 3;
+    }
+    mantissa = total <= 1 ? (1LL << 31) - 1 : high_product(x, sqrt_half) << maximum(-exponent, 0);
+    exponent = total <= 1 ? 0 : maximum(exponent, 0);
+  }
+
+  // d times it, in steps of 1 / 128, half away from 0; whether 128 joins the exponent or the product decides about last bits.
+  template <bool in_exponent>
+  __device__ __forceinline__ int times_128(int d) const {
+    int left = in_exponent ? maximum(7 - exponent, 0) : 7, right = in_exponent ? maximum(exponent - 7, 0) : exponent;
+    long long product = high_product((long long)d << left, mantissa), magnitude = product < 0 ? -product : product;
+    magnitude = (magnitude + ((1LL << right) >> 1)) >> right;
+    return int(product < 0 ? -magnitude : magnitude);
+  }
+};
+
+// numerics.l2_normalize of x [rows, columns]: each row over its norm.
+template <class P>
+__device__ __forceinline__ void l2_normalize(const typename P::X* x, typename P::Y* y) {
+  constexpr int T = P::threads_of_row;
+  int lane = threadIdx.x % T, line = threadIdx.x / T;
+  long long row = (long long)blockIdx.x * P::rows_of_block + line;
+  bool is_row = row < P::rows;
+  const typename P::X* from = x + (is_row ? row : 0) * P::columns;
+  int* shared = reinterpret_cast<int*>(shared_memory()) + line * T;
+  int squares = 0;
+  for (int i = lane; i < P::columns; i += T) {
+    int d = int(from[i]) - P::x_zero_point;
+    squares += d * d;
+  }
+  squares = joined<T>(squares, shared, lane, Sum());
+  if (!is_row) return;
+  if constexpr (P::is_fixed) {
+    InverseRoot inverse(squares);
+    for (int i = lane; i < P::columns; i += T) {
+      int d = int(from[i]) - P::x_zero_point;
+      int steps = inverse.template times_128<is_signed<typename P::X>::value>(d);
+      y[row * P::columns + i] = typename P::Y(clamped(steps + P::zero_point, P::qmin, P::qmax));
+    }
+  } else {
+    float root = __fsqrt_rn(__int2float_rn(maximum(squares, 1)));
+    float multiplier = __fdiv_rn(1.0f, __fmul_rn(root, P::y_scale()));
+    for (int i = lane; i < P::columns; i += T) {
+      int result = requantized(int(from[i]) - P::x_zero_point, multiplier, P::zero_point, P::qmin, P::qmax);
+      y[row * P::columns + i] = typename P::Y(result);
+    }
+  }
+}
+
 }  // namespace octavo

@@ -7,11 +7,28 @@
 
 namespace octavo {
 
-enum Reduction { SUM = 0, GREATEST = 1, LEAST = 2 };  // numbers as `kernels/reduce.py` writes them
+// Numbers as `kernels/reduce.py` writes them. The last two find where the first of the greatest, or of the least, is.
+enum Reduction { SUM = 0, GREATEST = 1, LEAST = 2, FIRST_GREATEST = 3, FIRST_LEAST = 4 };
+
+constexpr int places = 1 << 23;  // which a byte leaves room for in an int
+
+template <class P>
+constexpr bool finds_place = P::reduction == FIRST_GREATEST || P::reduction == FIRST_LEAST;
 
 template <class P>
 __device__ __forceinline__ int reduced(int a, int b) {
-  return P::reduction == SUM ? a + b : P::reduction == GREATEST ? maximum(a, b) : minimum(a, b);
+  return P::reduction == SUM ? a + b : P::reduction == LEAST ? minimum(a, b) : maximum(a, b);
+}
+
+// What an element at a place counts as: itself; or its order among all bytes, then its place, of which the first is the greatest.
+template <class P>
+__device__ __forceinline__ int term(typename P::X q, int place) {
+  if constexpr (finds_place<P>) {
+    static_assert(P::extent <= places);
+    int order = int(q) + (is_signed<typename P::X>::value ? 128 : 0);
+    return (P::reduction == FIRST_GREATEST ? order : 255 - order) * places + (places - 1 - place);
+  }
+  return int(q);
 }
 
 template <class P>
@@ -19,7 +36,7 @@ __device__ __forceinline__ void reduce(const typename P::X* x, const typename P:
   using X = typename P::X;
   constexpr int N = P::results_of_thread, slices = P::threads / P::columns;
   constexpr int least = is_signed<X>::value ? -128 : 0;
-  constexpr int neutral = P::reduction == SUM ? 0 : P::reduction == GREATEST ? least : least + 255;
+  constexpr int neutral = P::reduction == GREATEST ? least : P::reduction == LEAST ? least + 255 : 0;
   int* shared = reinterpret_cast<int*>(shared_memory());
   int column = threadIdx.x % P::columns, slice = threadIdx.x / P::columns;
   long long group = (long long)blockIdx.x * P::columns + column;
@@ -33,7 +50,7 @@ __device__ __forceinline__ void reduce(const typename P::X* x, const typename P:
     Neighbours<X, N> read;
     read.load(from + (long long)e * P::inner);
 #pragma unroll
-    for (int i = 0; i < N; i++) found[i] = reduced<P>(found[i], int(read.get(i)));
+    for (int i = 0; i < N; i++) found[i] = reduced<P>(found[i], term<P>(read.get(i), e));
   }
 #pragma unroll
   for (int i = 0; i < N; i++) shared[i * P::threads + threadIdx.x] = found[i];
@@ -54,14 +71,16 @@ __device__ __forceinline__ void reduce(const typename P::X* x, const typename P:
   Neighbours<typename P::Y, N> result;
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    int whole = shared[i * P::threads + threadIdx.x];
-    if constexpr (P::reduction == SUM) {
-      result.set(i, typename P::Y(average<P>(whole, P::extent, P::extent)));
+    int found_by_all = shared[i * P::threads + threadIdx.x];
+    if constexpr (finds_place<P>) {
+      y[result_at + i] = typename P::Y(places - 1 - (found_by_all & (places - 1)));
+    } else if constexpr (P::reduction == SUM) {
+      result.set(i, typename P::Y(average<P>(found_by_all, P::extent, P::extent)));
     } else {
-      result.set(i, changed.of(X(whole)));
+      result.set(i, changed.of(X(found_by_all)));
     }
   }
-  result.store(y + result_at);
+  if constexpr (!finds_place<P>) result.store(y + result_at);
 }
 
 }  // namespace octavo

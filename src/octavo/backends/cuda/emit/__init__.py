@@ -6,29 +6,42 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....composites.base import CompositeOp
-from ....composites.elementwise import AddOp, CompareOp, LogicalOp, LookupOp, PairLookupOp, PairwiseOp, SelectOp
-from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp
-from ....composites.normalization import GroupNormOp, LayerNormOp, SoftmaxOp
-from ....composites.reduction import FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
-from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
-from ..emission import Emission, Value
+from ....composites.elementwise import (
+    AddOp,
+    CompareOp,
+    LogicalOp,
+    LookupOp,
+    MixedElementwiseOp,
+    PairLookupOp,
+    PairwiseOp,
+    SelectOp,
+)
+from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp, TopkOp
+from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
+from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp
+from ..emission import Emission, ResultType, Value
 from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
+from .elementwise import emit_mixed_elementwise
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
-from .norm import emit_group_norm, emit_layer_norm
+from .norm import emit_group_norm, emit_l2_normalize, emit_layer_norm
 from .pair import emit_add, emit_compare, emit_logical, emit_pair_lookup, emit_pairwise, emit_select
+from .places import emit_arg_reduce, emit_topk
 from .pool2d import emit_pool2d
 from .quantize import emit_dequantize, emit_quantize
 from .reduce import emit_reduce
 from .resize import emit_resize
 from .softmax import emit_softmax
+from .transposed_conv2d import emit_conv2d_transpose
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 """Given an op, where to write, and the tensors it reads by the names that the op calls them; returns the result."""
 
 EMITTERS: dict[type[CompositeOp], Emitter] = {
     Conv2dOp: emit_conv2d,
+    Conv2dTransposeOp: emit_conv2d_transpose,
     MatmulOp: emit_matmul,
     AddOp: emit_add,
     PairwiseOp: emit_pairwise,
@@ -37,6 +50,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     SelectOp: emit_select,
     LookupOp: emit_lookup,
     PairLookupOp: emit_pair_lookup,
+    MixedElementwiseOp: emit_mixed_elementwise,
     Pool2dOp: emit_pool2d,
     ReduceOp: emit_reduce,
     SoftmaxOp: emit_softmax,
@@ -48,12 +62,21 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     FloatResizeOp: emit_resize,
     LayerNormOp: emit_layer_norm,
     GroupNormOp: emit_group_norm,
+    L2NormalizeOp: emit_l2_normalize,
     QuantizeOp: emit_quantize,
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,
 }
 
 
-def emitter_of(op: CompositeOp) -> Emitter | None:
-    """Return the emitter of an op, None where it has no kernel."""
-    return EMITTERS.get(type(op))
+PLACES: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], ResultType], Value]] = {
+    ArgReduceOp: emit_arg_reduce,
+    TopkOp: emit_topk,
+}
+"""Emitters of ops that don't say themselves what their result is."""
+
+
+def emitter_of(op: CompositeOp, result: ResultType) -> Emitter | None:
+    """Return the emitter of an op with such a result, None where it has no kernel."""
+    emit = PLACES.get(type(op))
+    return EMITTERS.get(type(op)) if emit is None else lambda op, emission, inputs: emit(op, emission, inputs, result)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ....composites.normalization import GroupNormOp, LayerNormOp
+from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp
 from ..emission import Emission, Value
-from ..kernels.norm import group_norm, layer_norm
+from ..kernels.norm import group_norm, l2_normalize, layer_norm
 from ..kernels.softmax import Rows
 from .rows import as_source, rows_last
 
@@ -28,3 +28,12 @@ def emit_group_norm(op: GroupNormOp, emission: Emission, inputs: Mapping[str, Va
     pixels = math.prod(op.x.shape) // (images * op.x.shape[op.axis])
     result = emission.new(x.shape, op.y.tensor.params.dtype)
     return as_source(emission, emission.launch(group_norm(op, images, pixels, emission.isa), [x], result), order)
+
+
+def emit_l2_normalize(op: L2NormalizeOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a division of each row by its norm; rows are brought together where they lie otherwise."""
+    x, order = rows_last(emission, inputs[op.x.name], op.axis)
+    columns = x.shape[-1]
+    rows = Rows.of(math.prod(x.shape) // columns, columns)
+    result = emission.new(x.shape, op.y.tensor.params.dtype)
+    return as_source(emission, emission.launch(l2_normalize(op, rows, emission.isa), [x], result), order)

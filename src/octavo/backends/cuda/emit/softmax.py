@@ -1,4 +1,4 @@
-"""Softmax."""
+"""Softmax, and its logarithm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rows import as_source, rows_last
 
 
 def emit_softmax(op: SoftmaxOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
-    """Launch a softmax over rows that lie together, brought so where they do not."""
+    """Launch a softmax, or its logarithm, over rows that lie together, brought so where they do not."""
     x, order = rows_last(emission, inputs[op.x.name], op.axis)
     columns = x.shape[-1]
     rows = Rows.of(math.prod(x.shape) // columns, columns)

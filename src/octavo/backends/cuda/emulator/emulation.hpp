@@ -91,6 +91,9 @@ inline int __float2int_rn(float value) {
   return whole >= 2147483648.0f ? 2147483647 : whole < -2147483648.0f ? -2147483647 - 1 : int(whole);
 }
 
+// Zeros before the highest bit that is set.
+inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(unsigned(value)); }
+
 template <class T>
 inline T shuffled(T value, int from) {
   T all[32];

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ....composites.normalization import GroupNormOp, LayerNormOp, NormalizationOp
+from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, NormalizationOp
 from ....numerics.quantized.normalization import scaled_epsilon
 from ..isa import Isa
 from ..kernel import Argument, BoundKernel, Kernel, Number
@@ -48,6 +48,32 @@ def group_norm(op: GroupNormOp, images: int, pixels: int, isa: Isa) -> BoundKern
         isa=isa.name,
     )
     return kernel, _constants(op)
+
+
+def l2_normalize(op: L2NormalizeOp, rows: Rows, isa: Isa) -> BoundKernel:
+    """Return the kernel of rows that lie together, each over its norm."""
+    x, params = op.x.params, op.y.tensor.params
+    kernel = Kernel(
+        name="l2_normalize",
+        header="norm.cuh",
+        function="l2_normalize",
+        parameters={
+            **rows.parameters,
+            "x_zero_point": int(x.zero_point),
+            "is_fixed": op.rounding == "fixed_point",
+            "y_scale": float(params.scale),
+            "zero_point": int(params.zero_point),
+            "qmin": op.y.qmin,
+            "qmax": op.y.qmax,
+        },
+        types={"X": x.dtype, "Y": params.dtype},
+        arguments=(Argument(name="x", dtype=x.dtype), Argument(name="y", dtype=params.dtype, writes=True)),
+        grid=rows.grid,
+        block=rows.block,
+        shared_bytes=4 * rows.block[0],
+        isa=isa.name,
+    )
+    return kernel, ()
 
 
 def _parameters(op: NormalizationOp, count: int) -> dict[str, Number]:

@@ -12,7 +12,7 @@ from ..isa import Isa
 from ..kernel import Argument, BoundKernel, Kernel, Number
 from .axes import elements_of_thread
 
-_TIES = {"half_even": 0, "half_up": 1, "half_away": 2}
+TIES = {"half_even": 0, "half_up": 1, "half_away": 2}
 """The enumeration `Ties` of the header."""
 
 _THREADS = 256
@@ -68,7 +68,7 @@ class EdgeSpec:
 
 def quantize(spec: EdgeSpec, ties: str, bounds: tuple[int, int], isa: Isa) -> BoundKernel:
     """Return the kernel of a quantize that clamps to bounds in the integers of its result."""
-    more: dict[str, Number] = {"ties": _TIES[ties], "qmin": bounds[0], "qmax": bounds[1]}
+    more: dict[str, Number] = {"ties": TIES[ties], "qmin": bounds[0], "qmax": bounds[1]}
     dtype = spec.params.dtype
     return spec.kernel("quantize", ("float32", dtype), {"Y": dtype}, more, isa)
 

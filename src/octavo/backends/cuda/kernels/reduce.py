@@ -8,7 +8,7 @@ from ..isa import Isa
 from ..kernel import Argument, BoundKernel, Kernel, Number
 from .change import Change
 
-_REDUCTIONS = {"sum": 0, "max": 1, "min": 2}
+_REDUCTIONS = {"sum": 0, "max": 1, "min": 2, "argmax": 3, "argmin": 4}
 """The enumeration `Reduction` of the header."""
 
 _THREADS = 256
@@ -23,13 +23,13 @@ class ReduceSpec:
     Parameters
     ----------
     kind
-        "sum", "max" or "min".
+        "sum", "max" or "min"; "argmax" or "argmin" for the first place of such an extreme, of 2**23 elements at most.
     change
         Of an extreme to the result's parameters.
     to
         The result's dtype.
     parameters
-        From `average_parameters`; an extreme does not read them.
+        From `average_parameters`, of a sum.
     name
         Of the kernel.
     """

@@ -1,12 +1,15 @@
-"""Softmax of rows."""
+"""Softmax of rows, and its logarithm."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ....composites.normalization import SoftmaxOp
+from ....numerics import log_softmax_parameters
 from ....numerics.quantized.softmax import softmax_table
 from ..isa import Isa
 from ..kernel import Argument, BoundKernel, Kernel, Number
@@ -50,15 +53,34 @@ class Rows:
 
 
 def softmax(op: SoftmaxOp, rows: Rows, isa: Isa) -> BoundKernel:
-    """Return the kernel of a softmax over rows that lie together."""
-    scale, params = float(np.float32(op.x.params.scale) * np.float32(op.beta)), op.y.tensor.params
+    """Return the kernel of a softmax, or of its logarithm, over rows that lie together."""
+    scale = float(np.float32(op.x.params.scale) * np.float32(op.beta))
+    if op.is_log:
+        found = log_softmax_parameters(scale, float(op.y.tensor.params.scale), rows.columns)
+        factors = {"distance_factor": found.distance_factor, "log_factor": found.log_factor, "log_of_one": found.log_of_one}
+        return _kernel(
+            "log_softmax", op, rows, factors, {"exponentials": found.exponentials, "logarithms": found.logarithms}, isa
+        )
+    exponentials = softmax_table(scale, rows.columns)
+    return _kernel("softmax", op, rows, {"y_scale": _result_scale(op)}, {"exponentials": exponentials}, isa)
+
+
+def _kernel(
+    name: str,
+    op: SoftmaxOp,
+    rows: Rows,
+    parameters: Mapping[str, Number],
+    tables: Mapping[str, npt.NDArray[np.int32]],
+    isa: Isa,
+) -> BoundKernel:
+    params = op.y.tensor.params
     kernel = Kernel(
-        name="softmax",
+        name=name,
         header="softmax.cuh",
-        function="softmax",
+        function=name,
         parameters={
             **rows.parameters,
-            "y_scale": _result_scale(op),
+            **parameters,
             "zero_point": int(params.zero_point),
             "qmin": op.y.qmin,
             "qmax": op.y.qmax,
@@ -66,7 +88,7 @@ def softmax(op: SoftmaxOp, rows: Rows, isa: Isa) -> BoundKernel:
         types={"X": op.x.params.dtype, "Y": params.dtype},
         arguments=(
             Argument(name="x", dtype=op.x.params.dtype),
-            Argument(name="exponentials", dtype="int32"),
+            *(Argument(name=table, dtype="int32") for table in tables),
             Argument(name="y", dtype=params.dtype, writes=True),
         ),
         grid=rows.grid,
@@ -74,7 +96,7 @@ def softmax(op: SoftmaxOp, rows: Rows, isa: Isa) -> BoundKernel:
         shared_bytes=4 * rows.block[0],
         isa=isa.name,
     )
-    return kernel, (softmax_table(scale, rows.columns),)
+    return kernel, tuple(tables.values())
 
 
 def _result_scale(op: SoftmaxOp) -> float:

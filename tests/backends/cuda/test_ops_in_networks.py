@@ -1,0 +1,156 @@
+"""Ops of whole networks on GPUs that are emulated: kernels of ours alone, and the CPU's bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import octavo
+from octavo.backends.cuda.isa import ISAS
+from octavo.device_models import emulated
+from qdq_graph import Qdq, graph, round_as
+
+op: Any = relax.op
+ISA = "cuda.sm_80"
+PARAMS = (0.05, 7)
+
+
+def check(module: tvm.IRModule, *inputs: np.ndarray, isa: str = ISA) -> octavo.Explanation:
+    """Compare a network on a GPU with it on the CPU, and return what is said of its ops."""
+    model = octavo.load(module)
+    executable = octavo.compile(model, target=isa)
+    named = {spec.source_name: value for spec, value in zip(executable.inputs, inputs, strict=True)}
+    expected, found = octavo.compile(model)(named), emulated(executable)(named)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert found[name].tobytes() == value.tobytes(), name
+    explanation = octavo.explain(executable)
+    assert {each.isa for each in explanation.ops} == {isa}, [each for each in explanation.ops if each.isa != isa]
+    return explanation
+
+
+def places_and_values(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    x = qdq.dequantize("x", inputs["x"], PARAMS)
+    values = qdq.quantize("values", writer.emit("best", op.topk(x, 3, 1, "values", True)), PARAMS, is_output=True)
+    places = writer.emit("places", op.topk(x, 2, -1, "indices", False, "int64"), is_output=True)
+    classes = writer.emit("classes", op.argmax(x, axis=1), is_output=True)
+    least = writer.emit("least", op.astype(writer.emit("least_place", op.argmin(x, keepdims=True)), "int32"), is_output=True)
+    return relax.Tuple([values, places, classes, least])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_places_are_integers_of_the_dtype_that_the_network_asks_for(rng: np.random.Generator, isa: str) -> None:
+    x = rng.integers(-128, 128, (2, 6, 5, 4)).astype(np.int8)
+    found = check(graph({"x": (x.shape, "int8")}, places_and_values), x, isa=isa)
+    assert [each.op for each in found.ops] == ["topk", "topk", "place", "place"]
+
+
+def rows_over_norms(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    x = qdq.dequantize("x", inputs["x"], PARAMS)
+    total = writer.emit("total", op.sum(writer.emit("squares", op.multiply(x, x)), axis=[1], keepdims=True))
+    divided = writer.emit("divided", op.divide(x, writer.emit("norm", op.sqrt(total))))
+    return qdq.quantize("y", divided, (1 / 128, 0), is_output=True)
+
+
+def logarithms(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    return qdq.quantize(
+        "y", writer.emit("log", op.nn.log_softmax(qdq.dequantize("x", inputs["x"], PARAMS))), (1 / 16, 127), is_output=True
+    )
+
+
+@pytest.mark.parametrize("rounding", ["half_even", "fixed_point"])
+def test_rows_over_their_norm(rng: np.random.Generator, rounding: str) -> None:
+    x = rng.integers(-128, 128, (2, 21, 5, 4)).astype(np.int8)
+    module = round_as(graph({"x": (x.shape, "int8")}, rows_over_norms), rounding)
+    assert [each.op for each in check(module, x).ops] == ["l2_normalize"]
+
+
+def test_logarithms_of_softmax(rng: np.random.Generator) -> None:
+    x = rng.integers(-128, 128, (3, 37)).astype(np.int8)
+    assert [each.op for each in check(graph({"x": (x.shape, "int8")}, logarithms), x).ops] == ["log_softmax"]
+
+
+def sum_with_a_float(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    total = writer.emit("total", op.add(inputs["real"], qdq.dequantize("x", inputs["x"], PARAMS)))
+    return qdq.quantize("y", writer.emit("bent", op.nn.silu(total)), (0.04, -50), is_output=True)
+
+
+def test_a_function_of_a_float_tensor_and_integers(rng: np.random.Generator) -> None:
+    x, real = rng.integers(-128, 128, (2, 5, 12)).astype(np.int8), rng.normal(0, 3, (2, 5, 12)).astype(np.float32)
+    module = graph({"x": (x.shape, "int8"), "real": (real.shape, "float32")}, sum_with_a_float)
+    assert [each.kernel for each in check(module, x, real).ops] == ["mixed_elementwise"]
+
+
+def attention(writer: Any, inputs: dict[str, Any]) -> Any:
+    qdq = Qdq(writer, "int8")
+    queries, keys, values = (qdq.dequantize(name, inputs[name], PARAMS) for name in ("queries", "keys", "values"))
+    turned = writer.emit("turned", op.permute_dims(keys, [0, 1, 3, 2]))
+    turned = qdq.dequantize("turned", qdq.quantize("turned", turned, PARAMS), PARAMS)
+    scores = qdq.quantize("scores", writer.emit("scores", op.matmul(queries, turned)), (0.2, 5))
+    scores = qdq.dequantize("scores", scores, (0.2, 5))
+    shares = qdq.quantize("shares", writer.emit("shares", op.nn.softmax(scores)), (1 / 256, -128))
+    mixed = writer.emit("mixed", op.matmul(qdq.dequantize("shares", shares, (1 / 256, -128)), values), is_output=True)
+    return relax.Tuple([mixed, qdq.quantize("y", mixed, PARAMS, is_output=True)])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_attention(rng: np.random.Generator, isa: str) -> None:
+    shape = (2, 3, 17, 16)
+    tensors = [rng.integers(-128, 128, shape).astype(np.int8) for _ in range(3)]
+    module = graph(dict.fromkeys(("queries", "keys", "values"), (shape, "int8")), attention)
+    kernels = [each.kernel for each in check(module, *tensors, isa=isa).ops]
+    assert kernels.count("batch_matmul_gemm") == 2
+
+
+TRANSPOSED: dict[str, dict[str, Any]] = {
+    "upsampling": {"kernel": (2, 2), "strides": (2, 2)},
+    "no phase lacks taps": {"kernel": (4, 4), "strides": (2, 2), "padding": (1, 1, 1, 1)},
+    "output padding": {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "output_padding": (1, 1)},
+    "stride beyond the kernel": {"kernel": (2, 1), "strides": (3, 2), "output_padding": (2, 0)},
+    "dilation": {"kernel": (1, 5), "strides": (1, 4), "padding": (0, 2, 0, 1), "dilation": (1, 2)},
+    "drops whole pixels": {"kernel": (3, 3), "strides": (2, 2), "padding": (5, 4, 3, 6)},
+    "groups": {"kernel": (4, 3), "strides": (2, 3), "padding": (1, 0, 1, 0), "groups": 2, "channels": (6, 8)},
+    "depthwise": {"kernel": (4, 4), "strides": (2, 2), "padding": (1, 1, 1, 1), "groups": 17, "channels": (17, 17)},
+}
+
+
+def transposed(rng: np.random.Generator, layout: str, attributes: dict[str, Any]) -> tvm.IRModule:
+    """Two transposed convolutions of one input: of integers, and of floats behind a bias."""
+    rest = dict(attributes)
+    kernel, (channels, outputs), groups = rest.pop("kernel"), rest.pop("channels", (5, 18)), rest.get("groups", 1)
+    weights = [rng.integers(-128, 128, (channels, outputs // groups, *kernel)).astype(np.int8) for _ in range(2)]
+    zero_points = rng.integers(-128, 128, channels if groups == channels else outputs // groups).astype(np.int32)
+    scale, axis = np.linspace(0.004, 0.009, zero_points.size).astype(np.float32), 0 if groups == channels else 1
+    bias = rng.normal(0, 1, (1, 1, 1, outputs) if layout == "NHWC" else (1, outputs, 1, 1)).astype(np.float32)
+
+    def body(writer: Any, inputs: dict[str, Any]) -> Any:
+        qdq = Qdq(writer, "uint8")
+        x = qdq.dequantize("x", inputs["x"], (0.05, 7))
+        sums = []
+        for number, values in enumerate(weights):
+            w = qdq.weight(f"w{number}", values, scale, zero_points, axis)
+            product = op.nn.conv2d_transpose(x, w, **rest, data_layout=layout, kernel_layout="IOHW")
+            sums.append(writer.emit(f"sum{number}", product))
+        real = writer.emit("real", op.add(sums[1], relax.const(bias)), is_output=True)
+        return relax.Tuple([qdq.quantize("y", writer.emit("z", op.nn.relu(sums[0])), (0.4, 131), is_output=True), real])
+
+    shape = (2, 5, 6, channels) if layout == "NHWC" else (2, channels, 5, 6)
+    return graph({"x": (shape, "uint8")}, body)
+
+
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_transposed_convolutions(rng: np.random.Generator, case: str) -> None:
+    layout = "NHWC" if case in ("upsampling", "groups") else "NCHW"
+    module = transposed(rng, layout, TRANSPOSED[case])
+    x = rng.integers(0, 256, [int(size) for size in module["main"].params[0].ty.shape]).astype(np.uint8)
+    isa = {"upsampling": "cuda.sm_61", "groups": "cuda.sm_75", "depthwise": "cuda.sm_90a"}.get(case, ISA)
+    assert {each.op for each in check(module, x, isa=isa).ops} == {"conv2d_transpose"}
