@@ -1,6 +1,6 @@
 // From the sums of products to what a kernel writes. P is the structure of a kernel's parameters.
 #pragma once
-#include "base.cuh"
+#include "tail.cuh"
 
 namespace octavo {
 
@@ -8,11 +8,12 @@ namespace octavo {
 enum Result { INTEGERS = 0, FUSED_FLOATS = 1, STEPWISE_FLOATS = 2, SUMS = 3 };
 
 // The result of channel `channel`, its bias in the sum: integers as requantize has them, with a real bias in one fused
-// multiply-add; floats as dequantize_accumulator has them.
+// multiply-add, and what the tail makes of them; floats as dequantize_accumulator has them.
 template <class P>
 struct Epilogue {
   const float* multiplier;
   const float* real_bias;
+  Tail<P> tail;
 
   __device__ __forceinline__ int integer(int acc, int channel) const {
     float sum = __int2float_rn(acc);
@@ -28,10 +29,11 @@ struct Epilogue {
     return P::has_high ? fminf(result, P::high()) : result;
   }
 
+  // `beside`: the integer that the tail reads at the result's place.
   template <class Y>
-  __device__ __forceinline__ Y of(int acc, int channel) const {
+  __device__ __forceinline__ Y of(int acc, int channel, int beside) const {
     if constexpr (P::result == INTEGERS) {
-      return Y(integer(acc, channel));
+      return Y(tail.of(integer(acc, channel), beside));
     } else if constexpr (P::result == SUMS) {
       return Y(acc);
     } else {

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ....composites.base import FunctionResult, QuantizedOutput, SumResult
-from ....composites.weighted import BatchMatmulOp, QuantizedWeight, Result, WeightedOp
+from ....composites.weighted import BatchMatmulOp, QuantizedWeight, WeightedOp
 from ....errors import CompileError
-from ..kernel import Number
+from ..kernel import Argument, Number
+from .calls import Operand, Result
+from .tail import NO_TAIL, Tail
 
 INTEGERS, FUSED_FLOATS, STEPWISE_FLOATS, SUMS = range(4)
 """The enumeration `Result` of the header."""
@@ -29,17 +31,38 @@ class Output:
         Members of the structure P that `Epilogue<P>` reads.
     multiplier, real_bias
         float32 (channels,): from sums to steps of the result, or to reals; what is added to that, zeros where it is not read.
+    tail
+        What follows the product's own integers, which `parameters` are about, before they are written.
     """
 
     dtype: str
     parameters: dict[str, Number]
     multiplier: npt.NDArray[np.float32]
     real_bias: npt.NDArray[np.float32]
+    tail: Tail = NO_TAIL
+
+    def followed_by(self, tail: Tail, dtype: str) -> Output:
+        """Return it with what follows its integers, which ends in a dtype."""
+        assert self.parameters["result"] == INTEGERS, "a tail follows integers"
+        return replace(self, dtype=dtype, tail=tail)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Types that P holds for it."""
+        return {"Y": self.dtype, "Beside": self.tail.beside}
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """Return a kernel's last arguments: what a tail reads, and the result."""
+        return *self.tail.arguments(), Argument(name="y", dtype=self.dtype, writes=True)
+
+    def operands(self, inputs: int) -> tuple[Operand, ...]:
+        """Return what these are, for a product that reads so many tensors."""
+        return *self.tail.operands(inputs), Result()
 
 
 def output_of(op: WeightedOp | BatchMatmulOp, channels: int) -> Output:
     """Return how an op's sums end; CompileError for an arithmetic that the description of the target leaves out."""
-    y: Result = op.y
+    y = op.y
     if op.fixed_point is not None or op.narrow is not None or isinstance(y, FunctionResult):
         raise CompileError(f"{op.quantize_info().get('output', {}).get('id')}: kernels for CUDA scale sums of 32 bits in float32")
     weight = op.weight if isinstance(op, WeightedOp) else None
