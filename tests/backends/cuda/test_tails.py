@@ -1,5 +1,6 @@
 """Sums and tables in the kernels of products, emulated: the oracles' integers for every core, end, dtype and order of ops."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,10 +11,12 @@ from allpairspy import AllPairs
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Job, Shape, conv2d_case
 from cuda_tail_cases import TAILS, followed
 
+from octavo.backends.cuda.compiler import DEVICE
 from octavo.backends.cuda.kernels.conv2d_dot import dot_conv2d
 from octavo.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
 from octavo.backends.cuda.kernels.depthwise import depthwise_conv2d
 from octavo.backends.cuda.kernels.gemm import Tiling
+from octavo.errors import ExecutableError
 
 TOGETHER = Tiling(tile=(64, 128, 32), warps=(4, 1), stages=3, warp_groups=True)
 CORES = (
@@ -102,3 +105,35 @@ def test_kernels_without_tiles_give_the_oracles_integers(rng):
 def test_threads_neither_race_nor_leave_their_memory(rng, check):
     cases = list(sweep(rng))[::9] + list(others(rng))[::4]
     assert differing(cases, check=check, seed=3) == []
+
+
+FAULTS = [
+    ("tail.cuh", "T::is_first_operand ?", "true ?", "tiles"),
+    ("tail.cuh", "(T::has_first ? 256 : 0)", "0", "tiles"),
+    ("tail.cuh", "T::first_is_signed ? int(int8(entry)) : int(entry)", "int(entry)", "tiles"),
+    ("epilogue.cuh", "tail.of(integer(acc, channel), beside)", "integer(acc, channel)", "tiles"),
+    ("gemm.cuh", "beside[loads_all ? i : 0].get(v)", "beside[0].get(v)", "tiles"),
+    ("gemm.cuh", "read[v / P::store].get(v % P::store)", "read[0].get(v % P::store)", "tiles"),
+    ("gemm.cuh", "if (row < results.rows && column + i * P::store < results.columns) read", "read", "addresses"),
+    ("conv2d_gemm.cuh", "Results<P>{y + at, beside + at", "Results<P>{y + at, beside", "tiles"),
+    ("conv2d_gemm.cuh", "Tail<P>::reads ? int(read.get(i)) : 0", "Tail<P>::reads ? int(read.get(0)) : 0", "tiles"),
+    ("conv2d_dot.cuh", "int(beside[at])", "int(beside[channel + i])", "others"),
+    ("depthwise.cuh", "int(read.get(i)) : int(beside[at + i])", "int(read.get(i)) : int(beside[at])", "others"),
+    ("depthwise.cuh", "read.load(beside + at)", "read.load(beside + channel)", "others"),
+]
+"""A file, what stands there and what is put in its place, and where it is looked for."""
+
+
+@pytest.mark.parametrize(("header", "there", "instead", "where"), FAULTS)
+def test_a_planted_fault_is_found(rng, tmp_path, header, there, instead, where):
+    device = tmp_path / "device"
+    shutil.copytree(DEVICE, device)
+    text = (device / header).read_text()
+    assert text.count(there) == 1, "the fault is to be planted there"
+    (device / header).write_text(text.replace(there, instead))
+    cases = list(others(rng))[::2] + list(others(rng))[1::4] if where == "others" else list(sweep(rng))[::4]
+    if where == "addresses":
+        with pytest.raises(ExecutableError, match="overflow"):
+            differing(cases, device=device, check="addresses", seed=3)
+    else:
+        assert differing(cases, device=device) != []

@@ -23,6 +23,7 @@ from .quantize import emit_dequantize, emit_quantize
 from .reduce import emit_reduce
 from .resize import emit_resize
 from .softmax import emit_softmax
+from .tail import Followers
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 """Given an op, where to write, and the tensors it reads by the names that the op calls them; returns the result."""
@@ -52,6 +53,13 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,
 }
+
+PRODUCTS: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], Followers], Value]] = {
+    Conv2dOp: emit_conv2d,
+    MatmulOp: emit_matmul,
+    BatchMatmulOp: emit_batch_matmul,
+}
+"""Emitters whose kernels compute what follows, too."""
 
 
 def emitter_of(op: CompositeOp) -> Emitter | None:
