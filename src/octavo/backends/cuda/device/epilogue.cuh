@@ -18,7 +18,7 @@ struct Epilogue {
   __device__ __forceinline__ int integer(int acc, int channel) const {
     float sum = __int2float_rn(acc);
     float real = P::has_real_bias ? __fmaf_rn(sum, multiplier[channel], real_bias[channel]) : __fmul_rn(sum, multiplier[channel]);
-    return rounded(real, P::zero_point, P::qmin, P::qmax);
+    return rounded_number(real, P::zero_point, P::qmin, P::qmax);
   }
 
   __device__ __forceinline__ float real(int acc, int channel) const {
