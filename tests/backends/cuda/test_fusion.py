@@ -33,12 +33,13 @@ class Net:
             setattr(self, name, self.q.dequantize(name, variables[f"{name}_q"], X))
         self.rng = np.random.default_rng(3)
 
-    def conv(self, name: str, x: Any, *, groups: int = 1) -> Any:
-        """A convolution of 3 x 3 of 16 channels."""
+    def conv(self, name: str, x: Any, *, groups: int = 1, function: Callable[[Any], Any] | None = None) -> Any:
+        """A convolution of 3 x 3 of 16 channels, or a function of it in float."""
         size = (16, 16 // groups, 3, 3) if self.layout == "NCHW" else (3, 3, 16 // groups, 16)
         weight = self.q.weight(f"{name}_w", self.rng.integers(-127, 128, size).astype(np.int8), 0.002 * groups**0.5)
         layouts = {"data_layout": self.layout, "kernel_layout": "OIHW" if self.layout == "NCHW" else "HWIO"}
-        return self.kept(name, R.nn.conv2d(x, weight, padding=[1, 1, 1, 1], groups=groups, **layouts), Y)
+        real = R.nn.conv2d(x, weight, padding=[1, 1, 1, 1], groups=groups, **layouts)
+        return self.kept(name, real if function is None else function(self.writer.emit(f"{name}_conv", real)), Y)
 
     def kept(self, name: str, real: Any, params: tuple[float, int]) -> Any:
         """A tensor quantized, and back in float."""
@@ -104,6 +105,13 @@ def scaled(net: Any) -> None:
     net.kept("z", R.multiply(net.conv("y", net.x), relax.const(np.float32(0.3))), Y)
 
 
+def function_then_sum(net: Any) -> None:
+    def silu(real: Any) -> Any:
+        return R.multiply(real, net.writer.emit("gate", R.sigmoid(real)))
+
+    net.add("z", net.conv("y", net.x, function=silu), net.r)
+
+
 def sum_of_three(net: Any) -> None:
     net.add("z", net.add("s", net.conv("y", net.x), net.r), net.x)
 
@@ -143,6 +151,7 @@ EXPECTED = {
     block: ["conv2d_gemm", "conv2d_gemm_add"],
     constant: ["conv2d_gemm_add"],
     scaled: ["conv2d_gemm_lookup"],
+    function_then_sum: ["conv2d_gemm_function_add"],
     sum_of_three: ["conv2d_gemm_add", "add"],
     read_twice: ["conv2d_gemm", "add", "add"],
 }
@@ -153,6 +162,7 @@ MIXED = {
     depthwise: ["depthwise", "add"],
     difference: ["conv2d_gemm", "subtract"],
     gate: ["conv2d_gemm", "multiply"],
+    function_then_sum: ["conv2d_gemm_function", "add"],
     sum_then_table: ["conv2d_gemm", "add", "lookup"],
     table_then_sum: ["conv2d_gemm_lookup", "add"],
     sum_of_three: ["conv2d_gemm", "add", "add"],

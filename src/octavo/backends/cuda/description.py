@@ -11,6 +11,7 @@ from ...target.vocabulary import (
     ELEMENTWISE,
     ELEMENTWISE_PAIR,
     FLOAT32,
+    FLOAT_FUNCTION,
     HALF_AWAY,
     HALF_EVEN,
     HALF_EVEN_STORED,
@@ -45,7 +46,7 @@ CUDA = TargetDescription(
                 op=name,
                 weights=("int8", "uint8"),
                 weight_range="full",
-                fusions=("bias", *CLAMPS),
+                fusions=("bias", *CLAMPS, FLOAT_FUNCTION),
                 float_output=True,
                 sum_output=True,
             )

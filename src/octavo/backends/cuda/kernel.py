@@ -73,6 +73,8 @@ class Kernel:
         Dtypes by the names of types that P holds beside: {"X": "int8"}.
     structures
         Constants of structures within P, by their names.
+    members
+        Further members of P, in CUDA C.
     isa
         The ISA whose instructions it uses, for `explain`.
     text
@@ -92,6 +94,7 @@ class Kernel:
     shared_bytes: int = 0
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     structures: Mapping[str, Mapping[str, Number]] = field(default_factory=dict[str, Mapping[str, Number]])
+    members: str = ""
     text: str = ""
     least_blocks: int = 1
 
@@ -123,6 +126,7 @@ class Kernel:
             [
                 f"struct {symbol}_parameters {{",
                 *members,
+                *([self.members] if self.members else []),
                 "};",
                 f'extern "C" __global__ void __launch_bounds__({self.threads}, {self.least_blocks}) {symbol}({declared}) {{',
                 f"  octavo::{self.function}<{symbol}_parameters>({passed});",

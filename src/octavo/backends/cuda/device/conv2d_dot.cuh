@@ -57,7 +57,7 @@ __device__ __forceinline__ void conv2d_dot(const typename P::X* x, const int* w,
       }
     }
   }
-  Epilogue<P> epilogue{multiplier, real_bias, {tables}};
+  Epilogue<P> epilogue{multiplier, real_bias, {tables}, P::out_channels};
 #pragma unroll
   for (int i = 0; i < N; i++) {
     if (channel + i >= P::out_channels) break;

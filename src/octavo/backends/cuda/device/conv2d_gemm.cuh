@@ -61,7 +61,7 @@ __device__ __forceinline__ void conv2d_splits(const int* sums, const float* mult
     for (int i = 0; i < P::store; i++) total[i] += part[i];
   }
   int channel = item * P::store % P::out_channels;
-  Epilogue<P> epilogue{multiplier, real_bias, {tables}};
+  Epilogue<P> epilogue{multiplier, real_bias, {tables}, P::out_channels};
   Y values[P::store];
 #pragma unroll
   for (int i = 0; i < P::store; i++)

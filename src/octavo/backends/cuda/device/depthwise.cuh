@@ -77,7 +77,7 @@ __device__ __forceinline__ void depthwise(const typename P::X* x, const int* w, 
       }
     }
   }
-  Epilogue<P> epilogue{multiplier, real_bias, {tables}};
+  Epilogue<P> epilogue{multiplier, real_bias, {tables}, P::out_channels};
   using Y = typename P::Y;
 #pragma unroll
   for (int n = 0; n < N; n++) {

@@ -309,7 +309,7 @@ __device__ __forceinline__ void store_results(Y* to, const Y* from) {
 
 // Reads a run of `count` constants, which lies at a multiple of 16 bytes or of its size.
 template <int count, class T>
-__device__ __forceinline__ void load_constants(T (&to)[count], const T* from) {
+__device__ __forceinline__ void load_run(T* to, const T* from) {
   constexpr int step = count < 4 ? count : 4;
 #pragma unroll
   for (int i = 0; i < count; i += step) {
@@ -317,6 +317,11 @@ __device__ __forceinline__ void load_constants(T (&to)[count], const T* from) {
 #pragma unroll
     for (int j = 0; j < step; j++) to[i + j] = part.values[j];
   }
+}
+
+template <int count, class T>
+__device__ __forceinline__ void load_constants(T (&to)[count], const T* from) {
+  load_run<count>(to, from);
 }
 
 // Starts every sum of a column from that column's bias. `bias` begins at the tile's first column.
@@ -381,13 +386,15 @@ __device__ __forceinline__ void finish(Core<P>& core, const float* multiplier, c
 #pragma unroll
   for (int s = 0; s < C::spans; s++) {
     int column = core.column(s);
-    float factors[C::span], reals[C::span];
+    float factors[C::span], reals[P::real_rows * C::span];
     int points[C::span];
     if constexpr (P::result != SUMS) load_constants(factors, multiplier + column);
-    if constexpr (P::has_real_bias || P::result == FUSED_FLOATS || P::result == STEPWISE_FLOATS)
-      load_constants(reals, real_bias + column);
+    if constexpr (P::has_real_bias || P::result == FUSED_FLOATS || P::result == STEPWISE_FLOATS || P::result == FUNCTIONS) {
+#pragma unroll
+      for (int i = 0; i < P::real_rows; i++) load_run<C::span>(reals + i * C::span, real_bias + (i * P::real_stride + column));
+    }
     if constexpr (P::has_row_sums) load_constants(points, zero_point + column);
-    Epilogue<P> epilogue{factors, reals, {results.tables}};
+    Epilogue<P> epilogue{factors, reals, {results.tables}, C::span};
     BesideColumns<P> beside[loads_all ? C::rows : 1];
     if constexpr (loads_all) {
 #pragma unroll

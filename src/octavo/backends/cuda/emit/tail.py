@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....composites.attributes import Composite
-from ....composites.base import CompositeOp, QuantizedOutput
+from ....composites.base import CompositeOp, FunctionResult, QuantizedOutput
 from ....composites.elementwise import AddOp, PairwiseOp
 from ....composites.elementwise import Operand as Side
 from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
@@ -59,10 +59,13 @@ def read_by(own: list[Value], followers: Followers | None) -> list[Value]:
 
 def followers_of(op: CompositeOp) -> Followers | None:
     """Return what can follow an op in its kernel, none yet; None where it is no product that ends in integers."""
-    if not isinstance(op, Conv2dOp | MatmulOp | BatchMatmulOp) or not isinstance(op.y, QuantizedOutput):
+    if not isinstance(op, Conv2dOp | MatmulOp | BatchMatmulOp):
+        return None
+    y = op.y.y if isinstance(op.y, FunctionResult) else op.y
+    if not isinstance(y, QuantizedOutput):
         return None
     is_nhwc = isinstance(op, Conv2dOp) and op.layout == "NCHW"
-    return Followers(shape=op.y.shape, is_nhwc=is_nhwc, dtype=op.y.tensor.params.dtype)
+    return Followers(shape=y.shape, is_nhwc=is_nhwc, dtype=y.tensor.params.dtype)
 
 
 def may_follow(composite: Composite, name: str) -> bool:

@@ -120,11 +120,12 @@ def gemm_batch_matmul(spec: BatchMatmulSpec, isa: Isa, tiling: Tiling) -> tuple[
     constants = (start, spec.output.multiplier, spec.output.real_bias, zero_points)
     read = [("a", spec.a.dtype), ("b", spec.b.dtype), ("bias", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
     kernel = Kernel(
-        name=f"batch_matmul_gemm{spec.output.tail.suffix}",
+        name=f"batch_matmul_gemm{spec.output.suffix}",
         header="batch_matmul_gemm.cuh",
         function="batch_matmul_gemm",
         parameters={
             **spec.output.parameters,
+            **spec.output.rows(spec.columns),
             **tiling.parameters(isa, BYTES[dtype], spec.columns),
             **batch,
             "result_rows": spec.rows,

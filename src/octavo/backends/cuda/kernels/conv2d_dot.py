@@ -23,12 +23,13 @@ def dot_conv2d(spec: Conv2dSpec, isa: Isa) -> tuple[KernelCall, ...]:
     channels = channels_of_thread(spec)
     steps = -(-spec.out_channels // channels)
     kernel = Kernel(
-        name=f"conv2d_dot{spec.output.tail.suffix}",
+        name=f"conv2d_dot{spec.output.suffix}",
         header="conv2d_dot.cuh",
         function="conv2d_dot",
         parameters={**spec.parameters(), "channels_of_thread": channels, "threads": _THREADS},
         types=spec.types,
         structures=spec.output.tail.structures(),
+        members=spec.output.function,
         arguments=spec.arguments("int32"),
         grid=(-(-spec.pixels * steps // _THREADS), 1, 1),
         block=(_THREADS, 1, 1),

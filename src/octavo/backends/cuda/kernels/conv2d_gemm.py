@@ -95,12 +95,13 @@ def _product(spec: Conv2dSpec, isa: Isa, tiling: Tiling) -> tuple[Kernel, Array,
     weights = np.concatenate([packed_tiles(by_group, tiling, isa, size).ravel(), outside])
     constants = tuple(padded_columns(each, spec.groups, tile[1]) for each in spec.constants())
     kernel = Kernel(
-        name=f"conv2d_gemm{spec.output.tail.suffix}",
+        name=f"conv2d_gemm{spec.output.suffix}",
         header="conv2d_gemm.cuh",
         function="conv2d_gemm",
         parameters={
             **spec.parameters(),
             **tiling.parameters(isa, size, math.gcd(group_out, spec.out_channels)),
+            **spec.output.rows(spec.groups * _tiles(group_out, tile[1]) * tile[1]),
             "has_row_sums": spec.has_weight_zero_point,
             "has_column_sums": False,
             "has_padding": has_padding(spec),
@@ -108,6 +109,7 @@ def _product(spec: Conv2dSpec, isa: Isa, tiling: Tiling) -> tuple[Kernel, Array,
         },
         types={**spec.types, "W": "int8"},
         structures=spec.output.tail.structures(),
+        members=spec.output.function,
         arguments=spec.arguments("int8"),
         grid=(_tiles(spec.pixels, tile[0]), spec.groups * _tiles(group_out, tile[1]), tiling.splits),
         block=(tiling.threads, 1, 1),
@@ -126,11 +128,12 @@ def _splits(spec: Conv2dSpec, isa: Isa, tiling: Tiling, sums: Scratch) -> Kernel
     store = math.gcd(CHUNK // BYTES[spec.output.dtype], spec.out_channels, 4)
     read = [("sums", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
     kernel = Kernel(
-        name=f"conv2d_splits{spec.output.tail.suffix}",
+        name=f"conv2d_splits{spec.output.suffix}",
         header="conv2d_gemm.cuh",
         function="conv2d_splits",
         parameters={
             **spec.output.parameters,
+            **spec.output.rows(spec.out_channels),
             "pixels": spec.pixels,
             "out_channels": spec.out_channels,
             "splits": tiling.splits,
@@ -139,6 +142,7 @@ def _splits(spec: Conv2dSpec, isa: Isa, tiling: Tiling, sums: Scratch) -> Kernel
         },
         types=spec.output.types,
         structures=spec.output.tail.structures(),
+        members=spec.output.function,
         arguments=(*(Argument(name=name, dtype=dtype) for name, dtype in read), *spec.output.arguments()),
         grid=(_tiles(spec.pixels * spec.out_channels // store, _SPLIT_THREADS), 1, 1),
         block=(_SPLIT_THREADS, 1, 1),

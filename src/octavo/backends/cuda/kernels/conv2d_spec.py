@@ -83,6 +83,7 @@ class Conv2dSpec:
             "x_zero_point": self.x_zero_point,
             "has_weight_zero_point": self.has_weight_zero_point,
             **self.output.parameters,
+            **self.output.rows(self.out_channels),
         }
 
     def arguments(self, weights: str) -> tuple[Argument, ...]:
