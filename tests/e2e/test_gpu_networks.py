@@ -8,6 +8,8 @@ import pytest
 
 import gpu
 import octavo
+from octavo.backends.cuda.backend import backend_of
+from octavo.device_models import lowered_for
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,18 @@ def test_every_op_of_a_network_has_a_kernel_of_ours(shared: Path) -> None:
     explanation = octavo.explain(octavo.load(shared / "models/bench/mobilenet_v2_int8.tflite"), target="cuda.sm_80")
     assert {op.isa for op in explanation.ops} == {"cuda.sm_80"}
     assert explanation.summary.startswith(f"{len(explanation.counted)}/{len(explanation.counted)} ops integer")
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "launches"),
+    [
+        ("bench/mobilenet_v2_int8.tflite", 10, 55),
+        ("tflite/resnet8_cifar10_int8.tflite", 3, 12),
+        ("bench/resnet50_int8.tflite", 16, 64),
+    ],
+)
+def test_sums_of_a_network_have_no_launches_of_their_own(shared: Path, name: str, added: int, launches: int) -> None:
+    lowered = lowered_for(backend_of("cuda.sm_80"), octavo.load(shared / "models" / name))
+    kernels = [kernel.name for kernel in lowered.plan.kernels]
+    assert (len(kernels), kernels.count("add"), sum(kernel.endswith("_add") for kernel in kernels)) == (launches, 0, added)
+    assert [record.kernel.endswith("_add") for record in lowered.records if record.op == "add"] == [True] * added

@@ -11,8 +11,10 @@ from octavo.backends.cuda.emulator import Call, Check, Emulator
 from octavo.backends.cuda.isa import ISAS
 from octavo.backends.cuda.kernels.calls import Input, KernelCall, Result, Scratch
 from octavo.backends.cuda.kernels.conv2d_spec import Conv2dSpec
-from octavo.backends.cuda.kernels.output import INTEGERS, STEPWISE_FLOATS, SUMS, Output
-from octavo.numerics import INTEGER_RANGE, Window, conv2d_accumulate, dequantize_accumulator, requantize
+from octavo.backends.cuda.kernels.output import FUNCTIONS, INTEGERS, STEPWISE_FLOATS, SUMS, Output, function_output
+from octavo.composites.base import FunctionResult, QuantizedOutput, QuantizedTensor
+from octavo.numerics import INTEGER_RANGE, QuantParams, Window, conv2d_accumulate, dequantize_accumulator, requantize
+from octavo.numerics.floats.float_function import FloatFunction, Step
 
 SM61, SM75, SM80, SM90 = (ISAS[f"cuda.sm_{name}"] for name in ("61", "75", "80", "90a"))
 
@@ -73,12 +75,50 @@ def outputs(rng: np.random.Generator, acc: np.ndarray, shape: Shape) -> tuple[Ou
             **({"real_bias": bias} if shape.real_bias else {}),
         )
         return Output(dtype=shape.result_dtype, parameters=parameters, multiplier=multiplier, real_bias=bias), want
+    if shape.result == FUNCTIONS:
+        return function_outputs(rng, acc, multiplier / 40, shape.result_dtype)
     rounding = "stepwise" if shape.result == STEPWISE_FLOATS else "fused"
     bias = rng.normal(0, 20, channels).astype(np.float32)
     want = dequantize_accumulator(acc, multiplier, bias, rounding=rounding)
     want = np.maximum(want, np.float32(-50.5))
     parameters = {**common, **points, "has_low": True, "low": -50.5, "result": shape.result}
     return Output(dtype="float32", parameters=parameters, multiplier=multiplier, real_bias=bias), want
+
+
+SILU = FloatFunction(inputs=1, constants=(), steps=(Step(op="sigmoid", operands=(0,)), Step(op="multiply", operands=(0, 1))))
+PRELU = FloatFunction(inputs=2, constants=(), steps=(Step(op="leaky_relu", operands=(0, 1)),))
+SCALED_TANH = FloatFunction(
+    inputs=2,
+    constants=(0.7,),
+    steps=(Step(op="tanh", operands=(0,)), Step(op="multiply_add", operands=(3, 2, 1)), Step(op="maximum", operands=(4, 0))),
+)
+
+
+def function_outputs(rng: np.random.Generator, acc: np.ndarray, multiplier: np.ndarray, dtype: str) -> tuple[Output, np.ndarray]:
+    """Return the same of sums that end in a function of floats: one of three, with numbers of the channels and without."""
+    function, channels = (SILU, PRELU, SCALED_TANH)[int(rng.integers(3))], acc.shape[-1]
+    own = tuple(rng.normal(0, 0.5, channels).astype(np.float32) for _ in range(function.inputs - 1))
+    factors = rng.uniform(0.5, 2, channels).astype(np.float32) if rng.integers(2) else None
+    low, high = INTEGER_RANGE[dtype]
+    zero_point, scale = int(rng.integers(low, high + 1)), np.float32(0.031)
+    bias = rng.normal(0, 1, channels).astype(np.float32)
+    tensor = QuantizedTensor(name="y", shape=acc.shape, params=QuantParams.per_tensor(dtype, float(scale), zero_point))
+    y = FunctionResult(
+        name="real",
+        shape=acc.shape,
+        bias=bias,
+        bias_name="",
+        low=-np.inf,
+        high=np.inf,
+        function=function,
+        channels=own,
+        factors=factors,
+        y=QuantizedOutput(tensor=tensor, qmin=low + 3, qmax=high - 2),
+    )
+    real = function(dequantize_accumulator(acc, multiplier, bias), *own)
+    steps = real * ((np.float32(1) if factors is None else factors) / scale)
+    want = np.clip(np.rint(steps).astype(np.float64) + zero_point, low + 3, high - 2).astype(dtype)
+    return function_output(y, multiplier), want
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, extremes: bool = False) -> np.ndarray:

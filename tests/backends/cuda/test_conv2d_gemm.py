@@ -10,7 +10,7 @@ from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case, differ
 from octavo.backends.cuda.isa import Isa
 from octavo.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
 from octavo.backends.cuda.kernels.gemm import Tiling, lying_columns, swizzle
-from octavo.backends.cuda.kernels.output import FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
+from octavo.backends.cuda.kernels.output import FUNCTIONS, FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
 from octavo.backends.cuda.kernels.tile_choice import Product, tilings
 
 WINDOWS = (
@@ -34,6 +34,7 @@ RESULTS = (
     (FUSED_FLOATS, "", False),
     (STEPWISE_FLOATS, "", False),
     (SUMS, "", False),
+    (FUNCTIONS, "int8", False),
 )
 
 
@@ -85,7 +86,7 @@ def test_splits_add_up(rng, splits):
     for isa in (SM61, SM75, SM80, SM90):
         small = SMALL[isa.capability]
         tiling = Tiling(tile=small.tile, warps=small.warps, stages=small.stages, splits=splits)
-        for result, dtype, real_bias in RESULTS[:3]:
+        for result, dtype, real_bias in (*RESULTS[:3], RESULTS[-1]):
             shape = Shape(
                 channels=(70, 36),
                 kernel=(3, 3),

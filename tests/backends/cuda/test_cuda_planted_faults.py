@@ -142,7 +142,12 @@ FAULTS = (
         shape=DEEP,
         isa=SM90,
     ),
-    Fault(name="rounds half up", file="base.cuh", old="__float2int_rn(real)", new="int(real + 0.5f)"),
+    Fault(
+        name="rounds half up",
+        file="base.cuh",
+        old="__fadd_rn(bounded, magic)",
+        new="__fadd_rn(float(int(bounded + 0.5f)), magic)",
+    ),
     Fault(name="fuses product and sum", file="epilogue.cuh", old="P::has_real_bias ? __fmaf", new="!P::has_real_bias ? __fmaf"),
 )
 

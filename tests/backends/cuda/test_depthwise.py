@@ -9,7 +9,7 @@ from cuda_conv2d_cases import SM80, Shape, conv2d_case, differing
 from octavo.backends.cuda.compiler import DEVICE, compile_kernels
 from octavo.backends.cuda.isa import ISAS
 from octavo.backends.cuda.kernels.depthwise import depthwise_conv2d, is_depthwise, pixels_of_thread
-from octavo.backends.cuda.kernels.output import FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
+from octavo.backends.cuda.kernels.output import FUNCTIONS, FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
 
 SAME = (1, 1, 1, 1)
 
@@ -31,6 +31,8 @@ SHAPES = [
     three(kernel=(1, 7), padding=(0, 3, 0, 3), result=FUSED_FLOATS),
     three(kernel=(3, 1), padding=(1, 0, 0, 0), result=STEPWISE_FLOATS, size=(9, 1)),
     three(kernel=(10, 4), padding=(4, 1, 5, 2), size=(12, 9), channels=(36, 36), groups=36, extremes=True, dtype="uint8"),
+    three(result=FUNCTIONS, size=(6, 7)),
+    three(result=FUNCTIONS, channels=(5, 15), groups=5, result_dtype="uint8"),
     three(kernel=(7, 5), padding=(0, 0, 0, 0), size=(7, 5), result=INTEGERS),
 ]
 

@@ -49,7 +49,7 @@ CUDA = TargetDescription(
                 op=name,
                 weights=("int8", "uint8"),
                 weight_range="full",
-                fusions=("bias", *CLAMPS),
+                fusions=("bias", *CLAMPS, FLOAT_FUNCTION),
                 float_output=True,
                 sum_output=True,
             )

@@ -115,6 +115,14 @@ class Emission:
             self._converted[key] = self.transposed(value, axes, is_nhwc=is_nhwc)
         return self._converted[key]
 
+    def lying_as_it_is(self, value: Value, *, is_nhwc: bool) -> Value | None:
+        """Return a tensor in a layout where that takes no launch, else None."""
+        if len(value.shape) != 4 or value.is_nhwc == is_nhwc:
+            return value
+        moves_nothing = value.shape[1] == 1 or math.prod(value.shape[2:]) == 1
+        is_free = moves_nothing or (value.buffer, value.shape, is_nhwc) in self._converted
+        return self.lying(value, is_nhwc=is_nhwc) if is_free else None
+
     def transposed(self, value: Value, axes: tuple[int, ...], *, is_nhwc: bool = False) -> Value:
         """Return a tensor whose memory is another one's with its axes in another order.
 

@@ -71,6 +71,10 @@ class Kernel:
         Dynamic shared memory of a block.
     types
         Dtypes by the names of types that P holds beside: {"X": "int8"}.
+    structures
+        Constants of structures within P, by their names.
+    members
+        Further members of P, in CUDA C.
     isa
         The ISA whose instructions it uses, for `explain`.
     text
@@ -89,6 +93,8 @@ class Kernel:
     isa: str
     shared_bytes: int = 0
     types: Mapping[str, str] = field(default_factory=dict[str, str])
+    structures: Mapping[str, Mapping[str, Number]] = field(default_factory=dict[str, Mapping[str, Number]])
+    members: str = ""
     text: str = ""
     least_blocks: int = 1
 
@@ -112,12 +118,15 @@ class Kernel:
             return re.sub(rf"\b{self.function}\b", symbol, self.text)
         members = [f"  using {name} = {C_TYPES[dtype]};" for name, dtype in self.types.items()]
         members += [_member(name, value) for name, value in self.parameters.items()]
+        for structure, own in self.structures.items():
+            members += [f"  struct {structure} {{", *(_member(name, value) for name, value in own.items()), "  };"]
         declared = ", ".join(f"{each.c_type}__restrict__ {each.name}" for each in self.arguments)
         passed = ", ".join(each.name for each in self.arguments)
         return "\n".join(
             [
                 f"struct {symbol}_parameters {{",
                 *members,
+                *([self.members] if self.members else []),
                 "};",
                 f'extern "C" __global__ void __launch_bounds__({self.threads}, {self.least_blocks}) {symbol}({declared}) {{',
                 f"  octavo::{self.function}<{symbol}_parameters>({passed});",

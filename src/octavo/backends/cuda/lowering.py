@@ -13,15 +13,17 @@ from tvm.relax import Expr, Var
 
 from ...composites.attributes import Composite, read_composites
 from ...errors import CompileError
-from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars
+from ...graph.dataflow import DataflowView, dtype_of, op_name
 from ...graph.partition_state import PartitionState, read_state
 from ...ops import movers
 from ...target import TargetDescription
 from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import where_of
 from .emission import Emission, ResultType, Value
-from .emit import emitter_of
+from .emit import PRODUCTS, emitter_of
+from .emit.tail import followed, followers_of
 from .float_ops import emit_float_ops, static_shape_of
+from .fusion import Chain, Link, chains_of
 from .isa import Isa
 from .kernel import BYTES
 from .kernels.copy import copy
@@ -51,7 +53,7 @@ def lower_module(module: tvm.IRModule, target: TargetDescription, isa: Isa) -> C
     lowering = _Lowering(module, target, isa)
     outputs = lowering.run()
     shapes = tuple((each.shape, each.dtype) for each in outputs)
-    return CudaLowered(plan=lowering.plan(outputs), outputs=shapes, records=tuple(lowering.records))
+    return CudaLowered(plan=lowering.plan(outputs), outputs=shapes, records=lowering.records)
 
 
 class _Lowering:
@@ -65,7 +67,8 @@ class _Lowering:
         self._emission = Emission(isa=isa)
         self._values: dict[Var, Value] = {}
         self._inputs: list[Buffer] = []
-        self.records: list[OpRecord] = []
+        self._chains = chains_of(self._view, self._composite)
+        self._records: list[tuple[int, OpRecord]] = []
         for number, param in enumerate(self._view.function.params):
             shape, dtype = static_shape_of(param), dtype_of(param)
             buffer = Buffer(int(np.prod(shape, dtype=np.int64)) * _width(param, dtype), "input", number)
@@ -76,7 +79,11 @@ class _Lowering:
         """Write the launches of every binding; return the results, as the source has them."""
         for group in self._groups():
             composite = self._composite(group[0].value)
-            if composite is not None:
+            chain = self._chains.get(group[0].var)
+            if chain is not None:
+                if group[0].var.same_as(chain[-1].binding.var):
+                    self._chain(chain)
+            elif composite is not None:
                 self._call(group[0], composite)
             elif self._is_other(group[0]):
                 self._other(group[0])
@@ -85,6 +92,11 @@ class _Lowering:
         result = self._view.result
         fields = list(result.fields) if isinstance(result, relax.Tuple) else [result]
         return [self._emission.lying(self._value(each), is_nhwc=False) for each in fields]
+
+    @property
+    def records(self) -> tuple[OpRecord, ...]:
+        """What became of each op, in graph order."""
+        return tuple(record for _, record in sorted(self._records, key=lambda item: item[0]))
 
     def plan(self, outputs: list[Value]) -> LaunchPlan:
         """Return the launches with all memory planned; each result is written where the caller reads it."""
@@ -114,17 +126,41 @@ class _Lowering:
 
     def _call(self, binding: relax.VarBinding, composite: Composite) -> None:
         """Let a composite's emitter write its launches."""
-        var, before = binding.var, len(self._emission.steps)
-        emit = emitter_of(composite.op, ResultType(static_shape_of(var), dtype_of(var)))
+        before = len(self._emission.steps)
+        emit = emitter_of(composite.op, ResultType(static_shape_of(binding.var), dtype_of(binding.var)))
         if emit is None:
             raise CompileError(f"{where_of(composite)}: target {self._target.name} has no kernel for it")
-        read = operand_vars(binding.value)
-        inputs = {name: self._values[each] for name, each in zip(composite.inputs, read, strict=True)}
-        self._values[var] = emit(composite.op, self._emission, inputs)
+        link = Link(binding, composite)
+        self._values[binding.var] = emit(composite.op, self._emission, self._operands(link))
+        self._record(link, before)
+
+    def _operands(self, link: Link) -> dict[str, Value]:
+        """Return where the tensors lie that an op reads, by the names that it calls them."""
+        return {name: self._values[each] for name, each in link.operands.items()}
+
+    def _record(self, link: Link, before: int) -> None:
+        """Note that the last launch behind so many does an op's work."""
         launched = [kernel for kernel, _ in self._emission.steps[before:]]
+        var, kernel = link.binding.var, launched[-1] if launched else None
         if var.name not in self._state.cuts:
-            kernel = launched[-1] if launched else None
-            self.records.append(composite_record(composite, self._state, var, kernel))
+            self._records.append((self._view.place_of(var), composite_record(link.composite, self._state, var, kernel)))
+
+    def _chain(self, chain: Chain) -> None:
+        """Let a product's emitter write its launches with as many of the ops that follow as its kernel computes."""
+        op, before = chain[0].composite.op, len(self._emission.steps)
+        followers, count = followers_of(op), 1
+        assert followers is not None, "a chain begins with a product"
+        for link in chain[1:]:
+            more = followed(followers, link.composite, link.read, self._operands(link), self._emission)
+            if more is None:
+                break
+            followers, count = more, count + 1
+        result = PRODUCTS[type(op)](op, self._emission, self._operands(chain[0]), followers)
+        self._values[chain[count - 1].binding.var] = result
+        for link in chain[:count]:
+            self._record(link, before)
+        for link in chain[count:]:
+            self._call(link.binding, link.composite)
 
     def _groups(self) -> list[list[relax.VarBinding]]:
         """Return the bindings in their order, float ops that stand together in one group, each other binding in its own."""
@@ -148,7 +184,7 @@ class _Lowering:
         for binding in group:
             record = float_record(self._view, self._state, binding.var, self._target)
             if record is not None and binding.var.name not in self._state.cuts:
-                self.records.append(replace(record, kernel=kernels))
+                self._records.append((self._view.place_of(binding.var), replace(record, kernel=kernels)))
 
     def _is_read_behind(self, var: Var, members: set[Var]) -> bool:
         return self._view.is_returned(var) or any(user not in members for user in self._view.users(var))

@@ -32,11 +32,12 @@ __device__ __forceinline__ void batch_begins(int number, long long& a, long long
 }
 
 // y[batch, rows, columns] of a[batch, rows, depth] and b, of which each column (b_is_transposed) or each row lies dense. Constants lie
-// as [columns up to whole tiles]: bias is what sums start from, zero_point that of b. The grid: (tiles_m, tiles_n, batches).
+// as [columns up to whole tiles]: bias is what sums start from, zero_point that of b. The grid: (tiles_m, tiles_n, batches). beside,
+// tables: as Tail<P> reads them, beside as y lies.
 template <class P>
 __device__ __forceinline__ void batch_matmul_gemm(const typename P::X* a, const typename P::W* b, const int* bias,
                                                   const float* multiplier, const float* real_bias, const int* zero_point,
-                                                  typename P::Y* y) {
+                                                  const typename P::Beside* beside, const unsigned char* tables, typename P::Y* y) {
   constexpr int tiles_k = (P::depth + P::tile_k - 1) / P::tile_k;
   int first_row = blockIdx.x * P::tile_m, first_column = blockIdx.y * P::tile_n;
   long long a_begin, b_begin;
@@ -53,7 +54,7 @@ __device__ __forceinline__ void batch_matmul_gemm(const typename P::X* a, const 
   }
   long long at = ((long long)blockIdx.z * P::result_rows + first_row) * P::result_columns + first_column;
   finish<P>(core, multiplier + first_column, real_bias + first_column, zero_point + first_column,
-            Results<typename P::Y>{y + at, P::result_columns, P::result_rows - first_row, P::result_columns - first_column});
+            Results<P>{y + at, beside + at, tables, P::result_columns, P::result_rows - first_row, P::result_columns - first_column});
 }
 
 }  // namespace octavo

@@ -10,7 +10,8 @@ namespace octavo {
 // the last ones zeros; bias: the sums' start, zero points included; weight_zero_point: of each output channel.
 template <class P>
 __device__ __forceinline__ void conv2d_dot(const typename P::X* x, const int* w, const int* bias, const float* multiplier,
-                                           const float* real_bias, const int* weight_zero_point, typename P::Y* y) {
+                                           const float* real_bias, const int* weight_zero_point,
+                                           const typename P::Beside* beside, const unsigned char* tables, typename P::Y* y) {
   using X = typename P::X;
   constexpr int group_in = P::in_channels / P::groups, group_out = P::out_channels / P::groups;
   constexpr int quads = (group_in + 3) / 4, N = P::channels_of_thread;
@@ -56,12 +57,13 @@ __device__ __forceinline__ void conv2d_dot(const typename P::X* x, const int* w,
       }
     }
   }
-  Epilogue<P> epilogue{multiplier, real_bias};
+  Epilogue<P> epilogue{multiplier, real_bias, {tables}, P::out_channels};
 #pragma unroll
   for (int i = 0; i < N; i++) {
     if (channel + i >= P::out_channels) break;
     if constexpr (P::has_weight_zero_point) acc[i] -= weight_zero_point[channel + i] * ones;
-    y[(long long)pixel * P::out_channels + channel + i] = epilogue.template of<typename P::Y>(acc[i], channel + i);
+    long long at = (long long)pixel * P::out_channels + channel + i;
+    y[at] = epilogue.template of<typename P::Y>(acc[i], channel + i, Tail<P>::reads ? int(beside[at]) : 0);
   }
 }
 

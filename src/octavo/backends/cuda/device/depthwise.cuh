@@ -28,7 +28,8 @@ __device__ __forceinline__ int four_channels(const typename P::X* pixel, int cha
 // sums' start, zero points included; weight_zero_point: of each output channel.
 template <class P>
 __device__ __forceinline__ void depthwise(const typename P::X* x, const int* w, const int* bias, const float* multiplier,
-                                          const float* real_bias, const int* weight_zero_point, typename P::Y* y) {
+                                          const float* real_bias, const int* weight_zero_point,
+                                          const typename P::Beside* beside, const unsigned char* tables, typename P::Y* y) {
   using X = typename P::X;
   constexpr int N = P::pixels_of_thread, fours = (P::out_channels + 3) / 4, steps = (P::out_width + N - 1) / N;
   constexpr int columns = (N - 1) * P::stride_width + (P::kernel_width - 1) * P::dilation_width + 1;
@@ -76,18 +77,23 @@ __device__ __forceinline__ void depthwise(const typename P::X* x, const int* w, 
       }
     }
   }
-  Epilogue<P> epilogue{multiplier, real_bias};
+  Epilogue<P> epilogue{multiplier, real_bias, {tables}, P::out_channels};
   using Y = typename P::Y;
 #pragma unroll
   for (int n = 0; n < N; n++) {
     if (steps * N > P::out_width && first + n >= P::out_width) break;
-    Y* to = y + ((long long)(image * P::out_height + row) * P::out_width + first + n) * P::out_channels + channel;
+    long long at = ((long long)(image * P::out_height + row) * P::out_width + first + n) * P::out_channels + channel;
+    Y* to = y + at;
+    Neighbours<typename P::Beside, 4> read;
+    if constexpr (Tail<P>::reads && P::out_channels % 4 == 0) read.load(beside + at);
     Neighbours<Y, 4> results;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if (P::out_channels % 4 != 0 && channel + i >= P::out_channels) break;
       if constexpr (P::has_weight_zero_point) acc[n][i] -= weight_zero_point[channel + i] * ones[n][i];
-      Y result = epilogue.template of<Y>(acc[n][i], channel + i);
+      int other = 0;
+      if constexpr (Tail<P>::reads) other = P::out_channels % 4 == 0 ? int(read.get(i)) : int(beside[at + i]);
+      Y result = epilogue.template of<Y>(acc[n][i], channel + i, other);
       if constexpr (P::out_channels % 4 == 0) {
         results.set(i, result);
       } else {

@@ -309,7 +309,7 @@ __device__ __forceinline__ void store_results(Y* to, const Y* from) {
 
 // Reads a run of `count` constants, which lies at a multiple of 16 bytes or of its size.
 template <int count, class T>
-__device__ __forceinline__ void load_constants(T (&to)[count], const T* from) {
+__device__ __forceinline__ void load_run(T* to, const T* from) {
   constexpr int step = count < 4 ? count : 4;
 #pragma unroll
   for (int i = 0; i < count; i += step) {
@@ -317,6 +317,11 @@ __device__ __forceinline__ void load_constants(T (&to)[count], const T* from) {
 #pragma unroll
     for (int j = 0; j < step; j++) to[i + j] = part.values[j];
   }
+}
+
+template <int count, class T>
+__device__ __forceinline__ void load_constants(T (&to)[count], const T* from) {
+  load_run<count>(to, from);
 }
 
 // Starts every sum of a column from that column's bias. `bias` begins at the tile's first column.
@@ -345,41 +350,68 @@ __device__ __forceinline__ void zero_sums(Core<P>& core) {
       for (int v = 0; v < C::span; v++) core.value(i, s, v) = 0;
 }
 
-// Where a tile's results go: row r, column c to y + r * pitch + c, of `rows` rows and `columns` columns that are there.
-template <class Y>
+// Where a tile's results go: row r, column c to y + r * pitch + c, of `rows` rows and `columns` columns that are there. The tensor
+// that a tail reads lies in the same way.
+template <class P>
 struct Results {
-  Y* y;
+  typename P::Y* y;
+  const typename P::Beside* beside;
+  const unsigned char* tables;
   int pitch, rows, columns;
 };
 
+// What a tail reads beside a lane's run of columns, `store` at once.
+template <class P>
+struct BesideColumns {
+  static constexpr int runs = Tail<P>::reads ? P::span / P::store : 0;
+  BesideRun<typename P::Beside, P::store> read[runs ? runs : 1];
+
+  __device__ __forceinline__ void load(const Results<P>& results, int row, int column) {
+    const typename P::Beside* from = results.beside + ((long long)row * results.pitch + column);
+#pragma unroll
+    for (int i = 0; i < runs; i++)
+      if (row < results.rows && column + i * P::store < results.columns) read[i].load(from + i * P::store);
+  }
+  __device__ __forceinline__ int get(int v) const { return runs ? int(read[v / P::store].get(v % P::store)) : 0; }
+};
+
 // Writes the tile's results: constants begin at the tile's first column. P::store columns are written at once; P::columns is a
-// multiple of that.
+// multiple of that. What a tail reads is on its way for all rows of a lane at once, where it comes in words.
 template <class P>
 __device__ __forceinline__ void finish(Core<P>& core, const float* multiplier, const float* real_bias, const int* zero_point,
-                                       const Results<typename P::Y>& results) {
+                                       const Results<P>& results) {
   using C = Core<P>;
   using Y = typename P::Y;
+  constexpr bool loads_all = Tail<P>::reads && P::store * sizeof(typename P::Beside) >= 4;
 #pragma unroll
   for (int s = 0; s < C::spans; s++) {
     int column = core.column(s);
-    float factors[C::span], reals[C::span];
+    float factors[C::span], reals[P::real_rows * C::span];
     int points[C::span];
     if constexpr (P::result != SUMS) load_constants(factors, multiplier + column);
-    if constexpr (P::has_real_bias || P::result == FUSED_FLOATS || P::result == STEPWISE_FLOATS)
-      load_constants(reals, real_bias + column);
+    if constexpr (P::has_real_bias || P::result == FUSED_FLOATS || P::result == STEPWISE_FLOATS || P::result == FUNCTIONS) {
+#pragma unroll
+      for (int i = 0; i < P::real_rows; i++) load_run<C::span>(reals + i * C::span, real_bias + (i * P::real_stride + column));
+    }
     if constexpr (P::has_row_sums) load_constants(points, zero_point + column);
-    Epilogue<P> epilogue{factors, reals};
+    Epilogue<P> epilogue{factors, reals, {results.tables}, C::span};
+    BesideColumns<P> beside[loads_all ? C::rows : 1];
+    if constexpr (loads_all) {
+#pragma unroll
+      for (int i = 0; i < C::rows; i++) beside[i].load(results, core.row(i), column);
+    }
 #pragma unroll
     for (int i = 0; i < C::rows; i++) {
       int row = core.row(i);
       if (row >= results.rows) continue;
+      if constexpr (Tail<P>::reads && !loads_all) beside[0].load(results, row, column);
       Y values[C::span];
 #pragma unroll
       for (int v = 0; v < C::span; v++) {
         int sum = core.value(i, s, v);
         if constexpr (P::has_row_sums) sum -= points[v] * core.row_sum(i);
         if constexpr (P::has_column_sums) sum -= P::x_zero_point * core.column_sum(s, v);
-        values[v] = epilogue.template of<Y>(sum, v);
+        values[v] = epilogue.template of<Y>(sum, v, beside[loads_all ? i : 0].get(v));
       }
       Y* to = results.y + (long long)row * results.pitch + column;
 #pragma unroll

@@ -29,21 +29,21 @@ struct Pair {
       int sum = (P::bias + a * P::a_multiplier + b * P::b_multiplier) >> P::shift;
       return clamped(sum + P::zero_point, P::qmin, P::qmax);
     } else if constexpr (P::function == FLOAT_SUM) {
-      float inner = __fmaf_rn(__int2float_rn(b + P::b_shift), P::b_ratio(), P::bias());
-      float real = __fmaf_rn(__int2float_rn(a + P::a_shift), P::a_ratio(), inner);
-      return rounded(real, P::sum_zero_point, P::qmin + P::y_shift, P::qmax + P::y_shift) - P::y_shift;
+      float inner = __fmaf_rn(small_float(b + P::b_shift), P::b_ratio(), P::bias());
+      float real = __fmaf_rn(small_float(a + P::a_shift), P::a_ratio(), inner);
+      return rounded_number(real, P::sum_zero_point, P::qmin + P::y_shift, P::qmax + P::y_shift) - P::y_shift;
     } else if constexpr (P::function == PRODUCT) {
-      float real = __fmul_rn(__int2float_rn((a - P::a_zero_point) * (b - P::b_zero_point)), P::multiplier());
+      float real = __fmul_rn(small_float((a - P::a_zero_point) * (b - P::b_zero_point)), P::multiplier());
       return P::stored_even ? rounded_stored(real, P::zero_point, P::qmin, P::qmax)
-                            : rounded(real, P::zero_point, P::qmin, P::qmax);
+                            : rounded_number(real, P::zero_point, P::qmin, P::qmax);
     } else if constexpr (P::function == MAXIMUM) {
       return clamped(maximum(a, b), P::qmin, P::qmax);
     } else if constexpr (P::function == MINIMUM) {
       return clamped(minimum(a, b), P::qmin, P::qmax);
     } else if constexpr (P::function == COMPARISON) {
       if constexpr (P::in_float) {
-        return related<P::relation>(__fmul_rn(__int2float_rn(a - P::a_zero_point), P::a_scale()),
-                                    __fmul_rn(__int2float_rn(b - P::b_zero_point), P::b_scale()));
+        return related<P::relation>(__fmul_rn(small_float(a - P::a_zero_point), P::a_scale()),
+                                    __fmul_rn(small_float(b - P::b_zero_point), P::b_scale()));
       } else {
         return related<P::relation>(a + P::a_shift, b + P::b_shift);
       }

@@ -34,6 +34,7 @@ from .quantize import emit_dequantize, emit_quantize
 from .reduce import emit_reduce
 from .resize import emit_resize
 from .softmax import emit_softmax
+from .tail import Followers
 from .transposed_conv2d import emit_conv2d_transpose
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
@@ -67,6 +68,13 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,
 }
+
+PRODUCTS: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], Followers], Value]] = {
+    Conv2dOp: emit_conv2d,
+    MatmulOp: emit_matmul,
+    BatchMatmulOp: emit_batch_matmul,
+}
+"""Emitters whose kernels compute what follows, too."""
 
 
 PLACES: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], ResultType], Value]] = {

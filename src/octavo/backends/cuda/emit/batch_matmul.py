@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ....composites.weighted import BatchMatmulOp, MatmulOperand
 from ..emission import Emission, Value
 from ..kernels.batch_matmul import batch_matmul, batch_matmul_spec
+from .tail import Followers, ended_by, read_by
 
 
-def emit_batch_matmul(op: BatchMatmulOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+def emit_batch_matmul(
+    op: BatchMatmulOp, emission: Emission, inputs: Mapping[str, Value], followers: Followers | None = None
+) -> Value:
     """Launch a product for each batch."""
-    spec = batch_matmul_spec(op)
+    own = batch_matmul_spec(op)
+    spec = replace(own, output=ended_by(own.output, followers))
     sides = [_read(operand, emission, inputs) for operand in (op.a, op.b)]
-    return emission.run(batch_matmul(spec, emission.isa), sides, emission.new(op.y.shape, spec.output.dtype))
+    result = emission.new(op.y.shape, spec.output.dtype)
+    return emission.run(batch_matmul(spec, emission.isa), read_by(sides, followers), result)
 
 
 def _read(operand: MatmulOperand, emission: Emission, inputs: Mapping[str, Value]) -> Value:

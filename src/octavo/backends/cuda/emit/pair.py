@@ -28,25 +28,30 @@ from .operands import operand, shared_layout, steps_of
 Constant = npt.NDArray[np.generic]
 
 
+def function_of(op: AddOp | PairwiseOp) -> PairFunction:
+    """Return what an op computes of two integers."""
+    if isinstance(op, AddOp):
+        return sum_of(op.rounding, op.a, op.b, op.y)
+    tensors = op.a.tensor, op.b.tensor, op.y
+    if op.kind in ("add", "sub"):
+        return sum_of(op.rounding, *tensors, subtract=op.kind == "sub")
+    if op.kind == "mul":
+        return product_of(*tensors, stored_even=op.rounding == "half_even_stored")
+    return extreme_of(op.kind, op.y)
+
+
 def emit_add(op: AddOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a sum."""
     b = inputs[op.b.name] if op.b_values is None else op.b_values
-    return _launch(emission, sum_of(op.rounding, op.a, op.b, op.y), inputs[op.a.name], b, op.y.shape, op.y.tensor.params.dtype)
+    return _launch(emission, function_of(op), inputs[op.a.name], b, op.y.shape, op.y.tensor.params.dtype)
 
 
 def emit_pairwise(op: PairwiseOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a sum, difference, product or extreme; a constant on the left is given a place in memory."""
-    tensors = op.a.tensor, op.b.tensor, op.y
-    if op.kind in ("add", "sub"):
-        function = sum_of(op.rounding, *tensors, subtract=op.kind == "sub")
-    elif op.kind == "mul":
-        function = product_of(*tensors, stored_even=op.rounding == "half_even_stored")
-    else:
-        function = extreme_of(op.kind, op.y)
     a, b = (inputs[side.tensor.name] if side.values is None else side.values for side in (op.a, op.b))
     if not isinstance(a, Value):
         a = emission.given(a)
-    return _launch(emission, function, a, b, op.y.shape, op.y.tensor.params.dtype)
+    return _launch(emission, function_of(op), a, b, op.y.shape, op.y.tensor.params.dtype)
 
 
 def emit_pair_lookup(op: PairLookupOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:

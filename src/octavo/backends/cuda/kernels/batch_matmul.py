@@ -10,7 +10,7 @@ import numpy as np
 from ....composites.weighted import BatchMatmulOp
 from ..isa import Isa
 from ..kernel import BYTES, Argument, Kernel, Number
-from .calls import KernelCall, one_call
+from .calls import Input, KernelCall
 from .gemm import Tiling, padded_columns
 from .output import Output, output_of
 from .tile_choice import Product, best_tiling
@@ -120,11 +120,12 @@ def gemm_batch_matmul(spec: BatchMatmulSpec, isa: Isa, tiling: Tiling) -> tuple[
     constants = (start, spec.output.multiplier, spec.output.real_bias, zero_points)
     read = [("a", spec.a.dtype), ("b", spec.b.dtype), ("bias", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
     kernel = Kernel(
-        name="batch_matmul_gemm",
+        name=f"batch_matmul_gemm{spec.output.suffix}",
         header="batch_matmul_gemm.cuh",
         function="batch_matmul_gemm",
         parameters={
             **spec.output.parameters,
+            **spec.output.rows(spec.columns),
             **tiling.parameters(isa, BYTES[dtype], spec.columns),
             **batch,
             "result_rows": spec.rows,
@@ -139,17 +140,19 @@ def gemm_batch_matmul(spec: BatchMatmulSpec, isa: Isa, tiling: Tiling) -> tuple[
             "has_row_sums": spec.b.zero_point != 0,
             "has_column_sums": spec.a.zero_point != 0,
         },
-        types={"X": spec.a.dtype, "W": spec.b.dtype, "Y": dtype},
+        types={"X": spec.a.dtype, "W": spec.b.dtype, **spec.output.types},
+        structures=spec.output.tail.structures(),
         arguments=(
             *(Argument(name=name, dtype=each) for name, each in (*read, ("zero_point", "int32"))),
-            Argument(name="y", dtype=dtype, writes=True),
+            *spec.output.arguments(),
         ),
         grid=(-(-spec.rows // tile_m), -(-spec.columns // tile_n), math.prod(spec.batches)),
         block=(tiling.threads, 1, 1),
         shared_bytes=tiling.shared_bytes,
         isa=isa.name,
     )
-    return one_call(kernel, 2, tuple(padded_columns(each, 1, tile_n) for each in constants))
+    columns = (padded_columns(each, 1, tile_n) for each in constants)
+    return (KernelCall(kernel=kernel, operands=(Input(0), Input(1), *columns, *spec.output.operands(2))),)
 
 
 def batch_matmul(spec: BatchMatmulSpec, isa: Isa) -> tuple[KernelCall, ...]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ..isa import Isa
 from ..kernel import Kernel
-from .calls import KernelCall, one_call
+from .calls import KernelCall
 from .conv2d_spec import Conv2dSpec
 
 _THREADS = 128
@@ -23,17 +23,19 @@ def dot_conv2d(spec: Conv2dSpec, isa: Isa) -> tuple[KernelCall, ...]:
     channels = channels_of_thread(spec)
     steps = -(-spec.out_channels // channels)
     kernel = Kernel(
-        name="conv2d_dot",
+        name=f"conv2d_dot{spec.output.suffix}",
         header="conv2d_dot.cuh",
         function="conv2d_dot",
         parameters={**spec.parameters(), "channels_of_thread": channels, "threads": _THREADS},
-        types={"X": spec.dtype, "Y": spec.output.dtype},
+        types=spec.types,
+        structures=spec.output.tail.structures(),
+        members=spec.output.function,
         arguments=spec.arguments("int32"),
         grid=(-(-spec.pixels * steps // _THREADS), 1, 1),
         block=(_THREADS, 1, 1),
         isa=isa.name,
     )
-    return one_call(kernel, 1, spec.constants(_quads(spec)))
+    return (KernelCall(kernel=kernel, operands=spec.operands(_quads(spec), spec.constants())),)
 
 
 def _quads(spec: Conv2dSpec) -> npt.NDArray[np.int32]:

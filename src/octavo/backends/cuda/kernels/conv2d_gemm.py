@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from ..isa import Isa
 from ..kernel import BYTES, Argument, Kernel
-from .calls import Input, KernelCall, Operand, Result, Scratch, one_call
-from .conv2d_spec import Conv2dSpec
+from .calls import KernelCall, Scratch
+from .conv2d_spec import Array, Conv2dSpec
 from .gemm import CHUNK, Tiling, packed_tiles, padded_columns
 from .output import SUMS, Output
 
@@ -73,48 +73,50 @@ def _by_group(spec: Conv2dSpec) -> npt.NDArray[np.int8]:
 def gemm_conv2d(spec: Conv2dSpec, isa: Isa, tiling: Tiling) -> tuple[KernelCall, ...]:
     """Return the launches of a convolution cut so: one, or with splits another one that adds their sums."""
     if tiling.splits == 1:
-        kernel, constants = _product(spec, isa, tiling, spec.output)
-        return one_call(kernel, 1, constants)
+        kernel, weights, constants = _product(spec, isa, tiling)
+        return (KernelCall(kernel=kernel, operands=spec.operands(weights, constants)),)
     ones = np.ones(spec.out_channels, np.float32)
     parameters = {**spec.output.parameters, "result": SUMS, "has_real_bias": False}
-    kernel, constants = _product(
-        spec, isa, tiling, Output(dtype="int32", parameters=parameters, multiplier=ones, real_bias=0 * ones)
-    )
+    first = replace(spec, output=Output(dtype="int32", parameters=parameters, multiplier=ones, real_bias=0 * ones))
+    kernel, weights, constants = _product(first, isa, tiling)
     sums = Scratch(4 * tiling.splits * spec.pixels * spec.out_channels)
-    operands: tuple[Operand, ...] = (Input(0), *constants, sums)
+    operands = (*first.operands(weights, constants)[:-1], sums)
     return KernelCall(kernel=kernel, operands=operands), _splits(spec, isa, tiling, sums)
 
 
-def _product(spec: Conv2dSpec, isa: Isa, tiling: Tiling, output: Output) -> tuple[Kernel, tuple[npt.NDArray[np.generic], ...]]:
-    spec = replace(spec, output=output)
+def _product(spec: Conv2dSpec, isa: Isa, tiling: Tiling) -> tuple[Kernel, Array, tuple[Array, ...]]:
+    """Return the kernel, its weights, and the constants behind them."""
     group_in, group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
-    size, tile = BYTES[output.dtype], tiling.tile
+    size, tile = BYTES[spec.output.dtype], tiling.tile
     by_group = _by_group(spec)
     depth = by_group.shape[2]
     assert (tiling.splits - 1) * -(-_tiles(depth, tile[2]) // tiling.splits) < _tiles(depth, tile[2]), "a split has no tile"
     outside = np.full(CHUNK, spec.x_zero_point, spec.dtype).view(np.int8)
     weights = np.concatenate([packed_tiles(by_group, tiling, isa, size).ravel(), outside])
-    constants = [padded_columns(each, spec.groups, tile[1]) for each in spec.constants(weights)[1:]]
+    constants = tuple(padded_columns(each, spec.groups, tile[1]) for each in spec.constants())
     kernel = Kernel(
-        name="conv2d_gemm",
+        name=f"conv2d_gemm{spec.output.suffix}",
         header="conv2d_gemm.cuh",
         function="conv2d_gemm",
         parameters={
             **spec.parameters(),
             **tiling.parameters(isa, size, math.gcd(group_out, spec.out_channels)),
+            **spec.output.rows(spec.groups * _tiles(group_out, tile[1]) * tile[1]),
             "has_row_sums": spec.has_weight_zero_point,
             "has_column_sums": False,
             "has_padding": has_padding(spec),
             "vector": vector_bytes(group_in),
         },
-        types={"X": spec.dtype, "W": "int8", "Y": output.dtype},
+        types={**spec.types, "W": "int8"},
+        structures=spec.output.tail.structures(),
+        members=spec.output.function,
         arguments=spec.arguments("int8"),
         grid=(_tiles(spec.pixels, tile[0]), spec.groups * _tiles(group_out, tile[1]), tiling.splits),
         block=(tiling.threads, 1, 1),
         shared_bytes=tiling.shared_bytes,
         isa=isa.name,
     )
-    return kernel, (weights, *constants)
+    return kernel, weights, constants
 
 
 def _tiles(size: int, tile: int) -> int:
@@ -126,24 +128,25 @@ def _splits(spec: Conv2dSpec, isa: Isa, tiling: Tiling, sums: Scratch) -> Kernel
     store = math.gcd(CHUNK // BYTES[spec.output.dtype], spec.out_channels, 4)
     read = [("sums", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
     kernel = Kernel(
-        name="conv2d_splits",
+        name=f"conv2d_splits{spec.output.suffix}",
         header="conv2d_gemm.cuh",
         function="conv2d_splits",
         parameters={
             **spec.output.parameters,
+            **spec.output.rows(spec.out_channels),
             "pixels": spec.pixels,
             "out_channels": spec.out_channels,
             "splits": tiling.splits,
             "store": store,
             "threads": _SPLIT_THREADS,
         },
-        types={"Y": spec.output.dtype},
-        arguments=(
-            *(Argument(name=name, dtype=dtype) for name, dtype in read),
-            Argument(name="y", dtype=spec.output.dtype, writes=True),
-        ),
+        types=spec.output.types,
+        structures=spec.output.tail.structures(),
+        members=spec.output.function,
+        arguments=(*(Argument(name=name, dtype=dtype) for name, dtype in read), *spec.output.arguments()),
         grid=(_tiles(spec.pixels * spec.out_channels // store, _SPLIT_THREADS), 1, 1),
         block=(_SPLIT_THREADS, 1, 1),
         isa=isa.name,
     )
-    return KernelCall(kernel=kernel, operands=(sums, spec.output.multiplier, spec.output.real_bias, Result()))
+    constants = spec.output.multiplier, spec.output.real_bias
+    return KernelCall(kernel=kernel, operands=(sums, *constants, *spec.output.operands(1)))

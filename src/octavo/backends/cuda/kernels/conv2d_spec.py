@@ -12,6 +12,7 @@ from ....composites.base import QuantizedTensor
 from ....composites.weighted import Conv2dOp, MatmulOp, WeightedOp
 from ....errors import CompileError
 from ..kernel import Argument, Number
+from .calls import Input, Operand
 from .output import Output, output_of, start_of_sums
 
 Array = npt.NDArray[np.generic]
@@ -82,20 +83,27 @@ class Conv2dSpec:
             "x_zero_point": self.x_zero_point,
             "has_weight_zero_point": self.has_weight_zero_point,
             **self.output.parameters,
+            **self.output.rows(self.out_channels),
         }
 
     def arguments(self, weights: str) -> tuple[Argument, ...]:
         """Return what every kernel takes, its weights of this dtype."""
         read = [("x", self.dtype), ("w", weights), ("bias", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
         read.append(("weight_zero_point", "int32"))
-        return (
-            *(Argument(name=name, dtype=dtype) for name, dtype in read),
-            Argument(name="y", dtype=self.output.dtype, writes=True),
-        )
+        return *(Argument(name=name, dtype=dtype) for name, dtype in read), *self.output.arguments()
 
-    def constants(self, weights: Array) -> tuple[Array, ...]:
-        """Return what lies behind x, in the order of the arguments."""
-        return weights, self.bias, self.output.multiplier, self.output.real_bias, self.weight_zero_point.astype(np.int32)
+    @property
+    def types(self) -> dict[str, str]:
+        """Types that every kernel's structure holds."""
+        return {"X": self.dtype, **self.output.types}
+
+    def constants(self) -> tuple[Array, ...]:
+        """Return what lies behind the weights, one element for each output channel, in the order of the arguments."""
+        return self.bias, self.output.multiplier, self.output.real_bias, self.weight_zero_point.astype(np.int32)
+
+    def operands(self, weights: Array, constants: tuple[Array, ...]) -> tuple[Operand, ...]:
+        """Return what the arguments are."""
+        return Input(0), weights, *constants, *self.output.operands(1)
 
 
 def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:

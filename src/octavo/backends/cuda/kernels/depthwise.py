@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ..isa import Isa
 from ..kernel import Kernel
-from .calls import KernelCall, one_call
+from .calls import KernelCall
 from .conv2d_spec import Conv2dSpec
 
 _THREADS = 128
@@ -51,18 +51,20 @@ def depthwise_conv2d(spec: Conv2dSpec, isa: Isa, *, pixels: int | None = None) -
     pixels = pixels_of_thread(spec, isa) if pixels is None else pixels
     items = _items(spec, pixels)
     kernel = Kernel(
-        name="depthwise",
+        name=f"depthwise{spec.output.suffix}",
         header="depthwise.cuh",
         function="depthwise",
         parameters={**spec.parameters(), "items": items, "threads": _THREADS, "pixels_of_thread": pixels},
-        types={"X": spec.dtype, "Y": spec.output.dtype},
+        types=spec.types,
+        structures=spec.output.tail.structures(),
+        members=spec.output.function,
         arguments=spec.arguments("int32"),
         grid=(-(-items // _THREADS), 1, 1),
         block=(_THREADS, 1, 1),
         isa=isa.name,
         least_blocks=_BLOCKS,
     )
-    return one_call(kernel, 1, spec.constants(_fours(spec)))
+    return (KernelCall(kernel=kernel, operands=spec.operands(_fours(spec), spec.constants())),)
 
 
 def _fours(spec: Conv2dSpec) -> npt.NDArray[np.int32]:

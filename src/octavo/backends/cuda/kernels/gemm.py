@@ -115,6 +115,6 @@ def packed_tiles(values: npt.NDArray[np.int8], tiling: Tiling, isa: Isa, result_
 
 
 def padded_columns(values: npt.NDArray[np.generic], groups: int, tile_n: int) -> npt.NDArray[np.generic]:
-    """Return constants of the columns (groups * columns,) as (groups, columns up to whole tiles), zeros behind them."""
-    by_group = values.reshape(groups, -1)
-    return np.pad(by_group, ((0, 0), (0, -by_group.shape[1] % tile_n)))
+    """Return constants of the columns (..., groups * columns) as (..., groups, columns up to whole tiles), zeros behind them."""
+    by_group = values.reshape(*values.shape[:-1], groups, -1)
+    return np.pad(by_group, (*[(0, 0)] * (by_group.ndim - 1), (0, -by_group.shape[-1] % tile_n)))
