@@ -7,6 +7,7 @@ from typing import Any
 
 from ....composites.base import CompositeOp
 from ....composites.elementwise import AddOp, CompareOp, LogicalOp, LookupOp, PairLookupOp, PairwiseOp, SelectOp
+from ....composites.float_ops import ObserveOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp
 from ....composites.normalization import GroupNormOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
@@ -17,6 +18,7 @@ from .conv2d import emit_conv2d, emit_matmul
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
 from .norm import emit_group_norm, emit_layer_norm
+from .observe import emit_observe
 from .pair import emit_add, emit_compare, emit_logical, emit_pair_lookup, emit_pairwise, emit_select
 from .pool2d import emit_pool2d
 from .quantize import emit_dequantize, emit_quantize
@@ -51,6 +53,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     QuantizeOp: emit_quantize,
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,
+    ObserveOp: emit_observe,
 }
 
 
