@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Protocol, runtime_checkable
 
+import tvm
+
 from .backends.protocol import DeviceBackend, DeviceCode, DeviceLowered
-from .build import Description, Executable
-from .errors import ExecutableError
+from .build import Description, Executable, OutputSpec
+from .errors import ExecutableError, TargetError, brief
 from .explanation import explained_ops, output_specs
 from .graph import Model
 from .graph.inputs import input_specs
 from .partition.pipeline import partition_module
-from .target_choice import ResolvedTarget
+from .target_choice import ResolvedTarget, TargetLike, resolve_target
 
 
 @runtime_checkable
@@ -26,13 +28,37 @@ class EmulatedCode(Protocol):
 
 def lowered_for(device: DeviceBackend, model: Model) -> DeviceLowered:
     """Partition a model for a device, which computes what stays float, too, and lower it."""
-    return device.lower(partition_module(model.bound(), device.description, model.tensors, float_kernels=False))
+    return _lowered(device, model, model.bound())
+
+
+def _lowered(device: DeviceBackend, model: Model, module: tvm.IRModule) -> DeviceLowered:
+    return device.lower(partition_module(module, device.description, model.tensors, float_kernels=False))
 
 
 def compiled_for(device: DeviceBackend, model: Model, target: ResolvedTarget) -> Executable:
     """Compile a model for a device of a target; CompileError for what it does not compute."""
-    lowered = lowered_for(device, model)
-    code, outputs = device.code(lowered), output_specs(model)
+    return _compiled(device, model, lowered_for(device, model), target, output_specs(model))
+
+
+def profiling_target(target: TargetLike) -> ResolvedTarget:
+    """Return where a float model is profiled; TargetError unless that is this machine, or a device that it has."""
+    chosen = resolve_target(target)
+    if chosen.device is not None:
+        chosen.device.check_present()
+    elif target not in (None, "cpu"):
+        raise TargetError(f"target {brief(target)}: profiles are made on this machine ('cpu') or on a GPU ('cuda', 'cuda.sm_80')")
+    return chosen
+
+
+def observing_for(device: DeviceBackend, model: Model, module: tvm.IRModule, target: ResolvedTarget) -> Executable:
+    """Compile what `profile.instrument` made of a model for a device, to be attached to memory; raises as `compiled_for` does."""
+    return _compiled(device, model, _lowered(device, model, module), target, ())
+
+
+def _compiled(
+    device: DeviceBackend, model: Model, lowered: DeviceLowered, target: ResolvedTarget, outputs: tuple[OutputSpec, ...]
+) -> Executable:
+    code = device.code(lowered)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,

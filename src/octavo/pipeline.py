@@ -23,7 +23,7 @@ from .backends.devices import device_backend
 from .backends.protocol import Backend
 from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
 from .corrections import Corrector, corrected_on, samples_of
-from .device_models import compiled_for, lowered_for
+from .device_models import compiled_for, lowered_for, observing_for, profiling_target
 from .equalization import Equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, output_specs, ports
@@ -87,6 +87,7 @@ def profile(
     model: Model,
     batches: Any,
     *,
+    target: TargetLike = None,
     tensors: str | Iterable[str] | None = None,
     threads: int | None = None,
     numbers: Iterable[int] | None = None,
@@ -103,6 +104,9 @@ def profile(
     ----------
     batches
         A stream of arrays or {input name: array}, or an ImageFolder; their first dimension is any multiple of the model's.
+    target
+        None or "cpu": the model runs on this machine; a GPU ("cuda", "cuda.sm_80"): on that, and is observed there. Statistics of
+        the same values are the same bytes; sums of floats differ in their last bits (docs/gpus.md).
     tensors
         Patterns of the tensors to profile: ids, names in the source, or ops ("Conv", "features.1*"); all by default.
     threads
@@ -134,6 +138,8 @@ def profile(
     ProfileError
         `resume` is no profile, or one of another model or of other tensors; `checkpoint` can't be written;
         `keep_samples` is no number of samples.
+    TargetError, CompileError
+        A target that is neither this machine nor a GPU that it has; an op that the GPU has no kernel for.
     """
     checked = checked_model(model)
     check_keep(keep_samples)
@@ -141,10 +147,10 @@ def profile(
     start = None if resume is None else Profile.load(resume)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     if state:
-        floats = compile(checked, threads=threads)
+        floats = compile(checked, target=target, threads=threads)
         names = [spec.source_name for spec in floats.outputs]
         batches = Carried(input_specs(checked), names, floats, batches, state)
-    instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
+    instrumented, executable = profiler(checked, resolve_threads(threads), chosen, target)
     return collect(
         checked,
         instrumented,
@@ -159,7 +165,7 @@ def profile(
     )
 
 
-_Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]
+_Profilers = dict[tuple[int, tuple[str, ...] | None, str], tuple[Instrumented, Executable]]
 _PROFILERS: WeakKeyDictionary[Model, _Profilers] = WeakKeyDictionary()
 
 
@@ -200,17 +206,21 @@ def linked(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     return run_as_pass("link", lowered.module, lambda module: link(lowered, target))
 
 
-def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None) -> tuple[Instrumented, Executable]:
-    """Instrument and build a model once: the parts of a data set profiled one by one share it."""
-    profilers = _PROFILERS.setdefault(model, {})
-    key = threads, tensors
+def profiler(
+    model: Model, threads: int, tensors: tuple[str, ...] | None = None, target: TargetLike = None
+) -> tuple[Instrumented, Executable]:
+    """Instrument and build a model once: the parts of a data set profiled one by one share it. Raises as `profile`."""
+    chosen, profilers = profiling_target(target), _PROFILERS.setdefault(model, {})
+    key = threads, tensors, "" if chosen.device is None else chosen.device.name
     if key not in profilers:
         instrumented = instrument(model, select(model, tensors))
-        target = resolve_target(None)
         with lineage_paused():
-            lowered = lower(instrumented.module, target.description, target.isas, threads, model.tensors)
-            profilers[key] = instrumented, _build(lowered, model, target, threads, outputs=())
-        del lowered
+            if chosen.device is not None:
+                profilers[key] = instrumented, observing_for(chosen.device, model, instrumented.module, chosen)
+            else:
+                lowered = lower(instrumented.module, chosen.description, chosen.isas, threads, model.tensors)
+                profilers[key] = instrumented, _build(lowered, model, chosen, threads, outputs=())
+                del lowered
         trim_heap(model.constant_bytes)
     return profilers[key]
 

@@ -214,6 +214,7 @@ def test_excluded_ops_stay_float(workplace: Path, capsys: pytest.CaptureFixture[
             "quantize m.onnx --profile profile.json -o new.onnx --method min-max --percentile 99",
             "--percentile goes with --method percentile, not with min_max; leave one out",
         ),
+        ("profile m.onnx --data calib.npz -o new.json --ray --target cuda", "--ray spreads samples over CPUs; leave it out"),
     ],
 )
 def test_options_that_would_do_nothing_are_bad_usage(

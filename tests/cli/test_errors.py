@@ -94,6 +94,11 @@ CASES = {
         ["bad.npz", "pixels", "float32", "float64"],
     ),
     "pattern of nothing": (nothing, "profile m.onnx --data calib.npz -o new.json --tensors Nope", ["'Nope'", "Conv"]),
+    "no place to profile": (
+        nothing,
+        "profile m.onnx --data calib.npz -o new.json --target generic",
+        ["'generic'", "profiles are made on this machine ('cpu') or on a GPU"],
+    ),
     "empty data set": (calibration(lambda x: x[:0]), "profile m.onnx --data bad.npz -o new.json", ["bad.npz", "empty"]),
     "wrong input name": (
         lambda: np.savez("bad.npz", a=np.zeros(1), b=np.zeros(1)),

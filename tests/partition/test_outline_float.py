@@ -5,8 +5,12 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from nets import residual_net
+from octavo.graph.observe import OBSERVE
 from octavo.partition.context import PartitionContext
 from octavo.partition.outline_float import outline_float
+from octavo.partition.pipeline import partition_module
+from octavo.profile import instrument
 from octavo.target import CPU
 
 
@@ -59,3 +63,10 @@ def test_an_op_with_a_kernel_becomes_a_composite() -> None:
 
 def test_with_nothing_to_do_the_module_is_the_same() -> None:
     assert outline_float(Integers, PartitionContext(target=CPU)).same_as(Integers)
+
+
+def test_for_a_device_observers_alone_are_outlined() -> None:
+    instrumented = instrument(residual_net())
+    parts = partition_module(instrumented.module, CPU, float_kernels=False)
+    composites = [str(func.attrs["Composite"]) for _, func in parts.functions_items() if "Composite" in func.attrs]
+    assert composites == [OBSERVE] * len(instrumented.observations)

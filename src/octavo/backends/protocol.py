@@ -248,6 +248,10 @@ class DeviceBackend(ABC):
         """Compile what `lower` returned."""
 
     @abstractmethod
+    def check_present(self) -> None:
+        """Raise TargetError unless this machine has the device, and it runs the code."""
+
+    @abstractmethod
     def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> DeviceCode:
         """Return what `DeviceCode.export` wrote; ValueError where it is damaged, or for another device."""
 

@@ -21,7 +21,7 @@ from ..target.llvm_host import host_triple, is_foreign, triple_of
 from .codegen import Code, SharedMemory
 from .file import read_executable, read_library, write_executable
 from .huge_pages import tensor_of
-from .runner import DeviceRunner, ForeignRunner, Prepared, RunnableCode, Runner, runner_of
+from .runner import DeviceRunner, ForeignRunner, ObservingRunner, Prepared, RunnableCode, Runner, runner_of
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 from .worker_pool_code import control_layout
@@ -146,10 +146,16 @@ class BoundCall:
 class AttachedCall:
     """A call on memory of the caller's, for one thread at a time."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, fetch: Callable[[], None] | None = None) -> None:
         self._prepared = prepared
+        self._fetch = fetch
         self.run = prepared.run
         """Run on what the memory holds."""
+
+    def fetch(self) -> None:
+        """Bring what observers counted elsewhere into the memory; nothing to do where they count there."""
+        if self._fetch is not None:
+            self._fetch()
 
     def results(self) -> list[npt.NDArray[Any]]:
         """Return what the last run gave, in order, as views of memory that the next may overwrite."""
@@ -291,9 +297,15 @@ class Executable:
     def attach(self, arrays: list[npt.NDArray[Any]]) -> AttachedCall:
         """Return a call that works on the memory of these arrays, one for each parameter of "main".
 
-        Nothing is checked or copied. Each array must be writable and contiguous, and start at a multiple of 64 bytes.
+        Nothing is checked or copied. Each array must be writable and contiguous, and start at a multiple of 64 bytes; those
+        behind the inputs are states of observers.
         """
-        return AttachedCall(self._run.prepare([tvm.runtime.from_dlpack(array) for array in arrays]))
+        tensors = [tvm.runtime.from_dlpack(array) for array in arrays]
+        count = len(self.inputs)
+        if len(arrays) > count and isinstance(self._run, ObservingRunner):
+            observing = self._run.prepare_observing(tensors[:count], arrays[count:])
+            return AttachedCall(observing, observing.fetch)
+        return AttachedCall(self._run.prepare(tensors))
 
     def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run on arrays already checked, in order, and return every result in order."""

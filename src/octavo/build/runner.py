@@ -53,6 +53,27 @@ class DeviceRunner(Protocol):
         ...
 
 
+class ObservingCall(Prepared, Protocol):
+    """A call whose observers write where its code runs."""
+
+    def fetch(self) -> None:
+        """Move the counts of all runs since the last time to the arrays."""
+        ...
+
+
+@runtime_checkable
+class ObservingRunner(Protocol):
+    """A runner of an instrumented model in memory that is not the host's."""
+
+    def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> ObservingCall:
+        """Return a call on these very tensors.
+
+        `states` are ranges and counts of each observer, as `numerics.statistics.observer_state` lays them out. A run adds to the
+        ranges and to the first number of the counts; the other counts come with `fetch`.
+        """
+        ...
+
+
 class RunnableCode(Protocol):
     """Code that brings its own runner: a device's, whose memory is not the host's."""
 

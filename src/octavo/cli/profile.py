@@ -31,6 +31,11 @@ def add_to(commands: Subcommands) -> None:
     add_model(parser)
     add_data(parser)
     parser.add_argument(
+        "--target",
+        metavar="NAME",
+        help='where the model runs and is observed: "cpu", this machine, or a GPU ("cuda", "cuda.sm_80") (default: cpu)',
+    )
+    parser.add_argument(
         "--tensors",
         action="append",
         metavar="PATTERN",
@@ -76,6 +81,8 @@ def call(args: argparse.Namespace) -> int:
         raise UsageError("--checkpoint and --resume go with one stream of samples; leave them out, or --ray")
     if args.ray is not None and args.state:
         raise UsageError("--state carries values from one sample to the next, which --ray would spread: leave one out")
+    if args.ray is not None and args.target is not None:
+        raise UsageError("--ray spreads samples over CPUs; leave it out, or --target")
     kept = None
     if args.checkpoint is not None:
         kept = Checkpoint(path=args.output.with_name(args.output.name + CHECKPOINT_SUFFIX), every=args.checkpoint)
@@ -91,6 +98,7 @@ def call(args: argparse.Namespace) -> int:
             result = profile(
                 model,
                 batches,
+                target=args.target,
                 tensors=args.tensors,
                 threads=args.threads,
                 checkpoint=None if kept is None else kept.path,

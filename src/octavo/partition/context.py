@@ -46,6 +46,8 @@ class PartitionContext:
         Variable of the module that the first pass was given -> TensorId of the tensor that it holds under another name.
     is_float
         Whether nothing in that module was quantized.
+    float_kernels
+        Whether the host has kernels of Octavo's for float ops, too.
     """
 
     target: TargetDescription
@@ -62,6 +64,7 @@ class PartitionContext:
     declined: dict[str, dict[str, Rejection]] = field(default_factory=dict[str, dict[str, Rejection]])
     source_tensors: Mapping[str, str] = field(default_factory=dict[str, str])
     is_float: bool = False
+    float_kernels: bool = True
 
     @property
     def takers(self) -> tuple[tuple[TargetDescription, str], ...]:

@@ -8,7 +8,8 @@ After::
 
     z = cls.octavo_float_conv2d_z(x)          # a private function with the attributes Composite and octavo.op
 
-Not for vendors, whose targets say what integers they compute. Requires that what can be integer is outlined.
+Not for vendors, whose targets say what integers they compute. Where the host is a device without such kernels, observers of
+tensors alone are outlined. Requires that what can be integer is outlined.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..qdq.matchers.observe import match_observe
 from .context import PartitionContext
 from .target_rules import describe, is_repeatable
 
+OBSERVERS: tuple[Rule, ...] = (Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),)
 FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_conv2d", ops=("nn.conv2d",), match=match_float_conv2d),
     Rule(composite="octavo.float_conv2d_transpose", ops=("nn.conv2d_transpose",), match=match_float_conv2d_transpose),
@@ -45,13 +47,14 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
     Rule(composite="octavo.mixed_elementwise", ops=CHAINED, match=match_mixed_elementwise),
     Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
-    Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
+    *OBSERVERS,
 )
 
 
 def outline_float(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
     """Outline the float ops that have kernels of their own, with the elementwise ops behind them, as composite functions."""
-    rules = (*(half_rules(context.precision) if context.precision else ()), *FLOAT)
+    own = FLOAT if context.float_kernels else OBSERVERS
+    rules = (*(half_rules(context.precision) if context.precision else ()), *own)
     found = partition(module, rules, repeatable=_is_repeatable, describe=describe)
     context.regions |= found.regions
     return found.module

@@ -121,7 +121,8 @@ def partition_module(
     simulated
         The names of those vendors whose ops the host's kernels compute.
     float_kernels
-        Whether the host has kernels of Octavo's for float ops, too; else they stay Relax ops, for TVM to compile.
+        Whether the host has kernels of Octavo's for float ops, too; else they stay Relax ops, for TVM to compile, and observers
+        of tensors alone are outlined.
 
     Raises
     ------
@@ -138,11 +139,11 @@ def partition_module(
         precision=precision,
         is_float=_is_float(source),
         source_tensors=tensors_of_variables(source, ids),
+        float_kernels=float_kernels,
     )
     if precision is not None and not context.is_float:
         raise CompileError(f"precision {precision.dtype!r} is for float models, and this one is quantized; compile it without")
-    passes = PASSES if float_kernels else tuple(each for each in PASSES if each is not _OUTLINE_FLOAT)
-    return run_passes(passes, module, context)
+    return run_passes(PASSES, module, context)
 
 
 def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: Collection[str] = ()) -> Claims:

@@ -33,7 +33,11 @@ class Attached(Protocol):
     """The instrumented "main", bound to arrays."""
 
     def run(self) -> None:
-        """Run it once."""
+        """Run it once; ranges, and where a value is not finite, are in the arrays then."""
+        ...
+
+    def fetch(self) -> None:
+        """Bring the counts of all runs into the arrays."""
         ...
 
     def results(self) -> Sequence[Array]:
@@ -128,6 +132,7 @@ class Accumulator:
         """Return the profile of everything folded; DataError if nothing was."""
         if not self.runs:
             raise DataError("no samples: the data set is empty; give at least one batch")
+        self._run.fetch()
         tensors: dict[TensorId, TensorStatistics] = {}
         for index, item in enumerate(self._instrumented.observations):
             tensors[item.tensor] = self._statistics(index, item)
@@ -168,6 +173,7 @@ class Accumulator:
 
     def _drain(self) -> None:
         """Move counts elsewhere before one could overflow."""
+        self._run.fetch()
         totals = [total_counts(counts) for counts in self._counts]
         self._drained = totals if self._drained is None else [a + b for a, b in zip(self._drained, totals, strict=True)]
         self._counts[:, table(0) :] = 0

@@ -47,6 +47,8 @@ class FakeDriver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=0, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=1
     )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUDA_MEMCPY2D = SimpleNamespace
+    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
@@ -108,11 +110,45 @@ class FakeDriver:
         return self.cuMemcpyHtoD(to, source, size)
 
     def cuMemcpyDtoHAsync(self, to: int, source: int, size: int, _stream: Stream) -> Any:
-        if source not in self.memory or size > self.memory[source].nbytes:
+        if not self._has(source, size):
             return (INVALID,)
         ctypes.memmove(to, source, size)
         self.log.append("download")
         return (OK,)
+
+    def cuMemcpyDtoDAsync(self, to: int, source: int, size: int, _stream: Stream) -> Any:
+        if not (self._has(to, size) and self._has(source, size)):
+            return (INVALID,)
+        ctypes.memmove(to, source, size)
+        self.log.append("copy")
+        return (OK,)
+
+    def cuMemcpy2DAsync(self, copy: Any, _stream: Stream) -> Any:
+        if (copy.srcMemoryType, copy.dstMemoryType) != (2, 1) or min(copy.srcPitch, copy.dstPitch) < copy.WidthInBytes:
+            return (INVALID,)
+        for row in range(copy.Height):
+            source = copy.srcDevice + row * copy.srcPitch
+            if not self._has(source, copy.WidthInBytes):
+                return (INVALID,)
+            ctypes.memmove(copy.dstHost + row * copy.dstPitch, source, copy.WidthInBytes)
+        self.log.append("download rows")
+        return (OK,)
+
+    def cuMemsetD32Async(self, to: int, value: int, count: int, stream: Stream) -> Any:
+        return self.cuMemsetD2D32Async(to, 4, value, 1, count, stream)
+
+    def cuMemsetD2D32Async(self, to: int, pitch: int, value: int, width: int, height: int, _stream: Stream) -> Any:
+        for row in range(height):
+            if not self._has(to + row * pitch, 4 * width) or pitch < 4 * width:
+                return (INVALID,)
+        rows = (ctypes.c_uint32 * ((pitch * (height - 1)) // 4 + width)).from_address(to)
+        np.lib.stride_tricks.as_strided(np.frombuffer(rows, np.uint32), (height, width), (pitch, 4))[:] = value
+        self.log.append("set")
+        return (OK,)
+
+    def _has(self, address: int, size: int) -> bool:
+        """Return whether so many bytes from an address on are allocated, in one piece."""
+        return any(start <= address and address + size <= start + each.nbytes for start, each in self.memory.items())
 
     def cuStreamCreate(self, _flags: int) -> Any:
         return OK, Stream()

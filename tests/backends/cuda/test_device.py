@@ -73,7 +73,9 @@ def test_without_a_gpu_calls_say_so(rng) -> None:
     executable = octavo.compile(dense_model(rng), target=ISA)
     with pytest.raises(ExecutableError, match=r"NVIDIA GPU.*: save the executable, and load it where there is one"):
         executable(np.zeros((5, 24), np.int8))
-    with pytest.raises(TargetError, match=r"target 'cuda' is this machine's GPU: .*; or name one: cuda\.sm_61, "):
+    with pytest.raises(
+        TargetError, match=r"target 'cuda' is this machine's GPU: .*; to compile for another, name it: cuda\.sm_61"
+    ):
         octavo.compile(dense_model(rng), target="cuda")
 
 

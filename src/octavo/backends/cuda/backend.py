@@ -10,7 +10,7 @@ from ..protocol import DeviceBackend
 from .code import CudaCode
 from .compiler import compile_kernels
 from .description import CUDA
-from .driver import present_isa
+from .driver import check_present, present_isa
 from .isa import Isa, isa_of
 from .lowering import CudaLowered, lower_module
 
@@ -32,6 +32,10 @@ class CudaBackend(DeviceBackend):
         """Compile the kernels of a lowered module; no GPU is needed."""
         compiled = compile_kernels(lowered.plan.kernels, self._isa)
         return CudaCode(plan=lowered.plan, isa=self.isa, cubins=tuple(each.cubin for each in compiled), outputs=lowered.outputs)
+
+    def check_present(self) -> None:
+        """Raise TargetError unless this machine has a GPU of this generation, or one that runs its code."""
+        check_present(self._isa)
 
     def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> CudaCode:
         """Return what `CudaCode.export` wrote."""

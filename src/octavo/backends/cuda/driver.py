@@ -24,17 +24,13 @@ def driver() -> Any:
     try:
         found = importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
-        raise ExecutableError(f"NVIDIA's driver is called by a package that is not installed: {INSTALL}") from error
+        raise ExecutableError(f"NVIDIA's driver is called by a package that is not installed ({INSTALL})") from error
     try:
         (status,) = found.cuInit(0)
     except Exception as error:  # the bindings raise errors of their own where there is no library of the driver's
-        raise ExecutableError(
-            "this machine has no driver for NVIDIA GPUs: save the executable, and load it where there is one"
-        ) from error
+        raise ExecutableError("this machine has no driver for NVIDIA GPUs") from error
     if status != found.CUresult.CUDA_SUCCESS:
-        raise ExecutableError(
-            f"this machine has no usable NVIDIA GPU ({status.name}): save the executable, and load it elsewhere"
-        )
+        raise ExecutableError(f"this machine has no usable NVIDIA GPU ({status.name})")
     return found
 
 
@@ -49,18 +45,34 @@ def checked(returned: tuple[Any, ...], what: str) -> Any:
 def present_isa() -> Isa:
     """Return the newest ISA that this machine's first GPU has; TargetError without one."""
     try:
-        cuda = driver()
-        device = checked(cuda.cuDeviceGet(0), "find a GPU")
-        attribute = cuda.CUdevice_attribute
-        major = checked(
-            cuda.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), "tell its capability"
-        )
-        minor = checked(
-            cuda.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), "tell its capability"
-        )
+        capability = _capability()
     except ExecutableError as error:
-        raise TargetError(f"target 'cuda' is this machine's GPU: {error}; or name one: {', '.join(ISAS)}") from error
-    return isa_for(10 * major + minor)
+        others = ", ".join(ISAS)
+        raise TargetError(f"target 'cuda' is this machine's GPU: {error}; to compile for another, name it: {others}") from error
+    return isa_for(capability)
+
+
+def check_present(isa: Isa) -> None:
+    """Raise TargetError unless this machine's first GPU runs code for an ISA."""
+    try:
+        capability = _capability()
+    except ExecutableError as error:
+        raise TargetError(f"target {isa.name}: {error}; run it where there is one, or on the CPU") from error
+    if not runs_on(isa, capability):
+        raise TargetError(
+            f"target {isa.name}: this machine's GPU is of compute capability {capability / 10:.1f}, which runs no such code; "
+            "'cuda' is what it runs"
+        )
+
+
+def _capability() -> int:
+    """Return that of the first GPU: 86 for 8.6."""
+    cuda = driver()
+    device = checked(cuda.cuDeviceGet(0), "find a GPU")
+    attribute = cuda.CUdevice_attribute
+    names = (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    major, minor = (checked(cuda.cuDeviceGetAttribute(name, device), "tell its capability") for name in names)
+    return 10 * major + minor
 
 
 def isa_for(capability: int) -> Isa:
@@ -109,7 +121,10 @@ class LoadedModule:
     """The kernels and constants of a plan on the first GPU, in its primary context, which other libraries use too."""
 
     def __init__(self, plan: LaunchPlan, cubins: Sequence[bytes], isa: str) -> None:
-        self.cuda = cuda = driver()
+        try:
+            self.cuda = cuda = driver()
+        except ExecutableError as error:
+            raise ExecutableError(f"{error}: save the executable, and load it where there is one") from error
         self.plan = plan
         self.isa = isa
         device = checked(cuda.cuDeviceGet(0), "find a GPU")
@@ -178,17 +193,35 @@ class DeviceCall:
         self._module.enter()
         for own, array in zip(self._inputs, inputs, strict=True):
             checked(cuda.cuMemcpyHtoDAsync(own, array.ctypes.data, array.nbytes, stream), "upload an input")
-        checked(cuda.cuGraphLaunch(self._graph, stream), "launch the kernels")
+        self.launch()
+        self.download(outputs)
+
+    def launch(self) -> None:
+        """Queue the kernels in the stream."""
+        checked(self._cuda.cuGraphLaunch(self._graph, self._stream), "launch the kernels")
+
+    def download(self, outputs: Sequence[npt.NDArray[Any]]) -> None:
+        """Download the results into arrays of the host, behind all that was queued; wait for that."""
+        self._module.enter()
         for own, array in zip(self._outputs, outputs, strict=True):
-            checked(cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, stream), "download a result")
-        checked(cuda.cuStreamSynchronize(stream), "run the kernels")
+            checked(self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, self._stream), "download a result")
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for all that was queued in the stream."""
+        checked(self._cuda.cuStreamSynchronize(self._stream), "run the kernels")
 
     def run_there(self) -> None:
         """Run on the tensors that it was given, behind all that was queued on the GPU before; wait for that."""
         self._module.enter()
         checked(self._cuda.cuCtxSynchronize(), "wait for what was queued before")
-        checked(self._cuda.cuGraphLaunch(self._graph, self._stream), "launch the kernels")
-        checked(self._cuda.cuStreamSynchronize(self._stream), "run the kernels")
+        self.launch()
+        self.wait()
+
+    @property
+    def stream(self) -> Any:
+        """The stream that all is queued in."""
+        return self._stream
 
     def _allocated(self, size: int) -> Any:
         memory = checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")

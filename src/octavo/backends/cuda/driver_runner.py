@@ -13,6 +13,7 @@ import tvm_ffi
 
 from ...errors import DataError
 from .driver import DeviceCall, LoadedModule
+from .driver_observing import ObservingDeviceCall
 from .plan import LaunchPlan
 
 
@@ -57,6 +58,11 @@ class DriverRunner:
         """Return a call on these very tensors, for many runs: they are uploaded at each."""
         outputs = [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
         return _PreparedCall(DeviceCall(self.module()), inputs, outputs)
+
+    def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> ObservingDeviceCall:
+        """Return a call of an instrumented model on these very tensors; see `build.runner.ObservingRunner`."""
+        outputs = [np.empty(shape, dtype) for shape, dtype in self._outputs]
+        return ObservingDeviceCall(self.module(), _arrays(inputs), states, outputs)
 
     def prepare_on_device(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
         """Return a call on tensors of the first GPU; DataError for one that lies elsewhere."""

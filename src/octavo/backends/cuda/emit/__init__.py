@@ -16,6 +16,7 @@ from ....composites.elementwise import (
     PairwiseOp,
     SelectOp,
 )
+from ....composites.float_ops import ObserveOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp, TopkOp
 from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
@@ -27,6 +28,7 @@ from .elementwise import emit_mixed_elementwise
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
 from .norm import emit_group_norm, emit_l2_normalize, emit_layer_norm
+from .observe import emit_observe
 from .pair import emit_add, emit_compare, emit_logical, emit_pair_lookup, emit_pairwise, emit_select
 from .places import emit_arg_reduce, emit_topk
 from .pool2d import emit_pool2d
@@ -67,6 +69,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     QuantizeOp: emit_quantize,
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,
+    ObserveOp: emit_observe,
 }
 
 PRODUCTS: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], Followers], Value]] = {

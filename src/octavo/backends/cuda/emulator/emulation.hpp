@@ -158,3 +158,17 @@ using std::max;
 using std::min;
 
 inline int atomicAdd(int* at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+template <class T>
+inline T atomicMin(T* at, T value) {
+  T before = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (value < before && !__atomic_compare_exchange_n(at, &before, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
+template <class T>
+inline T atomicMax(T* at, T value) {
+  T before = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (before < value && !__atomic_compare_exchange_n(at, &before, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}

@@ -37,10 +37,14 @@ class EmulatedRunner:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on tvm tensors of the host, in order; return fresh ones."""
+        return self.run([np.from_dlpack(each) for each in inputs], ())
+
+    def run(self, inputs: Sequence[npt.NDArray[Any]], states: Sequence[npt.NDArray[Any]]) -> list[Any]:
+        """Run on arrays, of which `states` stand behind the inputs and are changed in place; return fresh tensors."""
         plan = self._plan
         if self._emulator is None:
             self._emulator = Emulator(plan.kernels, check=self._check)
-        arrays = [_bytes(np.from_dlpack(each)) for each in inputs]
+        arrays = [_bytes(each) for each in (*inputs, *states)]
         buffers = [*arrays, plan.constants, np.zeros(plan.workspace, np.uint8)]
         first = len(buffers)
         buffers += [np.zeros(size, np.uint8) for size in plan.output_sizes]
@@ -50,26 +54,37 @@ class EmulatedRunner:
             return start[place.region] + place.index, place.offset
 
         calls = [Call(kernel=each.kernel, arguments=tuple(at(place) for place in each.places)) for each in plan.launches]
-        results = self._emulator.run(calls, buffers, range(first, len(buffers)), self._seed)
-        shaped = zip(results, self._outputs, strict=True)
+        returned = [*range(len(inputs), len(arrays)), *range(first, len(buffers))]
+        results = self._emulator.run(calls, buffers, returned, self._seed)
+        for state, result in zip(states, results, strict=False):
+            state[...] = result.view(state.dtype).reshape(state.shape)
+        shaped = zip(results[len(states) :], self._outputs, strict=True)
         return [tvm.runtime.tensor(each.view(dtype).reshape(shape)) for each, (shape, dtype) in shaped]
 
     def prepare(self, inputs: Sequence[Any]) -> _PreparedEmulation:
         """Return a call on these very tensors."""
-        return _PreparedEmulation(self, inputs)
+        return _PreparedEmulation(self, inputs, ())
+
+    def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> _PreparedEmulation:
+        """Return a call of an instrumented model on these very tensors; see `build.runner.ObservingRunner`."""
+        return _PreparedEmulation(self, inputs, states)
 
 
 class _PreparedEmulation:
-    def __init__(self, runner: EmulatedRunner, inputs: Sequence[Any]) -> None:
+    def __init__(self, runner: EmulatedRunner, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> None:
         self._runner = runner
-        self._inputs = inputs
+        self._inputs = [np.from_dlpack(each) for each in inputs]
+        self._states = states
         self._results: list[Any] = []
 
     def run(self) -> None:
-        self._results = self._runner(self._inputs)
+        self._results = self._runner.run(self._inputs, self._states)
 
     def results(self) -> list[Any]:
         return self._results
+
+    def fetch(self) -> None:
+        """Do nothing: a run counts where the states lie."""
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
