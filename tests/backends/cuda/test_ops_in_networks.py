@@ -10,9 +10,13 @@ import tvm
 from tvm import relax
 
 import octavo
+from octavo.backends.cuda.backend import backend_of
+from octavo.backends.cuda.emulator.runner import EmulatedRunner
 from octavo.backends.cuda.isa import ISAS
 from octavo.device_models import emulated
-from qdq_graph import Qdq, graph, round_as
+from octavo.partition.pipeline import partition_module
+from octavo.qdq.dynamic import write_dynamic
+from qdq_graph import Qdq, graph, round_as, run_lowered
 
 op: Any = relax.op
 ISA = "cuda.sm_80"
@@ -154,3 +158,33 @@ def test_transposed_convolutions(rng: np.random.Generator, case: str) -> None:
     x = rng.integers(0, 256, [int(size) for size in module["main"].params[0].ty.shape]).astype(np.uint8)
     isa = {"upsampling": "cuda.sm_61", "groups": "cuda.sm_75", "depthwise": "cuda.sm_90a"}.get(case, ISA)
     assert {each.op for each in check(module, x, isa=isa).ops} == {"conv2d_transpose"}
+
+
+def layers_of_run_time(writer: Any, inputs: dict[str, Any]) -> Any:
+    """A convolution with one scale for its input, and a product with one for each row of its own."""
+    rng, names = np.random.default_rng(1), (f"q{number}" for number in range(100))
+
+    def emitted(value: Any) -> Any:
+        return writer.emit(next(names), value)
+
+    def dequantized(x: Any, shape: tuple[int, ...], style: Any) -> Any:
+        value = write_dynamic(x, shape, style, emitted)
+        return emitted(op.dequantize(value.integers, value.scale, value.zero_point, axis=0))
+
+    qdq, scale = Qdq(writer, "int8"), rng.uniform(0.001, 0.02, 16).astype(np.float32)
+    w = qdq.weight("w", rng.integers(-127, 128, (16, 8, 3, 3)).astype(np.int8), scale, axis=0)
+    conv = emitted(op.nn.conv2d(dequantized(inputs["x"], (2, 8, 6, 7), "onnx"), w, padding=1))
+    pooled = emitted(op.mean(emitted(op.nn.relu(conv)), axis=[2, 3]))
+    v = qdq.weight("v", rng.integers(-127, 128, (16, 10)).astype(np.int8), scale[:10], axis=1)
+    product = writer.emit("y", op.matmul(dequantized(pooled, (2, 16), "litert"), v), is_output=True)
+    return relax.Tuple([product, writer.emit("pooled", op.nn.relu(pooled), is_output=True)])
+
+
+def test_inputs_quantized_at_run_time(rng: np.random.Generator) -> None:
+    x, module = rng.normal(0, 3, (2, 8, 6, 7)).astype(np.float32), graph({"x": ((2, 8, 6, 7), "float32")}, layers_of_run_time)
+    backend = backend_of(ISA)
+    lowered = backend.lower(partition_module(module, backend.description, float_kernels=False))
+    assert [each.integer for each in lowered.records if each.op in ("conv2d", "matmul")] == [True, True]
+    found = EmulatedRunner(lowered.plan, lowered.outputs)([tvm.runtime.tensor(x)])
+    for got, want in zip(found, run_lowered(module, x), strict=True):  # the mean between them is float
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)

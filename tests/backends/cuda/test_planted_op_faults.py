@@ -9,6 +9,7 @@ import test_norms
 import test_pairs
 import test_places
 import test_pools
+import test_run_time_inputs
 from emulated_ops import wrong
 
 from octavo.backends.cuda.compiler import DEVICE
@@ -28,6 +29,7 @@ SOURCES = {
     "norms": lambda: list(test_norms.norm_cases())[::2],
     "logarithms": lambda: list(test_pools.log_softmax_cases())[2::3],
     "norms over rows": lambda: list(test_norms.l2_cases())[2::4],
+    "run time": lambda: [*test_run_time_inputs.matmul_cases(), *list(test_run_time_inputs.conv2d_cases())[::6]],
     "resizes": lambda: list(test_norms.resize_cases())[::2],
 }
 
@@ -66,6 +68,17 @@ FAULTS = [
     ("norms over rows", "norm.cuh", "step < 5", "step < 3"),
     ("norms over rows", "norm.cuh", "? maximum(7 - exponent, 0) : 7", "? maximum(8 - exponent, 0) : 7"),
     ("norms over rows", "norm.cuh", "magnitude + ((1LL << right) >> 1)", "magnitude"),
+    ("run time", "dynamic.cuh", "(qmax - qmin) / 2.0f", "(qmax - qmin + 1.0f) / 2.0f"),
+    ("run time", "dynamic.cuh", ": __fsub_rn(127.0f, above)", ": __fsub_rn(128.0f, above)"),
+    ("run time", "dynamic.cuh", "scale == 0.0f ? 1.0f : scale", "scale"),
+    ("run time", "dynamic.cuh", "low = fminf(low, from[2 * i])", "low = from[0]"),
+    (
+        "run time",
+        "dynamic.cuh",
+        "int zero_point = int(parameters[2 * row + 1]), q = 0;",
+        "int zero_point = int(parameters[1]), q = 0;",
+    ),
+    ("run time", "dynamic.cuh", "* weights[channel]", "* weights[0]"),
     ("norms", "norm.cuh", "__fmul_rn(root, float(P::columns))", "root"),
     ("resizes", "resize.cuh", "half - 1 + (sum >> shift & 1)", "half - 1"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,14 @@ class Emission:
     _constants: dict[tuple[str, tuple[int, ...], bytes], Buffer] = field(
         default_factory=dict[tuple[str, tuple[int, ...], bytes], Buffer]
     )
+
+    _known: dict[tuple[object, ...], Value] = field(default_factory=dict[tuple[object, ...], Value])
+
+    def once(self, key: tuple[object, ...], make: Callable[[], Value]) -> Value:
+        """Return what launches make, written when it is first asked for; `key` says what it is made of."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
 
     def new(self, shape: tuple[int, ...], dtype: str, *, is_nhwc: bool = False) -> Value:
         """Return a tensor whose memory nobody has written."""

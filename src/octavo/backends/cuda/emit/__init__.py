@@ -20,10 +20,11 @@ from ....composites.float_ops import ObserveOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp, TopkOp
 from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
-from ....composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, DynamicTensor, MatmulOp
 from ..emission import Emission, ResultType, Value
 from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
+from .dynamic import emit_dynamic_conv2d, emit_dynamic_matmul
 from .elementwise import emit_mixed_elementwise
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
@@ -80,6 +81,9 @@ PRODUCTS: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], 
 """Emitters whose kernels compute what follows, too."""
 
 
+AT_RUN_TIME: dict[type[CompositeOp], Emitter] = {Conv2dOp: emit_dynamic_conv2d, MatmulOp: emit_dynamic_matmul}
+"""Emitters of ops whose input is quantized at run time."""
+
 PLACES: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], ResultType], Value]] = {
     ArgReduceOp: emit_arg_reduce,
     TopkOp: emit_topk,
@@ -89,5 +93,7 @@ PLACES: dict[type[CompositeOp], Callable[[Any, Emission, Mapping[str, Value], Re
 
 def emitter_of(op: CompositeOp, result: ResultType) -> Emitter | None:
     """Return the emitter of an op with such a result, None where it has no kernel."""
+    if isinstance(getattr(op, "x", None), DynamicTensor):
+        return AT_RUN_TIME.get(type(op))
     emit = PLACES.get(type(op))
     return EMITTERS.get(type(op)) if emit is None else lambda op, emission, inputs: emit(op, emission, inputs, result)

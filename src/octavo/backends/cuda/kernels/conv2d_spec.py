@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from ....composites.base import QuantizedTensor
 from ....composites.weighted import Conv2dOp, MatmulOp, WeightedOp
-from ....errors import CompileError
 from ..kernel import Argument, Number
 from .calls import Input, Operand
 from .output import Output, output_of, start_of_sums
@@ -187,11 +186,7 @@ def _zero_point(x: QuantizedTensor) -> int:
 
 
 def _quantized_input(op: WeightedOp) -> QuantizedTensor:
-    """Return what an op with weights reads; CompileError where that is quantized at run time."""
-    if not isinstance(op.x, QuantizedTensor):
-        raise CompileError(
-            f"{op.x.name} is quantized at run time, for which there is no kernel for CUDA yet: give it constant scales"
-        )
+    assert isinstance(op.x, QuantizedTensor), "what is quantized at run time has become integers before"
     return op.x
 
 
