@@ -188,3 +188,36 @@ def test_inputs_quantized_at_run_time(rng: np.random.Generator) -> None:
     found = EmulatedRunner(lowered.plan, lowered.outputs)([tvm.runtime.tensor(x)])
     for got, want in zip(found, run_lowered(module, x), strict=True):  # the mean between them is float
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def channels_of_their_own(dtype: str, multiplier: int, padding: list[int]) -> tvm.IRModule:
+    """Depthwise convolutions of integers with a scale and a zero point for each channel, to integers and to floats."""
+    rng, low, channels = np.random.default_rng(8), -128 if dtype == "int8" else 0, 6
+    scale = relax.const(np.linspace(0.02, 0.09, channels).astype(np.float32))
+    zero_points = relax.const((np.array([0, 3, 200, 255, 128, 90]) + low).astype(np.int32))
+    outputs = channels * multiplier
+    weights = [rng.integers(-60, 60, (outputs, 1, 3, 5)).astype(np.int8) for _ in range(3)]
+    bias = rng.normal(size=(1, outputs, 1, 1)).astype(np.float32)
+
+    def body(writer: Any, inputs: dict[str, Any]) -> Any:
+        qdq = Qdq(writer, "uint8")
+        x = writer.emit("x_f", op.dequantize(inputs["x"], scale, zero_points, axis=1))
+        sums = []
+        for number, values in enumerate(weights):
+            w = qdq.weight(f"w{number}", values, np.linspace(0.01, 0.02, outputs))
+            sums.append(writer.emit(f"sum{number}", op.nn.conv2d(x, w, padding=padding, groups=channels)))
+        y = qdq.quantize("y", sums[0], (0.4, 120), is_output=True)
+        z = qdq.quantize("z", writer.emit("z", op.add(sums[1], relax.const(bias))), (0.4, 120), is_output=True)
+        return relax.Tuple([y, z, writer.emit("real", op.add(sums[2], relax.const(bias)), is_output=True)])
+
+    return graph({"x": ((2, channels, 7, 7), dtype)}, body)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("multiplier", "padding"), [(1, [1, 2, 0, 3]), (2, [0, 0, 0, 0])])
+def test_channels_with_zero_points_of_their_own(
+    rng: np.random.Generator, dtype: str, multiplier: int, padding: list[int]
+) -> None:
+    module = channels_of_their_own(dtype, multiplier, padding)
+    x = rng.integers(0, 256, (2, 6, 7, 7)).astype(np.uint8).view(dtype)
+    assert [each.op for each in check(module, x).ops] == ["conv2d"] * 3

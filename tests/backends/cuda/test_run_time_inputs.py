@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_ops import SM_80, Case, emitted, wrong
+from emulated_ops import SM_80, Case, emitted, tensor, wrong
 
 from octavo.backends.cuda.emission import Emission, ResultType, Value
 from octavo.backends.cuda.emit import emitter_of
@@ -170,13 +170,14 @@ def test_two_products_of_one_input_quantize_it_once():
     assert [names.count(f"{what}_at_run_time") for what in ("range", "parameters", "quantize", "result")] == [1, 1, 1, 2]
 
 
-def test_sums_that_could_leave_int32_are_refused():
+@pytest.mark.parametrize(
+    "x",
+    [DynamicTensor(name="x", shape=(1, 70000), style="onnx", scales=1), tensor("x", (1, 70000), "uint8", 0.1, 0)],
+    ids=["at run time", "before"],
+)
+def test_sums_that_could_leave_int32_are_refused(x):
     weight = weight_of(np.full((70000, 1), 127, np.int8), False)
-    op = MatmulOp(
-        x=DynamicTensor(name="x", shape=(1, 70000), style="onnx", scales=1),
-        weight=weight,
-        y=result_of((1, 1), 1, "fused"),
-        accumulator_bits=32,
-    )
+    op = MatmulOp(x=x, weight=weight, y=result_of((1, 1), 1, "fused"), accumulator_bits=32)
+    values = np.zeros((1, 70000), np.float32 if isinstance(x, DynamicTensor) else np.uint8)
     with pytest.raises(CompileError, match="y"):
-        emitted(Case(op, {"x": np.zeros((1, 70000), np.float32)}, np.zeros((1, 1), np.float32)))
+        emitted(Case(op, {"x": values}, np.zeros((1, 1), np.float32)))

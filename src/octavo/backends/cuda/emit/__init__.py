@@ -23,6 +23,7 @@ from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, Reduc
 from ....composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, DynamicTensor, MatmulOp
 from ..emission import Emission, ResultType, Value
 from .batch_matmul import emit_batch_matmul
+from .channels import emit_conv2d_of_channels, has_own_zero_points
 from .conv2d import emit_conv2d, emit_matmul
 from .dynamic import emit_dynamic_conv2d, emit_dynamic_matmul
 from .elementwise import emit_mixed_elementwise
@@ -95,5 +96,7 @@ def emitter_of(op: CompositeOp, result: ResultType) -> Emitter | None:
     """Return the emitter of an op with such a result, None where it has no kernel."""
     if isinstance(getattr(op, "x", None), DynamicTensor):
         return AT_RUN_TIME.get(type(op))
+    if isinstance(op, Conv2dOp) and has_own_zero_points(op.x):
+        return emit_conv2d_of_channels
     emit = PLACES.get(type(op))
     return EMITTERS.get(type(op)) if emit is None else lambda op, emission, inputs: emit(op, emission, inputs, result)

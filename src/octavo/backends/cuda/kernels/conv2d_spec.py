@@ -108,6 +108,7 @@ class Conv2dSpec:
 def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:
     """Return a convolution's spec."""
     x = _quantized_input(op)
+    op.weight.check_overflow(x, op.roles()["output"]["id"])
     batch, height, width, channels = _nhwc(x.shape, op.layout)
     _, out_height, out_width, out_channels = _nhwc(op.y.shape, op.layout)
     return Conv2dSpec(
@@ -135,6 +136,7 @@ def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:
 def matmul_spec(op: MatmulOp) -> Conv2dSpec:
     """Return a product with constant weights."""
     x, weight = _quantized_input(op), op.weight
+    weight.check_overflow(x, op.roles()["output"]["id"])
     outputs = weight.values.shape[1]
     return product_spec(
         math.prod(x.shape[:-1]),
@@ -182,6 +184,7 @@ def product_spec(
 
 
 def _zero_point(x: QuantizedTensor) -> int:
+    assert np.ptp(x.params.zero_point) == 0, f"{x.name}: zero points of channels have become one before"
     return int(np.ravel(x.params.zero_point)[0])
 
 
