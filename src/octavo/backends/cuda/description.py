@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...ops import CLAMPS, REDUCTIONS
 from ...target import OpSupport, TargetDescription
 from ...target.vocabulary import (
+    BATCH_MATMUL,
     COMPARE,
     ELEMENTWISE,
     ELEMENTWISE_PAIR,
@@ -52,6 +53,7 @@ CUDA = TargetDescription(
             )
             for name in ("nn.conv2d", "matmul")
         ),
+        OpSupport(op=BATCH_MATMUL, fusions=CLAMPS, float_output=True, sum_output=True),
         *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("add", "subtract", "multiply")),
         *(OpSupport(op=name, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
