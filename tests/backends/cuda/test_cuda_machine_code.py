@@ -1,8 +1,11 @@
 """What kernels by tiles are compiled to: no spills, registers as their choice assumes, matrix products in the inner loop."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case
+from emulated_ops import integers, output, tensor
 
 from cuda_loops import dense_spec, product_loop, products_of, row_of, table, text_of
 from octavo.backends.cuda.compiler import compile_kernels
@@ -10,6 +13,8 @@ from octavo.backends.cuda.isa import Isa
 from octavo.backends.cuda.kernels.conv2d import product_of
 from octavo.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
 from octavo.backends.cuda.kernels.gemm import Tiling
+from octavo.backends.cuda.kernels.pair import sum_of
+from octavo.backends.cuda.kernels.tail import Tail
 from octavo.backends.cuda.kernels.tile_choice import registers, tilings
 
 WINDOW = Shape(size=(14, 14), channels=(128, 256), kernel=(3, 3), padding=(1, 1, 1, 1), x_zero_point=-128)
@@ -86,3 +91,45 @@ def test_the_loop_that_multiplies_is_found():
     assert [each.split()[0] for each in product_loop(text)] == ["IMMA.16832.S8.S8", "BRA"]
     assert product_loop("$L__BB0_1:\n\tdp4a.s32.s32 %r1, %r2, %r3, %r1;\n\t@%p1 bra $L__BB0_1;\n")[0].startswith("dp4a")
     assert np.isclose(products_of(["IMMA.8816.S8.S8 R1", "IADD3 R1"]), 1)
+
+
+def residual(spec, *, table):
+    """Return a layer with a sum behind it, and a table behind that."""
+    a, b = (tensor(name, (1,), "int8", scale, zero_point) for name, scale, zero_point in (("a", 0.05, 3), ("b", 0.07, -4)))
+    y = output((1,), "int8", 0.09, 5)
+    tail = Tail().with_pair(sum_of("half_even", a, b, y), "int8", is_first_operand=True)
+    tail = tail.with_table(integers((256,), "int8"), "int8", "lookup") if table else tail
+    return replace(spec, output=spec.output.followed_by(tail, "int8"))
+
+
+@pytest.mark.parametrize("isa", [SM75, SM80, SM90], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("table", [False, True])
+def test_a_sum_behind_a_product_fits_as_assumed(rng, isa, table):
+    spec = conv2d_case(rng, Shape(size=(14, 14), channels=(64, 256), x_zero_point=-128)).spec
+    tiles = some_tilings(spec, isa)
+    kernels = [gemm_conv2d(residual(spec, table=table), isa, tiling)[0].kernel for tiling in tiles]
+    usages = {symbol: usage for code in compile_kernels(kernels, isa) for symbol, usage in code.usage.items()}
+    for tiling, kernel in zip(tiles, kernels, strict=True):
+        usage = usages[kernel.symbol]
+        assert usage.spill_bytes == usage.stack_bytes == 0, tiling
+        assumed = registers(tiling, product_of(spec), isa)
+        assert blocks_of(usage.registers, tiling, isa) >= blocks_of(assumed, tiling, isa), tiling
+
+
+def blocks_of(count, tiling, isa):
+    """Return the blocks that a multiprocessor has registers for; it gives them out by eights, to whole warps."""
+    return isa.registers // (-(-count // 8) * 8 * tiling.threads)
+
+
+@pytest.mark.parametrize("isa", [SM75, SM80, SM90], ids=lambda isa: isa.name)
+def test_what_a_sum_reads_comes_in_runs_of_16_bytes(rng, tmp_path, isa):
+    spec = conv2d_case(rng, Shape(size=(14, 14), channels=(64, 256), x_zero_point=-128)).spec
+    tiling = Tiling(tile=(128, 128, 64), warps=(2, 2), stages=3 if isa.asynchronous else 2)
+    texts = []
+    for each in (spec, residual(spec, table=False)):
+        kernel = gemm_conv2d(each, isa, tiling)[0].kernel
+        texts.append(text_of(kernel, compile_kernels([kernel], isa, threads=1)[0], isa, tmp_path))
+    plain, fused = ([line.count("LDG.E.128") for line in text.splitlines()] for text in texts)
+    assert sum(fused) == sum(plain) + 64 * 64 // 32 // 16
+    assert texts[1].count("I2F") == texts[0].count("I2F") == 64 * 64 // 32
+    assert "LDG.E.U8" not in texts[1]

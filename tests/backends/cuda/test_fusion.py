@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,13 @@ def test_a_tensor_that_is_asked_for_is_written(results: Sequence[str], expected:
     x = samples(model)
     found, wanted = emulated(octavo.compile(model, target=ISA))(x), octavo.compile(model)(x)
     assert all(np.array_equal(found[name], value) for name, value in wanted.items())
+
+
+def test_what_was_fused_is_saved(tmp_path: Path) -> None:
+    model = model_of(function_then_sum, "NHWC")
+    executable = octavo.compile(model, target=ISA)
+    executable.save(tmp_path / "net.octavo")
+    loaded = octavo.load_executable(tmp_path / "net.octavo")
+    assert octavo.explain(loaded) == octavo.explain(executable)
+    x = samples(model)
+    assert emulated(loaded)(x)["z_q"].tobytes() == octavo.compile(model)(x)["z_q"].tobytes()

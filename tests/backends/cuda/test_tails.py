@@ -10,13 +10,15 @@ import pytest
 from allpairspy import AllPairs
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Job, Shape, conv2d_case
 from cuda_tail_cases import TAILS, followed
+from test_batch_matmul_gemm import case as matrices
 
 from octavo.backends.cuda.compiler import DEVICE
+from octavo.backends.cuda.kernels.batch_matmul import batch_matmul
 from octavo.backends.cuda.kernels.conv2d_dot import dot_conv2d
 from octavo.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
 from octavo.backends.cuda.kernels.depthwise import depthwise_conv2d
 from octavo.backends.cuda.kernels.gemm import Tiling
-from octavo.backends.cuda.kernels.output import FUNCTIONS
+from octavo.backends.cuda.kernels.output import FUNCTIONS, INTEGERS
 from octavo.errors import ExecutableError
 
 TOGETHER = Tiling(tile=(64, 128, 32), warps=(4, 1), stages=3, warp_groups=True)
@@ -103,9 +105,25 @@ def test_kernels_without_tiles_give_the_oracles_integers(rng):
     assert differing(list(others(rng))) == []
 
 
+def variables(rng):
+    """Products of two variables: several batches, ragged ends, b either way around."""
+    for number, steps in enumerate(TAILS):
+        size = ((33, 48, 64), (5, 7, 9), (17, 40, 130))[number % 3]
+        pair = (("int8", "uint8"), ("uint8", "int8"))[number % 2]
+        points = (0, 0) if number % 4 else (5, 9)
+        spec, operands, want = matrices(rng, size, ((2,), (1,)), pair, points, number % 2 == 0, INTEGERS)
+        output, beside, want = followed(rng, spec.output, want, steps)
+        isa = (SM61, SM75, SM80, SM90)[number % 4]
+        yield TailCase(batch_matmul(replace(spec, output=output), isa), [*operands, beside], want)
+
+
+def test_products_of_variables_give_the_oracles_integers(rng):
+    assert differing(list(variables(rng))) == []
+
+
 @pytest.mark.parametrize("check", ["races", "addresses"])
 def test_threads_neither_race_nor_leave_their_memory(rng, check):
-    cases = list(sweep(rng))[::9] + list(others(rng))[::4]
+    cases = list(sweep(rng))[::9] + list(others(rng))[::4] + list(variables(rng))[::4]
     assert differing(cases, check=check, seed=3) == []
 
 
@@ -122,6 +140,15 @@ FAULTS = [
     ("conv2d_dot.cuh", "int(beside[at])", "int(beside[channel + i])", "others"),
     ("depthwise.cuh", "int(read.get(i)) : int(beside[at + i])", "int(read.get(i)) : int(beside[at])", "others"),
     ("depthwise.cuh", "read.load(beside + at)", "read.load(beside + channel)", "others"),
+    ("batch_matmul_gemm.cuh", "Results<P>{y + at, beside + at", "Results<P>{y + at, beside", "variables"),
+    ("epilogue.cuh", "(P::real_rows - 1) * stride", "0 * stride", "functions"),
+    (
+        "epilogue.cuh",
+        "P::function(real(acc, channel), real_bias + channel",
+        "P::function(real(acc, channel), real_bias",
+        "functions",
+    ),
+    ("gemm.cuh", "i * P::real_stride + column", "column", "functions"),
 ]
 """A file, what stands there and what is put in its place, and where it is looked for."""
 
@@ -133,7 +160,12 @@ def test_a_planted_fault_is_found(rng, tmp_path, header, there, instead, where):
     text = (device / header).read_text()
     assert text.count(there) == 1, "the fault is to be planted there"
     (device / header).write_text(text.replace(there, instead))
-    cases = list(others(rng))[::2] + list(others(rng))[1::4] if where == "others" else list(sweep(rng))[::4]
+    sources = {
+        "others": lambda: list(others(rng))[::2] + list(others(rng))[1::4],
+        "variables": lambda: list(variables(rng)),
+        "functions": lambda: [each for each in sweep(rng) if any(call.kernel.members for call in each.calls)][::3],
+    }
+    cases = sources[where]() if where in sources else list(sweep(rng))[::4]
     if where == "addresses":
         with pytest.raises(ExecutableError, match="overflow"):
             differing(cases, device=device, check="addresses", seed=3)

@@ -26,13 +26,15 @@ TO_NCHW = (0, 3, 1, 2)
 class Value:
     """A tensor as it lies in memory, dense.
 
-    `shape` is that of the source's graph; with `is_nhwc`, of rank 4 only, the graph has it as NCHW and memory as NHWC.
+    `shape` is that of the source's graph; with `is_nhwc`, of rank 4 only, the graph has it as NCHW and memory as NHWC. With
+    `axes` its axes are these of what lies in memory: a transposition that nobody has made, which products of two variables read.
     """
 
     buffer: Buffer
     shape: tuple[int, ...]
     dtype: str
     is_nhwc: bool = False
+    axes: tuple[int, ...] | None = None
 
     @property
     def lying_shape(self) -> tuple[int, ...]:

@@ -22,8 +22,12 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ...composites.attributes import Composite
+from ...composites.movement import MoveOp
+from ...composites.weighted import BatchMatmulOp
 from ...graph.dataflow import DataflowView, operand_vars
 from .emit.tail import followers_of, may_follow
+from .kernels.batch_matmul import can_read
+from .kernels.change import KEPT, change_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +46,15 @@ class Link:
 
 
 Chain = tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transposed:
+    """Transpositions that need not be made: the first one's operand, their bindings, and what each axis is of it."""
+
+    source: Var
+    links: tuple[Link, ...]
+    axes: tuple[int, ...]
 
 
 def chains_of(view: DataflowView, composite_of: Callable[[Expr], Composite | None]) -> dict[Var, Chain]:
@@ -69,3 +82,43 @@ def _link(binding: relax.VarBinding, composite: Composite | None, var: Var) -> L
         return None
     name = composite.inputs[operand_vars(binding.value).index(var)]
     return Link(binding, composite, name) if may_follow(composite, name) else None
+
+
+def transposed_of(view: DataflowView, composite_of: Callable[[Expr], Composite | None]) -> dict[Var, Transposed]:
+    """Return the variables that a product of two variables alone reads, and can read without the transpositions they are of."""
+    found: dict[Var, Transposed] = {}
+    bindings = {binding.var: binding for binding in view.bindings}
+    for binding in view.bindings:
+        composite = composite_of(binding.value)
+        if composite is None or not isinstance(composite.op, BatchMatmulOp):
+            continue
+        operands = Link(binding, composite).operands
+        for side in (composite.op.a, composite.op.b):
+            if side.values is None:
+                var = operands[side.tensor.name]
+                moved = _transposed(view, bindings, composite_of, var)
+                if moved is not None and can_read(moved.axes, is_b=side is composite.op.b):
+                    found[var] = moved
+    return found
+
+
+def _transposed(
+    view: DataflowView,
+    bindings: Mapping[Var, relax.VarBinding],
+    composite_of: Callable[[Expr], Composite | None],
+    var: Var,
+) -> Transposed | None:
+    """Return the transpositions that a variable is of, each read by the next one alone; None without any."""
+    links: list[Link] = []
+    axes: tuple[int, ...] = ()
+    while view.only_user(var) is not None and var in bindings:
+        binding = bindings[var]
+        composite = composite_of(binding.value)
+        op = None if composite is None else composite.op
+        if composite is None or not isinstance(op, MoveOp) or op.axes is None or change_of(op.x, op.y).kind != KEPT:
+            break
+        own = op.axes
+        axes = tuple(own[axis] for axis in axes) if links else own
+        links.insert(0, Link(binding, composite))
+        (var,) = operand_vars(binding.value)
+    return Transposed(var, tuple(links), axes) if links else None

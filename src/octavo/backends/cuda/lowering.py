@@ -23,7 +23,7 @@ from .emission import Emission, ResultType, Value
 from .emit import PRODUCTS, emitter_of
 from .emit.tail import followed, followers_of
 from .float_ops import emit_float_ops, static_shape_of
-from .fusion import Chain, Link, chains_of
+from .fusion import Chain, Link, chains_of, transposed_of
 from .isa import Isa
 from .kernel import BYTES
 from .kernels.copy import copy
@@ -68,6 +68,8 @@ class _Lowering:
         self._values: dict[Var, Value] = {}
         self._inputs: list[Buffer] = []
         self._chains = chains_of(self._view, self._composite)
+        self._transposed = transposed_of(self._view, self._composite)
+        self._delayed = {link.binding.var for each in self._transposed.values() for link in each.links}
         self._records: list[tuple[int, OpRecord]] = []
         for number, param in enumerate(self._view.function.params):
             shape, dtype = static_shape_of(param), dtype_of(param)
@@ -80,6 +82,8 @@ class _Lowering:
         for group in self._groups():
             composite = self._composite(group[0].value)
             chain = self._chains.get(group[0].var)
+            if group[0].var in self._delayed:
+                continue
             if chain is not None:
                 if group[0].var.same_as(chain[-1].binding.var):
                     self._chain(chain)
@@ -136,12 +140,28 @@ class _Lowering:
 
     def _operands(self, link: Link) -> dict[str, Value]:
         """Return where the tensors lie that an op reads, by the names that it calls them."""
-        return {name: self._values[each] for name, each in link.operands.items()}
+        return {name: self._operand(each) for name, each in link.operands.items()}
+
+    def _operand(self, var: Var) -> Value:
+        """Return where a tensor lies, or what it is a transposition of where its one reader takes that."""
+        moved = self._transposed.get(var)
+        if moved is None:
+            return self._values[var]
+        source = self._values[moved.source]
+        if source.is_nhwc:
+            del self._transposed[var]
+            for link in moved.links:
+                self._call(link.binding, link.composite)
+            return self._values[var]
+        return replace(source, shape=static_shape_of(var), axes=moved.axes)
 
     def _record(self, link: Link, before: int) -> None:
         """Note that the last launch behind so many does an op's work."""
         launched = [kernel for kernel, _ in self._emission.steps[before:]]
         var, kernel = link.binding.var, launched[-1] if launched else None
+        for operand in link.operands.values():
+            for move in self._transposed[operand].links if operand in self._transposed else ():
+                self._record(move, before)
         if var.name not in self._state.cuts:
             self._records.append((self._view.place_of(var), composite_record(link.composite, self._state, var, kernel)))
 

@@ -15,9 +15,9 @@ def emit_batch_matmul(
     op: BatchMatmulOp, emission: Emission, inputs: Mapping[str, Value], followers: Followers | None = None
 ) -> Value:
     """Launch a product for each batch."""
-    own = batch_matmul_spec(op)
-    spec = replace(own, output=ended_by(own.output, followers))
     sides = [_read(operand, emission, inputs) for operand in (op.a, op.b)]
+    own = batch_matmul_spec(op, *(each.axes for each in sides))
+    spec = replace(own, output=ended_by(own.output, followers))
     result = emission.new(op.y.shape, spec.output.dtype)
     return emission.run(batch_matmul(spec, emission.isa), read_by(sides, followers), result)
 

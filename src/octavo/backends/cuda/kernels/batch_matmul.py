@@ -10,6 +10,7 @@ import numpy as np
 from ....composites.weighted import BatchMatmulOp
 from ..isa import Isa
 from ..kernel import BYTES, Argument, Kernel, Number
+from .axes import dense_steps
 from .calls import Input, KernelCall
 from .gemm import Tiling, padded_columns
 from .output import Output, output_of
@@ -62,29 +63,51 @@ class BatchMatmulSpec:
     output: Output
 
 
-def batch_matmul_spec(op: BatchMatmulOp) -> BatchMatmulSpec:
-    """Return a product's spec, both operands dense: a as (..., rows, depth), b as (..., depth, columns)."""
+def can_read(axes: tuple[int, ...], *, is_b: bool) -> bool:
+    """Return whether a product reads an operand whose axes are these of what lies in memory: rows, or columns of b, lie dense."""
+    last = len(axes) - 1
+    return last < _AXES + 2 and (axes[-1] == last or (is_b and axes[-2] == last))
+
+
+def batch_matmul_spec(
+    op: BatchMatmulOp, a_axes: tuple[int, ...] | None = None, b_axes: tuple[int, ...] | None = None
+) -> BatchMatmulSpec:
+    """Return a product's spec: a is (..., rows, depth), b (..., depth, columns).
+
+    Both lie dense, or with their axes in another order: `a_axes` and `b_axes` say which of memory's each of them is.
+    """
     a, b, shape = op.a.tensor.shape, op.b.tensor.shape, op.y.shape
     *batches, rows, columns = shape
-    sizes, steps = _merged(tuple(batches), [_steps(each, len(batches)) for each in (a, b)])
+    a_steps, b_steps = _lying_steps(a, a_axes), _lying_steps(b, b_axes)
+    own = [_batch_steps(each, lying, len(batches)) for each, lying in ((a, a_steps), (b, b_steps))]
+    sizes, steps = _merged(tuple(batches), own)
+    is_transposed = b_axes is not None and b_axes[-1] != len(b_axes) - 1
+    pitch = b_steps[-1] if is_transposed else b_steps[-2]
     points = [int(np.ravel(each.tensor.params.zero_point)[0]) for each in (op.a, op.b)]
     return BatchMatmulSpec(
         batches=sizes,
         rows=rows,
         columns=columns,
         depth=a[-1],
-        a=Operand(dtype=op.a.tensor.params.dtype, zero_point=points[0], pitch=a[-1], steps=steps[0]),
-        b=Operand(dtype=op.b.tensor.params.dtype, zero_point=points[1], pitch=columns, steps=steps[1]),
-        b_is_transposed=False,
+        a=Operand(dtype=op.a.tensor.params.dtype, zero_point=points[0], pitch=a_steps[-2], steps=steps[0]),
+        b=Operand(dtype=op.b.tensor.params.dtype, zero_point=points[1], pitch=pitch, steps=steps[1]),
+        b_is_transposed=is_transposed,
         output=output_of(op, columns),
     )
 
 
-def _steps(shape: tuple[int, ...], axes: int) -> tuple[int, ...]:
-    """Return the steps of the batch axes of a dense operand whose last two axes are its matrices'."""
-    batches = (1,) * (axes + 2 - len(shape)) + shape[:-2]
-    ends = [math.prod(batches[axis + 1 :]) * shape[-2] * shape[-1] for axis in range(axes)]
-    return tuple(0 if size == 1 else end for size, end in zip(batches, ends, strict=True))
+def _lying_steps(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return an operand's steps along its axes, which are these of what lies in memory."""
+    if axes is None:
+        return dense_steps(shape)
+    lying = dense_steps([shape[axes.index(axis)] for axis in range(len(axes))])
+    return tuple(lying[axis] for axis in axes)
+
+
+def _batch_steps(shape: tuple[int, ...], steps: tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """Return the steps along as many batch axes of an operand whose last two axes are its matrices'."""
+    own = [0 if size == 1 else step for size, step in zip(shape[:-2], steps[:-2], strict=True)]
+    return (0,) * (axes - len(own)) + tuple(own)
 
 
 def _merged(sizes: tuple[int, ...], steps: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
