@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
+from test_device import has_gpu
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -123,6 +124,17 @@ def test_what_is_not_finite_is_found_where_the_cpu_finds_it(rng, gpu, tmp_path, 
     found, expected = octavo.profile(model, samples, target=ISA), octavo.profile(model, samples)
     assert [str(each.first_non_finite) for each in found.values()] == [str(each.first_non_finite) for each in expected.values()]
     assert saved(found, tmp_path) == saved(expected, tmp_path)
+
+
+@pytest.mark.skipif(not has_gpu(), reason="this machine has no GPU")
+def test_this_machines_gpu_leaves_the_same_bytes(rng, tmp_path) -> None:
+    whole = summing(lambda size: rng.integers(-4, 5, size).astype(np.float32))
+    for model, samples in (
+        (rounded_once(), normal(rng, 50, 3, 8, 8)),
+        (whole, 4 * rng.integers(-16, 17, (50, 3, 8, 8)).astype(np.float32)),
+    ):
+        found, expected = octavo.profile(model, samples, target="cuda"), octavo.profile(model, samples)
+        assert saved(found, tmp_path) == saved(expected, tmp_path)
 
 
 def check_within(statistics: TensorStatistics, exact: Array, bound: Array) -> None:
