@@ -73,9 +73,10 @@ test-arm: $(TOOLS) emulation ## Run every test of kernels, and models, for ARM64
 # What needs a GPU. CUDA_DIR may hold what another machine has prepared: then `python benchmarks/gpu.py run` alone does it, without TVM.
 CUDA_DIR ?= build/cuda
 
-test-cuda: $(TOOLS) ## Run the quantized networks of shared/models on this machine's GPU: bytes, times, memory
+test-cuda: $(TOOLS) ## Run the quantized networks of shared/models on this machine's GPU: bytes, times, memory; profile there
 	$(BIN)/python benchmarks/gpu.py prepare $(CUDA_DIR)
 	$(BIN)/python benchmarks/gpu.py run $(CUDA_DIR) --calls 10000
+	$(BIN)/python -m pytest tests/backends/cuda/test_profile_on_gpu.py
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 

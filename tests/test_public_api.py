@@ -57,6 +57,7 @@ def test_the_stages_take_what_the_design_says() -> None:
         "profile": [
             "model",
             "batches",
+            "target",
             "tensors",
             "threads",
             "numbers",

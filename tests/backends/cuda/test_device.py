@@ -148,6 +148,38 @@ def test_what_stays_float_is_compiled_by_tvm(rng) -> None:
     assert all(op.kernel.startswith("tvm_") for op in octavo.explain(executable).ops)
 
 
+@I.ir_module
+class Normalized:
+    @R.function
+    def main(
+        x: R.Tensor((2, 3, 4, 8), "float32"),
+        a: R.Tensor((3,), "float32"),
+        b: R.Tensor((3,), "float32"),
+        v: R.Tensor((3,), "float32"),
+        c: R.Tensor((8,), "float32"),
+    ) -> R.Tuple(R.Tensor((2, 3, 4, 8), "float32"), R.Tensor((3,), "float32")):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            seen = R.nn.batch_norm(x, a, b, b, v, axis=1, training=True)
+            rows = R.nn.layer_norm(seen[0], c, c, axes=[3])
+            given = R.nn.batch_norm(rows, b, a, a, v, axis=1, training=False)
+            y = R.add(given[0], rows)
+            mean = R.add(seen[1], a)
+            R.output(y, mean)
+        return (y, mean)
+
+
+def test_float_ops_may_have_several_results(rng) -> None:
+    values = {name: rng.uniform(0.5, 2, size).astype(np.float32) for name, size in (("a", 3), ("b", 3), ("v", 3), ("c", 8))}
+    bound = tvm.relax.transform.BindParams("main", {name: tvm.runtime.tensor(each) for name, each in values.items()})
+    model = octavo.load(bound(Normalized))
+    x = rng.normal(size=(2, 3, 4, 8)).astype(np.float32)
+    found, expected = emulated(octavo.compile(model, target=ISA))(x), octavo.compile(model)(x)
+    assert len(expected) == 2
+    for name, each in expected.items():
+        np.testing.assert_allclose(found[name], each, rtol=1e-5, atol=1e-6)
+
+
 def test_symbolic_shapes_are_refused() -> None:
     @I.ir_module
     class Open:

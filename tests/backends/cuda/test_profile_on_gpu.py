@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
+from test_device import has_gpu
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -19,7 +20,7 @@ from octavo import pipeline
 from octavo.backends.cuda import driver
 from octavo.backends.cuda.backend import CudaBackend
 from octavo.device_models import emulated, observing_for
-from octavo.errors import DataError, TargetError
+from octavo.errors import CompileError, DataError, TargetError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.profile import Profile, TensorStatistics, accumulator, instrument
@@ -125,6 +126,17 @@ def test_what_is_not_finite_is_found_where_the_cpu_finds_it(rng, gpu, tmp_path, 
     assert saved(found, tmp_path) == saved(expected, tmp_path)
 
 
+@pytest.mark.skipif(not has_gpu(), reason="this machine has no GPU")
+def test_this_machines_gpu_leaves_the_same_bytes(rng, tmp_path) -> None:
+    whole = summing(lambda size: rng.integers(-4, 5, size).astype(np.float32))
+    for model, samples in (
+        (rounded_once(), normal(rng, 50, 3, 8, 8)),
+        (whole, 4 * rng.integers(-16, 17, (50, 3, 8, 8)).astype(np.float32)),
+    ):
+        found, expected = octavo.profile(model, samples, target="cuda"), octavo.profile(model, samples)
+        assert saved(found, tmp_path) == saved(expected, tmp_path)
+
+
 def check_within(statistics: TensorStatistics, exact: Array, bound: Array) -> None:
     """Check that the statistics are those of values that differ from `exact` by `bound` at most, one by one."""
     low, high = exact - bound, exact + bound
@@ -181,6 +193,31 @@ def test_state_goes_from_sample_to_sample_there(rng, gpu, tmp_path) -> None:
     state = {"net/new:0": "net/s:0"}
     found = octavo.profile(model, samples, state=state, target=ISA)
     assert saved(found, tmp_path) == saved(octavo.profile(model, samples, state=state), tmp_path)
+
+
+def test_each_result_of_an_op_is_observed(rng, gpu) -> None:
+    def body(writer: BodyWriter, x: Var, w: Var, b: Var) -> Expr:
+        both = writer.emit("_both", relax.op.nn.batch_norm(x, w, b, b, w, axis=1))
+        normal = writer.emit("normal", relax.TupleGetItem(both, 0))
+        scaled = writer.emit("scaled", relax.op.multiply(normal, normal))
+        mean = writer.emit("mean", relax.TupleGetItem(both, 1))
+        shaped = writer.emit("_shaped", relax.op.reshape(mean, (1, 3, 1, 1)))
+        return writer.emit("y", relax.op.add(scaled, shaped), is_output=True)
+
+    model, samples = net(body, (1, 3, 8, 8), w=abs(normal(rng, 3)), b=normal(rng, 3)), normal(rng, 2, 3, 8, 8)
+    found, expected = octavo.profile(model, samples, target=ISA), octavo.profile(model, samples)
+    assert {"normal", "mean", "y"} <= found.keys()
+    for name, each in expected.items():
+        np.testing.assert_allclose([found[name].minimum, found[name].maximum], [each.minimum, each.maximum], rtol=1e-5)
+
+
+def test_what_kernels_do_not_hold_is_said(gpu) -> None:
+    def body(writer: BodyWriter, x: Var) -> Expr:
+        narrow = writer.emit("narrow", relax.op.astype(x, "float16"))
+        return writer.emit("y", relax.op.astype(narrow, "float32"), is_output=True)
+
+    with pytest.raises(CompileError, match="narrow: kernels for CUDA hold no float16: expected one of int8, "):
+        octavo.profile(net(body, (1, 4)), np.zeros((1, 4), np.float32), target=ISA)
 
 
 def test_observers_are_composites_and_floats_are_tvms() -> None:

@@ -51,7 +51,8 @@ class ObservingDeviceCall:
         counts = (int(self._counts) + _PITCH * number for number in range(len(empty)))
         pairs = [address for pair in zip(ranges, counts, strict=True) for address in pair]
         self._call = DeviceCall(module, inputs=[*self._given, *pairs])
-        checked(module.cuda.cuMemcpyHtoD(self._empty, self._found.ctypes.data, self._found.nbytes), "upload empty ranges")
+        source, size = self._found.ctypes.data, self._found.nbytes
+        checked(module.cuda.cuMemcpyHtoDAsync(self._empty, source, size, self._call.stream), "upload empty ranges")
         self._clear_counts()
         self._call.wait()
 

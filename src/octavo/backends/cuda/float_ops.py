@@ -267,6 +267,7 @@ def _launched(
         param: Value(buffer=source.buffer, shape=static_shape_of(param), dtype=source.dtype)
         for param, source in zip(view.function.params, sources, strict=True)
     }
+    tuples: dict[Var, list[Value]] = {}
 
     def value_of(expr: Expr) -> Value:
         if isinstance(expr, GenericConst):
@@ -278,17 +279,36 @@ def _launched(
         var, value = binding.var, binding.value
         if isinstance(value, (Var, GenericConst)):
             values[var] = value_of(value)
+        elif isinstance(value, relax.TupleGetItem):
+            values[var] = tuples[_variable(value.tuple_value)][value.index]
         elif op_name(value) == "reshape" and isinstance(value, Call):
             x = value_of(value.args[0])
             values[var] = Value(buffer=x.buffer, shape=static_shape_of(var), dtype=x.dtype)
         else:
             assert isinstance(value, Call)
             assert isinstance(value.args[0], GlobalVar), f"{op_name(value)} is no call of a PrimFunc"
-            result = emission.new(static_shape_of(var), dtype_of(var))
-            operands = [*(value_of(each) for each in value.args[1]), result]
+            results = [emission.new(*each) for each in _results_of(var)]
+            operands = [*(value_of(each) for each in value.args[1]), *results]
             _launch(functions[value.args[0].name_hint], operands, emission)
-            values[var] = result
+            if isinstance(var.ty, relax.TupleType):
+                tuples[var] = results
+            else:
+                (values[var],) = results
     return [value_of(each) for each in view.result.fields]
+
+
+def _variable(expr: Expr) -> Var:
+    assert isinstance(expr, Var), f"{op_name(expr)} is no variable in normal form"
+    return expr
+
+
+def _results_of(var: Var) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of a call's result, or of each of its results."""
+    fields = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else [var.ty]
+    parts = [relax.Var(var.name, field) for field in fields]
+    for part in parts:
+        width_of(part, dtype_of(part))
+    return [(static_shape_of(part), dtype_of(part)) for part in parts]
 
 
 def _launch(calls: Sequence[_Call], operands: Sequence[Value], emission: Emission) -> None:
@@ -307,3 +327,10 @@ def static_shape_of(var: Var) -> tuple[int, ...]:
     if shape is None:
         raise CompileError(f"{var.name}: its shape is symbolic; kernels for CUDA have static ones: give sizes when loading")
     return shape
+
+
+def width_of(var: Var, dtype: str) -> int:
+    """Return the bytes of one of its elements; CompileError for a dtype that kernels don't hold."""
+    if dtype not in BYTES:
+        raise CompileError(f"{var.name}: kernels for CUDA hold no {dtype}: expected one of {', '.join(BYTES)}")
+    return BYTES[dtype]

@@ -22,10 +22,9 @@ from ..protocol import where_of
 from .emission import Emission, ResultType, Value
 from .emit import PRODUCTS, emitter_of
 from .emit.tail import followed, followers_of
-from .float_ops import emit_float_ops, static_shape_of
+from .float_ops import emit_float_ops, static_shape_of, width_of
 from .fusion import Chain, Link, chains_of, transposed_of
 from .isa import Isa
-from .kernel import BYTES
 from .kernels.copy import copy
 from .plan import Buffer, LaunchPlan, planned
 
@@ -73,7 +72,7 @@ class _Lowering:
         self._records: list[tuple[int, OpRecord]] = []
         for number, param in enumerate(self._view.function.params):
             shape, dtype = static_shape_of(param), dtype_of(param)
-            buffer = Buffer(int(np.prod(shape, dtype=np.int64)) * _width(param, dtype), "input", number)
+            buffer = Buffer(int(np.prod(shape, dtype=np.int64)) * width_of(param, dtype), "input", number)
             self._inputs.append(buffer)
             self._values[param] = Value(buffer=buffer, shape=shape, dtype=dtype)
 
@@ -183,14 +182,23 @@ class _Lowering:
             self._call(link.binding, link.composite)
 
     def _groups(self) -> list[list[relax.VarBinding]]:
-        """Return the bindings in their order, float ops that stand together in one group, each other binding in its own."""
+        """Return the bindings in their order, float ops that stand together in one group, each other binding in its own.
+
+        Fields of tuples stand with the op that gives the tuple.
+        """
         groups: list[list[relax.VarBinding]] = []
+        home: dict[Expr, list[relax.VarBinding]] = {}
         for binding in self._view.bindings:
+            value = binding.value
+            if isinstance(value, relax.TupleGetItem) and value.tuple_value in home:
+                home[value.tuple_value].append(binding)
+                continue
             is_float = self._composite(binding.value) is None and not self._is_other(binding)
             if is_float and groups and self._composite(groups[-1][0].value) is None and not self._is_other(groups[-1][0]):
                 groups[-1].append(binding)
             else:
                 groups.append([binding])
+            home[binding.var] = groups[-1]
         return groups
 
     def _float(self, group: list[relax.VarBinding]) -> None:
@@ -226,9 +234,3 @@ class _Lowering:
 
 
 _VIEWS = movers("view")
-
-
-def _width(var: Var, dtype: str) -> int:
-    if dtype not in BYTES:
-        raise CompileError(f"{var.name}: kernels for CUDA hold no {dtype}: expected one of {', '.join(BYTES)}")
-    return BYTES[dtype]

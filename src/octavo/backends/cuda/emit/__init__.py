@@ -22,8 +22,9 @@ from ....composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp
 from ....composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
 from ....composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, DynamicTensor, MatmulOp
 from ..emission import Emission, ResultType, Value
+from ..kernels.conv2d_spec import has_own_zero_points
 from .batch_matmul import emit_batch_matmul
-from .channels import emit_conv2d_of_channels, has_own_zero_points
+from .channels import emit_conv2d_of_channels
 from .conv2d import emit_conv2d, emit_matmul
 from .dynamic import emit_dynamic_conv2d, emit_dynamic_matmul
 from .elementwise import emit_mixed_elementwise

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....composites.base import RELABELLING, FloatResult, QuantizedTensor
-from ....composites.weighted import Conv2dOp, DynamicTensor, QuantizedWeight
+from ....composites.weighted import Conv2dOp, QuantizedWeight
 from ....numerics import INTEGER_RANGE, QuantParams
 from ..emission import TO_NCHW, Emission, Value
 from ..kernels.axes import Operand, dense_steps
@@ -23,11 +23,6 @@ from ..kernels.pair import INTEGER_SUM, PairFunction, pair
 from .conv2d import emit_conv2d
 
 Padding = tuple[int, int, int, int]
-
-
-def has_own_zero_points(x: QuantizedTensor | DynamicTensor) -> bool:
-    """Return whether channels of an activation differ in their zero points."""
-    return isinstance(x, QuantizedTensor) and np.ndim(x.params.zero_point) > 0 and np.ptp(x.params.zero_point) != 0
 
 
 def emit_conv2d_of_channels(op: Conv2dOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:

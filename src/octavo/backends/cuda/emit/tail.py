@@ -14,8 +14,9 @@ from ....composites.attributes import Composite
 from ....composites.base import CompositeOp, FunctionResult, QuantizedOutput
 from ....composites.elementwise import AddOp, PairwiseOp
 from ....composites.elementwise import Operand as Side
-from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, DynamicTensor, MatmulOp
 from ..emission import TO_NHWC, Emission, Value
+from ..kernels.conv2d_spec import has_own_zero_points
 from ..kernels.output import Output
 from ..kernels.pair import PairFunction
 from ..kernels.tail import Tail
@@ -58,8 +59,10 @@ def read_by(own: list[Value], followers: Followers | None) -> list[Value]:
 
 
 def followers_of(op: CompositeOp) -> Followers | None:
-    """Return what can follow an op in its kernel, none yet; None where it is no product that ends in integers."""
+    """Return what can follow an op in its kernel, none yet; None where it is no product of constant parameters that ends in integers."""
     if not isinstance(op, Conv2dOp | MatmulOp | BatchMatmulOp):
+        return None
+    if isinstance(op, Conv2dOp | MatmulOp) and (isinstance(op.x, DynamicTensor) or has_own_zero_points(op.x)):
         return None
     y = op.y.y if isinstance(op.y, FunctionResult) else op.y
     if not isinstance(y, QuantizedOutput):

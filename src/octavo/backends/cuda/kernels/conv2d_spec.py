@@ -105,6 +105,11 @@ class Conv2dSpec:
         return Input(0), weights, *constants, *self.output.operands(1)
 
 
+def has_own_zero_points(x: QuantizedTensor | DynamicTensor) -> bool:
+    """Return whether channels of an activation differ in their zero points."""
+    return isinstance(x, QuantizedTensor) and np.ndim(x.params.zero_point) > 0 and np.ptp(x.params.zero_point) != 0
+
+
 def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:
     """Return a convolution's spec."""
     x = _quantized_input(op)
