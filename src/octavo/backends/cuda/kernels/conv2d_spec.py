@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....composites.base import QuantizedTensor
-from ....composites.weighted import Conv2dOp, MatmulOp, WeightedOp
+from ....composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, WeightedOp
 from ..kernel import Argument, Number
 from .calls import Input, Operand
 from .output import Output, output_of, start_of_sums
