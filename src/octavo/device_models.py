@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
+import tvm
+
 from .backends.protocol import DeviceBackend, DeviceCode, DeviceLowered
+from .backends.tunable import Schedules
 from .build import Description, Executable
 from .errors import ExecutableError
 from .explanation import explained_ops, output_specs
@@ -24,14 +28,21 @@ class EmulatedCode(Protocol):
         ...
 
 
-def lowered_for(device: DeviceBackend, model: Model) -> DeviceLowered:
-    """Partition a model for a device, which computes what stays float, too, and lower it."""
-    return device.lower(partition_module(model.bound(), device.description, model.tensors, float_kernels=False))
+def partitioned_for(device: DeviceBackend, model: Model) -> tvm.IRModule:
+    """Partition a model for a device, which computes what stays float, too."""
+    return partition_module(model.bound(), device.description, model.tensors, float_kernels=False)
 
 
-def compiled_for(device: DeviceBackend, model: Model, target: ResolvedTarget) -> Executable:
+def lowered_for(device: DeviceBackend, model: Model, schedules: Schedules = MappingProxyType({})) -> DeviceLowered:
+    """Partition a model for a device, and lower it; kernels take the schedules that were measured for their keys."""
+    return device.lower(partitioned_for(device, model), schedules)
+
+
+def compiled_for(
+    device: DeviceBackend, model: Model, target: ResolvedTarget, schedules: Schedules = MappingProxyType({})
+) -> Executable:
     """Compile a model for a device of a target; CompileError for what it does not compute."""
-    lowered = lowered_for(device, model)
+    lowered = lowered_for(device, model, schedules)
     code, outputs = device.code(lowered), output_specs(model)
     description = Description(
         inputs=input_specs(model),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy.typing as npt
 from ...errors import ExecutableError, TargetError
 from .compiler import INSTALL
 from .isa import ISAS, Isa
-from .plan import LaunchPlan, Place
+from .plan import Launch, LaunchPlan, Place
 
 _DEFAULT_SHARED = 48 << 10
 """Bytes of dynamic shared memory that a launch may ask for without saying so first."""
+_NAME_BYTES = 256
+"""Of a device's name at most."""
 
 
 def driver() -> Any:
@@ -46,8 +49,16 @@ def checked(returned: tuple[Any, ...], what: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def present_isa() -> Isa:
-    """Return the newest ISA that this machine's first GPU has; TargetError without one."""
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """This machine's first GPU: its name, as the driver has it, and its compute capability, 86 for 8.6."""
+
+    name: str
+    capability: int
+
+
+def present_gpu(why: str, instead: str = "") -> Gpu:
+    """Return this machine's first GPU; without one a TargetError that says `why` one is needed, and what there is `instead`."""
     try:
         cuda = driver()
         device = checked(cuda.cuDeviceGet(0), "find a GPU")
@@ -58,9 +69,20 @@ def present_isa() -> Isa:
         minor = checked(
             cuda.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), "tell its capability"
         )
+        name = checked(cuda.cuDeviceGetName(_NAME_BYTES, device), "tell its name")
     except ExecutableError as error:
-        raise TargetError(f"target 'cuda' is this machine's GPU: {error}; or name one: {', '.join(ISAS)}") from error
-    return isa_for(10 * major + minor)
+        raise TargetError(f"{why}: {error}{instead}") from error
+    return Gpu(bytes(name).split(b"\0")[0].decode(errors="replace"), 10 * major + minor)
+
+
+def this_gpu() -> Gpu:
+    """Return what target "cuda" is; TargetError without one."""
+    return present_gpu("target 'cuda' is this machine's GPU", f"; or name one: {', '.join(ISAS)}")
+
+
+def present_isa() -> Isa:
+    """Return the newest ISA that this machine's first GPU has; TargetError without one."""
+    return isa_for(this_gpu().capability)
 
 
 def isa_for(capability: int) -> Isa:
@@ -165,20 +187,26 @@ class DeviceCall:
         module.enter()
         self._owned = Owned(self, module)
         stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
-        self._stream = self._owned.add(cuda.cuStreamDestroy, stream)
+        self.stream = self._owned.add(cuda.cuStreamDestroy, stream)
         plan = module.plan
         self._workspace = self._allocated(plan.workspace)
         self._inputs = [self._allocated(size) for size in plan.input_sizes] if inputs is None else []
         self._outputs = [self._allocated(size) for size in plan.output_sizes] if outputs is None else []
-        self._graph = self._captured(self._inputs if inputs is None else inputs, self._outputs if outputs is None else outputs)
+        self._start: dict[str, Sequence[Any]] = {
+            "input": self._inputs if inputs is None else inputs,
+            "output": self._outputs if outputs is None else outputs,
+            "constant": [module.constants],
+            "workspace": [self._workspace],
+        }
+        self.graph = self.recorded(plan.launches)
 
     def run(self, inputs: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]) -> None:
         """Upload arrays of the host, run, and download the results into others; wait for that. All are dense."""
-        cuda, stream = self._cuda, self._stream
+        cuda, stream = self._cuda, self.stream
         self._module.enter()
         for own, array in zip(self._inputs, inputs, strict=True):
             checked(cuda.cuMemcpyHtoDAsync(own, array.ctypes.data, array.nbytes, stream), "upload an input")
-        checked(cuda.cuGraphLaunch(self._graph, stream), "launch the kernels")
+        checked(cuda.cuGraphLaunch(self.graph, stream), "launch the kernels")
         for own, array in zip(self._outputs, outputs, strict=True):
             checked(cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, stream), "download a result")
         checked(cuda.cuStreamSynchronize(stream), "run the kernels")
@@ -187,29 +215,23 @@ class DeviceCall:
         """Run on the tensors that it was given, behind all that was queued on the GPU before; wait for that."""
         self._module.enter()
         checked(self._cuda.cuCtxSynchronize(), "wait for what was queued before")
-        checked(self._cuda.cuGraphLaunch(self._graph, self._stream), "launch the kernels")
-        checked(self._cuda.cuStreamSynchronize(self._stream), "run the kernels")
+        checked(self._cuda.cuGraphLaunch(self.graph, self.stream), "launch the kernels")
+        checked(self._cuda.cuStreamSynchronize(self.stream), "run the kernels")
 
     def _allocated(self, size: int) -> Any:
         memory = checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")
         return self._owned.add(self._cuda.cuMemFree, memory)
 
-    def _captured(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return the graph of all launches on this memory."""
-        cuda, stream, plan = self._cuda, self._stream, self._module.plan
-        start: dict[str, Sequence[Any]] = {
-            "input": inputs,
-            "output": outputs,
-            "constant": [self._module.constants],
-            "workspace": [self._workspace],
-        }
+    def recorded(self, launches: Sequence[Launch]) -> Any:
+        """Return a graph of launches on this memory."""
+        cuda, stream = self._cuda, self.stream
 
         def address(place: Place) -> int:
-            return int(start[place.region][place.index]) + place.offset
+            return int(self._start[place.region][place.index]) + place.offset
 
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(cuda.cuStreamBeginCapture(stream, mode), "record the launches")
-        for launch in plan.launches:
+        for launch in launches:
             kernel = launch.kernel
             pointers = np.array([address(place) for place in launch.places], np.uint64)
             # The driver takes the address of each argument, and reads the arguments while it records.

@@ -13,7 +13,7 @@ def emit_batch_matmul(op: BatchMatmulOp, emission: Emission, inputs: Mapping[str
     """Launch a product for each batch."""
     spec = batch_matmul_spec(op)
     sides = [_read(operand, emission, inputs) for operand in (op.a, op.b)]
-    return emission.run(batch_matmul(spec, emission.isa), sides, emission.new(op.y.shape, spec.output.dtype))
+    return emission.run(batch_matmul(spec, emission.isa, emission.choice), sides, emission.new(op.y.shape, spec.output.dtype))
 
 
 def _read(operand: MatmulOperand, emission: Emission, inputs: Mapping[str, Value]) -> Value:

@@ -17,7 +17,7 @@ def emit_conv2d(op: Conv2dOp, emission: Emission, inputs: Mapping[str, Value]) -
     spec = conv2d_spec(op)
     x = emission.lying(inputs[op.x.name], is_nhwc=is_nhwc)
     result = emission.new(op.y.shape, spec.output.dtype, is_nhwc=is_nhwc)
-    calls = depthwise_conv2d(spec, emission.isa) if is_depthwise(spec) else conv2d(spec, emission.isa)
+    calls = depthwise_conv2d(spec, emission.isa) if is_depthwise(spec) else conv2d(spec, emission.isa, emission.choice)
     return emission.run(calls, [x], result)
 
 
@@ -25,4 +25,4 @@ def emit_matmul(op: MatmulOp, emission: Emission, inputs: Mapping[str, Value]) -
     """Launch a product with constant weights."""
     spec = matmul_spec(op)
     x = emission.lying(inputs[op.x.name], is_nhwc=False)
-    return emission.run(conv2d(spec, emission.isa), [x], emission.new(op.y.shape, spec.output.dtype))
+    return emission.run(conv2d(spec, emission.isa, emission.choice), [x], emission.new(op.y.shape, spec.output.dtype))
