@@ -222,7 +222,7 @@ def clocks(tiling: Tiling, product: Product, isa: Isa) -> float:
     return total
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def ranked_tilings(product: Product, isa: Isa) -> tuple[tuple[float, Tiling], ...]:
     """Return all that a product can be cut into, with the clocks by the model, the fewest first."""
     found: list[tuple[float, int, Tiling]] = []
