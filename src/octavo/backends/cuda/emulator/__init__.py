@@ -38,7 +38,7 @@ _FLAGS: dict[Check, tuple[str, ...]] = {
     "addresses": ("-fsanitize=address", "-DOCTAVO_ADDRESSES", "-g1"),
 }
 """-g1 knows the lines that reports name, and no variables."""
-# Most programs run for less time than the compiler takes for them: -O2 would take a quarter more of both together.
+# Most programs run for less time than the compiler takes for them: -O2 would take a sixth more of both together.
 _ALWAYS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-DOCTAVO_EMULATED", "-w")
 
 
