@@ -152,7 +152,7 @@ def text_of(kernel: Kernel, code: MachineCode, isa: Isa, folder: Path) -> str:
 def row_of(model: str, layer: str, spec: Conv2dSpec, count: int, isa: Isa) -> Row:
     """Compile a layer's first kernel and return what it takes."""
     kernel = conv2d(spec, isa)[0].kernel
-    (code,) = compile_kernels([kernel], isa, threads=1)
+    (code,) = compile_kernels([kernel], isa)
     with tempfile.TemporaryDirectory() as folder:
         loop = product_loop(text_of(kernel, code, isa, Path(folder)))
     usage, sizes = code.usage[kernel.symbol], kernel.parameters

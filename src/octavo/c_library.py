@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .backends.cpu.kernels import NO_SCHEDULES, Tuning, tuning_of
+from .backends.tuning import Tuning, schedules_of
 from .build.c_library import CLibrary, CTensor, Variant, check_folder, variant_of, write_c_library
 from .errors import CompileError, ExecutableError, check_path, check_type
 from .explanation import output_specs
@@ -100,8 +100,7 @@ def variant_for(
     model: Model, target: ResolvedTarget, precision: Precision | None = None, tuning: str | Path | Tuning | None = None
 ) -> Variant:
     """Return the calls and the objects of a model for one target."""
-    measured = tuning_of(tuning)
-    schedules = NO_SCHEDULES if measured is None else measured.schedules(target.isas[0])
+    schedules = schedules_of(tuning, target.isa, target.processor)
     lowered = lower(model.bound(), target.host, target.isas, 1, model.tensors, precision, schedules, target.backends)
     return variant_of(linked(lowered, target.llvm), target.llvm)
 

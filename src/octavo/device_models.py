@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import tvm
 
 from .backends.protocol import DeviceBackend, DeviceCode, DeviceLowered
+from .backends.tunable import Schedules
 from .build import Description, Executable, OutputSpec
 from .errors import ExecutableError, TargetError, brief
 from .explanation import explained_ops, output_specs
@@ -26,18 +28,25 @@ class EmulatedCode(Protocol):
         ...
 
 
-def lowered_for(device: DeviceBackend, model: Model) -> DeviceLowered:
-    """Partition a model for a device, which computes what stays float, too, and lower it."""
-    return _lowered(device, model, model.bound())
+def partitioned_for(device: DeviceBackend, model: Model) -> tvm.IRModule:
+    """Partition a model for a device, which computes what stays float, too."""
+    return _partitioned(device, model, model.bound())
 
 
-def _lowered(device: DeviceBackend, model: Model, module: tvm.IRModule) -> DeviceLowered:
-    return device.lower(partition_module(module, device.description, model.tensors, float_kernels=False))
+def _partitioned(device: DeviceBackend, model: Model, module: tvm.IRModule) -> tvm.IRModule:
+    return partition_module(module, device.description, model.tensors, float_kernels=False)
 
 
-def compiled_for(device: DeviceBackend, model: Model, target: ResolvedTarget) -> Executable:
+def lowered_for(device: DeviceBackend, model: Model, schedules: Schedules = MappingProxyType({})) -> DeviceLowered:
+    """Partition a model for a device, and lower it; kernels take the schedules that were measured for their keys."""
+    return device.lower(partitioned_for(device, model), schedules)
+
+
+def compiled_for(
+    device: DeviceBackend, model: Model, target: ResolvedTarget, schedules: Schedules = MappingProxyType({})
+) -> Executable:
     """Compile a model for a device of a target; CompileError for what it does not compute."""
-    return _compiled(device, model, lowered_for(device, model), target, output_specs(model))
+    return _compiled(device, model, lowered_for(device, model, schedules), target, output_specs(model))
 
 
 def profiling_target(target: TargetLike) -> ResolvedTarget:
@@ -52,7 +61,8 @@ def profiling_target(target: TargetLike) -> ResolvedTarget:
 
 def observing_for(device: DeviceBackend, model: Model, module: tvm.IRModule, target: ResolvedTarget) -> Executable:
     """Compile what `profile.instrument` made of a model for a device, to be attached to memory; raises as `compiled_for` does."""
-    return _compiled(device, model, _lowered(device, model, module), target, ())
+    lowered = device.lower(_partitioned(device, model, module), MappingProxyType({}))
+    return _compiled(device, model, lowered, target, ())
 
 
 def _compiled(

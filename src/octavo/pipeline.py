@@ -16,11 +16,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tvm
 
-from .backends.cpu.kernels import NO_SCHEDULES, Schedules, Tuning, multiplies_bfloat16, tuning_of
+from .backends.cpu.kernels import NO_SCHEDULES, Schedules, multiplies_bfloat16
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.devices import device_backend
 from .backends.protocol import Backend
+from .backends.tuning import Tuning, schedules_of
 from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
 from .corrections import Corrector, corrected_on, samples_of
 from .device_models import compiled_for, lowered_for, observing_for, profiling_target
@@ -469,14 +470,11 @@ def compile_sharing(
     """
     chosen = resolve_target(target)
     check_compiles_here(chosen)
-    if tuning is not None:
-        check_is_host(chosen, "tuning")
     count = resolve_threads(threads)
     model, wanted = prepared(model, chosen, precision, profile, recipe)
-    measured = tuning_of(tuning)
-    schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
+    schedules = schedules_of(tuning, chosen.isa, chosen.processor)
     if chosen.device is not None:
-        return compiled_for(chosen.device, checked_model(model), chosen)
+        return compiled_for(chosen.device, checked_model(model), chosen, schedules)
     module, backends = checked_model(model).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, wanted, schedules, backends)
     return _build(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)

@@ -22,7 +22,7 @@ from .backends.protocol import Backend, DeviceBackend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, OpSupport, TargetDescription
 from .target.cpu_features import features_of, machine_features, names_of
-from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, is_wasm, triple_of
+from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, is_wasm, processor_name, triple_of
 
 OneTarget = None | str | Path | TargetDescription | Backend | DeviceBackend | tvm.target.Target
 TargetLike = OneTarget | Sequence[OneTarget]
@@ -61,6 +61,16 @@ class ResolvedTarget:
     backends: tuple[Backend, ...] = ()
     described: tuple[TargetDescription, ...] = ()
     device: DeviceBackend | None = None
+
+    @property
+    def isa(self) -> str:
+        """Of the kernels that it gets, the best one."""
+        return self.isas[0] if self.device is None else self.device.isa
+
+    @property
+    def processor(self) -> str | None:
+        """What times are measured on: this machine, or the chip of a device, None where only its ISA is named."""
+        return processor_name() if self.device is None else self.device.chip
 
 
 def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:

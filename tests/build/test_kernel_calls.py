@@ -16,8 +16,8 @@ from octavo.backends.cpu.context import PlacedKernel
 from octavo.backends.cpu.link import link, linked_kernel
 from octavo.backends.cpu.lowering import Lowered, lower_composites
 from octavo.build import objects
-from octavo.build.cache import LOCATION_VARIABLE
 from octavo.build.kernel_calls import KernelCalls, KernelLibraries
+from octavo.code_cache import LOCATION_VARIABLE
 from octavo.partition.pipeline import partition_module
 from octavo.target_choice import resolve_target
 

@@ -9,8 +9,9 @@ import pytest
 
 import octavo
 from nets import residual_net
-from octavo.backends.cpu.kernels import Schedule, Tunable, Tuning, Winner
 from octavo.backends.cpu.kernels.loops import gemm_loops
+from octavo.backends.tunable import Schedule, Tunable
+from octavo.backends.tuning import Tuning, Winner
 from octavo.build import TimedCalls
 from octavo.errors import CompileError, TuningError
 from octavo.pipeline import lower

@@ -23,6 +23,7 @@ from typing import Any
 import tvm
 from tvm.support import cc
 
+from ..cores import cores
 from ..errors import CompileError
 from .protocol import Code, CSource, ObjectCode
 
@@ -109,7 +110,7 @@ def static_libraries(externals: Mapping[str, External], *, is_complete: bool = T
         groups.setdefault(external.content, []).append(external)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{content}.o" for content in groups]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             paths = list(pool.map(_object_file, groups.values(), files))
         tables = _symbols({path: group[0].where for path, group in zip(paths, groups.values(), strict=True)})
         wanted = {name for table in tables for name, kind in table.items() if kind == "U"}

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -28,6 +30,7 @@ from ..composites.attributes import HOST, Composite
 from ..errors import CompileError, TargetError, brief, check_type
 from ..target import TargetDescription
 from .op_records import OpRecord
+from .tunable import Schedules, Tunable
 
 CodeLayout = Literal["source", "NHWC", "any"]
 _BYTES = (bytes, bytearray, memoryview)
@@ -200,6 +203,24 @@ class DeviceLowered(Protocol):
         """What became of each op, in graph order."""
         ...
 
+    @property
+    def tunables(self) -> Mapping[str, Tunable]:
+        """What can be chosen of its kernels, by their keys."""
+        ...
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How many calls each key has."""
+        ...
+
+
+class DeviceClock(Protocol):
+    """A module on a device, to be timed there."""
+
+    def burst(self, runs: int) -> dict[str, float]:
+        """Run that often; return the mean microseconds of all calls of each key together, and of the module under ""."""
+        ...
+
 
 class DeviceCode(Protocol):
     """What a device runs: to be called, saved and read."""
@@ -233,15 +254,21 @@ class DeviceBackend(ABC):
         What `target=` calls it.
     isa
         The instruction set of its kernels.
+    chip
+        This machine's, as its driver names it, where that is what code is for; None where code is for any that has the ISA.
     """
 
     description: TargetDescription
     name: str
     isa: str
+    chip: str | None = None
 
     @abstractmethod
-    def lower(self, module: tvm.IRModule) -> DeviceLowered:
-        """Lower a partitioned module whose constants are bound; CompileError for an op that nothing of it computes."""
+    def lower(self, module: tvm.IRModule, schedules: Schedules = MappingProxyType({})) -> DeviceLowered:
+        """Lower a partitioned module whose constants are bound; kernels take the schedules that were measured for their keys.
+
+        CompileError for an op that nothing of it computes, TuningError for a schedule that no kernel can take.
+        """
 
     @abstractmethod
     def code(self, lowered: Any) -> DeviceCode:
@@ -250,6 +277,14 @@ class DeviceBackend(ABC):
     @abstractmethod
     def check_present(self) -> None:
         """Raise TargetError unless this machine has the device, and it runs the code."""
+
+    @abstractmethod
+    def present(self) -> DeviceBackend:
+        """Return the back end for this machine's device, with its `chip`; TargetError where none runs code for `isa`."""
+
+    @abstractmethod
+    def clock(self, lowered: Any, inputs: Sequence[npt.NDArray[Any]]) -> DeviceClock:
+        """Load what `lower` returned onto this machine's device, to be timed on inputs; ExecutableError where that fails."""
 
     @abstractmethod
     def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> DeviceCode:

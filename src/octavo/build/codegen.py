@@ -23,10 +23,10 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.support import cc
 from tvm_ffi import structural_map
 
+from ..code_cache import user_cache
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
 from ..target.llvm_host import cross_compiler, is_foreign
-from .cache import user_cache
 from .objects import Compilable, EarlyObjects, distinct_functions, named_functions, object_code
 from .program import OWN_SYMBOLS, ConstantPool, Program, native_program
 from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
@@ -22,9 +21,10 @@ from tvm import tirx
 from tvm.ir import PrimType, StringImm
 from tvm_ffi import StructuralKey, structural_walk
 
+from ..code_cache import ObjectCache, user_cache
+from ..cores import cores
 from ..graph.kernel_attributes import KERNEL_ATTR
 from . import tir_passes
-from .cache import ObjectCache, user_cache
 from .tir_passes import llvm_module
 
 _INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.result")
@@ -139,7 +139,7 @@ class EarlyObjects:
     def __init__(self, target: tvm.target.Target) -> None:
         self._target, self._cache = target, user_cache()
         self._distinct = _Distinct(target)
-        self._threads = ThreadPoolExecutor(max(1, _cores() - 1))
+        self._threads = ThreadPoolExecutor(max(1, cores() - 1))
         self._codes: dict[str, Future[bytes]] = {}
 
     def start(self, name: str, function: tvm.tirx.PrimFunc) -> Compilable:
@@ -178,7 +178,7 @@ def object_code(
     codes = {symbol: None if early is None else early.code(symbol) for symbol in wanted}
     codes |= {symbol: cache.read(wanted[symbol].key) for symbol, code in codes.items() if cache and code is None}
     missing = sorted((each for symbol, each in wanted.items() if codes[symbol] is None), key=lambda each: -each.size)
-    with ThreadPoolExecutor(max(1, min(_cores(), len(missing)))) as pool:
+    with ThreadPoolExecutor(max(1, min(cores(), len(missing)))) as pool:
         for each, code in zip(missing, pool.map(lambda each: _kept(each, target, cache), missing), strict=True):
             codes[each.symbol] = code
     if cache:
@@ -200,8 +200,3 @@ def _compiled(each: Compilable, target: tvm.target.Target) -> bytes:
         path = Path(folder) / "function.o"
         module.write_to_file(str(path))
         return path.read_bytes()
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
+from ..cores import cores
 from .worker_pool_code import DISMISS, SLEEPING, TASKS, WORK, Layout
 
 
@@ -65,8 +66,3 @@ def _work_alone() -> None:
 # A forked process has none of its parent's threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_work_alone)
-
-
-def cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -54,7 +54,7 @@ def add_to(commands: Subcommands) -> None:
         "numbers from 0 to 255, of several channels joined by +",
     )
     add_precision(parser)
-    parser.add_argument("--tuning", type=Path, metavar="FILE", help="what `octavo tune` measured on this machine")
+    parser.add_argument("--tuning", type=Path, metavar="FILE", help="what `octavo tune` measured")
     add_threads(parser)
     add_dump_ir(parser)
     add_target(parser)

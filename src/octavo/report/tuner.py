@@ -3,29 +3,33 @@
     search    each kernel's next alternative, all kernels at once, against the model as its kernels chose, in alternating rounds
     confirm   the winners together against the same, in fresh rounds; what doesn't win again is dropped
 
-Every layer is timed where it runs: behind the layer before, with the caches as that left them. A winner must beat the kernel's
-own choice by more than the rounds' spread. One thread. It writes no file.
+On this machine, on one thread, every layer is timed where it runs: behind the layer before, with the caches as that left them; on
+a device by its own clock. A winner must beat the kernel's own choice by more than the rounds' spread. It writes no file.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.cpu.kernels import Schedule, Tunable, Tuning, Winner
 from ..backends.cpu.link import link
+from ..backends.protocol import DeviceBackend, DeviceClock
+from ..backends.tunable import Schedule, Tunable
+from ..backends.tuning import Tuning, Winner
 from ..build import TimedCalls, timed_calls
+from ..device_models import partitioned_for
 from ..errors import CompileError, TuningError, check_type
 from ..graph import Model
 from ..pipeline import checked_model, lower
 from ..target.llvm_host import processor_name
-from ..target_choice import ResolvedTarget, TargetLike, check_is_host, check_runs_here, resolve_target
+from ..target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
 from .bench import random_inputs
 from .table import markdown_table
 
@@ -121,7 +125,7 @@ def tune(
     Parameters
     ----------
     target
-        As `compile` takes it; this machine must have it.
+        As `compile` takes it; this machine must have it, the GPU too.
     seconds
         Time to spend, about: it compiles the model at least once, and begins nothing that it can't end.
     progress
@@ -136,6 +140,8 @@ def tune(
     ------
     TuningError
         `seconds` is no positive number.
+    TargetError
+        This machine does not have the target.
     CompileError
         The model can't be compiled, or runs on TVM's virtual machine, whose calls can't be timed one by one.
     """
@@ -143,27 +149,134 @@ def tune(
     if not 0 < seconds < float("inf"):
         raise TuningError(f"seconds must be a positive number, got {seconds}")
     chosen = resolve_target(target)
-    check_is_host(chosen, "tuner")
-    check_runs_here(chosen)
-    search = _Search(checked_model(model), seconds, chosen)
+    if chosen.device is None:
+        check_runs_here(chosen)
+        search = _Search(seconds, _HostBench(checked_model(model), chosen))
+    else:
+        search = _Search(seconds, _DeviceBench(checked_model(model), chosen.device.present()))
     while search.turn(progress):
         pass
     return search.report()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Contender:
-    """The model compiled with some schedules; `keys` names the kernel of each call, "" where nothing can be chosen."""
+class _Contender(Protocol):
+    """The model compiled with some schedules, to be timed."""
 
-    calls: TimedCalls
+    @property
+    def tunables(self) -> Mapping[str, Tunable]:
+        """What can be chosen of its kernels, by their keys."""
+        ...
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How many calls each key has."""
+        ...
+
+    def burst(self, runs: int) -> dict[str, float]:
+        """Return the microseconds of all calls of each key together, and of the whole model under "", over some runs."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Costs:
+    """Seconds that a contender took: to lower it, to compile it."""
+
+    lowering: float
+    compiling: float
+
+
+class _Bench(Protocol):
+    """What compiles a model with schedules, and times it."""
+
+    isa: str
+    processor: str
+
+    def contender(self, schedules: Mapping[str, Schedule]) -> tuple[_Contender, _Costs]:
+        """Return the model compiled with these schedules, and what that took."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _HostContender:
+    """Calls on one thread of this machine; `keys` names the kernel of each, "" where nothing can be chosen."""
+
+    timed: TimedCalls
     keys: tuple[str, ...]
     tunables: Mapping[str, Tunable]
 
-    def burst(self, runs: int) -> npt.NDArray[np.float64]:
-        """Return the median microseconds of each call over some runs in fresh memory, behind one that fills the caches."""
-        self.calls.move()
-        self.calls.run()
-        return np.median(np.stack([self.calls.run() for _ in range(runs)]), axis=0) / 1e3
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How many calls each key has."""
+        return Counter(self.keys)
+
+    def burst(self, runs: int) -> dict[str, float]:
+        """Return sums of the median times of each call over some runs in fresh memory, behind one that fills the caches."""
+        self.timed.move()
+        self.timed.run()
+        spent = np.median(np.stack([self.timed.run() for _ in range(runs)]), axis=0) / 1e3
+        sums = dict.fromkeys(self.tunables, 0.0)
+        for key, value in zip(self.keys, spent, strict=True):
+            if key:
+                sums[key] += float(value)
+        return {**sums, "": float(spent.sum())}
+
+
+class _HostBench:
+    """A model on this machine."""
+
+    def __init__(self, model: Model, target: ResolvedTarget) -> None:
+        self._model, self._module, self._target = model, model.bound(), target
+        self._inputs = list(random_inputs(model).values())
+        self.isa, self.processor = target.isas[0], processor_name()
+
+    def contender(self, schedules: Mapping[str, Schedule]) -> tuple[_HostContender, _Costs]:
+        """Return the model compiled with these schedules, and what that took."""
+        begun = time.perf_counter()
+        target = self._target
+        ids, backends = self._model.tensors, target.backends
+        lowered = lower(self._module, target.host, target.isas, 1, ids, schedules=schedules, backends=backends)
+        linked = link(lowered, target.llvm)
+        lowering = time.perf_counter() - begun
+        calls = timed_calls(linked, target.llvm, self._inputs)
+        if calls is None:
+            raise CompileError("the model can't be tuned, for it runs on TVM's virtual machine (shapes are not static)")
+        costs = _Costs(lowering=lowering, compiling=time.perf_counter() - begun - lowering)
+        placed = [lowered.kernels.get(symbol) for symbol in calls.symbols]
+        tunables = [each.tunable if each is not None else None for each in placed]
+        found = {each.key: each for each in tunables if each is not None}
+        keys = tuple("" if each is None else each.key for each in tunables)
+        return _HostContender(timed=calls, keys=keys, tunables=found), costs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _DeviceContender:
+    """A model on a device, by whose clock it is timed."""
+
+    clock: DeviceClock
+    calls: Mapping[str, int]
+    tunables: Mapping[str, Tunable]
+
+    def burst(self, runs: int) -> dict[str, float]:
+        """Return what the device's clock says."""
+        return self.clock.burst(runs)
+
+
+class _DeviceBench:
+    """A model on this machine's device."""
+
+    def __init__(self, model: Model, device: DeviceBackend) -> None:
+        self._device, self._module = device, partitioned_for(device, model)
+        self._inputs = list(random_inputs(model).values())
+        self.isa, self.processor = device.isa, str(device.chip)
+
+    def contender(self, schedules: Mapping[str, Schedule]) -> tuple[_DeviceContender, _Costs]:
+        """Return the model compiled with these schedules, and what that took."""
+        begun = time.perf_counter()
+        lowered = self._device.lower(self._module, schedules)
+        lowering = time.perf_counter() - begun
+        clock = self._device.clock(lowered, self._inputs)
+        costs = _Costs(lowering=lowering, compiling=time.perf_counter() - begun - lowering)
+        return _DeviceContender(clock=clock, calls=lowered.calls, tunables=lowered.tunables), costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,56 +317,33 @@ class _Kernel:
 class _Search:
     """Turns of one schedule for each kernel, the largest share of the time first."""
 
-    def __init__(self, model: Model, seconds: float, target: ResolvedTarget) -> None:
+    def __init__(self, seconds: float, bench: _Bench) -> None:
         self._start = time.perf_counter()
         self._end = self._start + seconds
-        self._model = model
-        self._module = model.bound()
-        self._inputs = list(random_inputs(model).values())
-        self._target = target
+        self._bench = bench
         self._lowering_s = self._linking_s = 0.0
         self._own = self._compiled({}, changed=0)
         self._compilation_s = FIRST_COMPILATION_S
-        self._own.calls.run()
+        self._own.burst(1)
         begun = time.perf_counter()
-        spent = self._own.burst(3)
+        shares = self._own.burst(3)
         self._runs = max(3, int(BURST_S / max((time.perf_counter() - begun) / 4, 1e-7)))
         self._round_s = (time.perf_counter() - begun) * (self._runs + 1) / 2
-        shares = self._by_key(self._own, spent)
         self._kernels = {
-            key: _Kernel(own=tunable, best=tunable, calls=self._own.keys.count(key))
+            key: _Kernel(own=tunable, best=tunable, calls=self._own.calls[key])
             for key, tunable in sorted(self._own.tunables.items(), key=lambda each: -shares[each[0]])
         }
 
     # ---- what is measured
 
     def _compiled(self, schedules: Mapping[str, Schedule], *, changed: int) -> _Contender:
-        begun = time.perf_counter()
-        target = self._target
-        ids, backends = self._model.tensors, target.backends
-        lowered = lower(self._module, target.host, target.isas, 1, ids, schedules=schedules, backends=backends)
-        linked = link(lowered, target.llvm)
-        self._lowering_s = time.perf_counter() - begun
-        calls = timed_calls(linked, target.llvm, self._inputs)
-        if calls is None:
-            raise CompileError("the model can't be tuned, for it runs on TVM's virtual machine (shapes are not static)")
-        compiling = time.perf_counter() - begun - self._lowering_s
+        contender, costs = self._bench.contender(schedules)
+        self._lowering_s = costs.lowering
         if changed:
-            self._compilation_s = max(0.0, compiling - self._linking_s) / changed
+            self._compilation_s = max(0.0, costs.compiling - self._linking_s) / changed
         else:
-            self._linking_s = compiling
-        placed = [lowered.kernels.get(symbol) for symbol in calls.symbols]
-        tunables = [each.tunable if each is not None else None for each in placed]
-        found = {each.key: each for each in tunables if each is not None}
-        return _Contender(calls=calls, keys=tuple("" if each is None else each.key for each in tunables), tunables=found)
-
-    def _by_key(self, contender: _Contender, spent: npt.NDArray[np.float64]) -> dict[str, float]:
-        """Add up the times of calls that do the same work; "" is the whole model."""
-        sums = dict.fromkeys(contender.tunables, 0.0)
-        for key, value in zip(contender.keys, spent, strict=True):
-            if key:
-                sums[key] += float(value)
-        return {**sums, "": float(spent.sum())}
+            self._linking_s = costs.compiling
+        return contender
 
     def _compare(self, other: _Contender, rounds: int) -> dict[str, _Comparison]:
         """Measure a contender against the kernels' own choices; "" is the whole model."""
@@ -261,7 +351,7 @@ class _Search:
         pair = (self._own, other)
         for number in range(rounds):
             for index in (0, 1) if number % 2 == 0 else (1, 0):
-                taken[index].append(self._by_key(pair[index], pair[index].burst(self._runs)))
+                taken[index].append(pair[index].burst(self._runs))
         return {key: _Comparison.of(*(np.array([each[key] for each in taken[index]]) for index in (0, 1))) for key in taken[0][0]}
 
     # ---- search
@@ -323,7 +413,7 @@ class _Search:
             )
             for key, schedule in kept.items()
         }
-        tuning = Tuning(isa=self._target.isas[0], processor=processor_name(), octavo=metadata.version("octavo"), winners=winners)
+        tuning = Tuning(isa=self._bench.isa, processor=self._bench.processor, octavo=metadata.version("octavo"), winners=winners)
         kernels = [
             TunedKernel(
                 key=key,

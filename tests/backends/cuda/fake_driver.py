@@ -7,7 +7,7 @@ driver would refuse: a launch outside a capture, memory that is freed or too sma
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import SimpleNamespace
@@ -34,11 +34,24 @@ class Stream:
 
 
 @dataclass
+class Event:
+    us: float = 0.0
+
+
+@dataclass
 class FakeDriver:
-    """`kernels` are those that any module holds."""
+    """`kernels` are those that any module holds.
+
+    `cost` gives the microseconds of a kernel's launch, by which events tell the time; that is all it does with `emulates` false.
+    """
 
     kernels: Sequence[Kernel]
     capability: tuple[int, int] = (8, 0)
+    name: str = "Fake GPU"
+    cost: Callable[[Kernel], float] = lambda kernel: 0.0
+    emulates: bool = True
+    known: dict[str, Kernel] = field(default_factory=dict)
+    us: float = 0.0
     memory: dict[int, np.ndarray] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
     shared: dict[str, int] = field(default_factory=dict)
@@ -49,6 +62,7 @@ class FakeDriver:
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUDA_MEMCPY2D = SimpleNamespace
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
+    CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
@@ -57,6 +71,9 @@ class FakeDriver:
 
     def cuDeviceGetAttribute(self, attribute: int, _device: int) -> Any:
         return OK, self.capability[attribute]
+
+    def cuDeviceGetName(self, length: int, _device: int) -> Any:
+        return OK, self.name.encode().ljust(length, b"\0")
 
     def cuDevicePrimaryCtxRetain(self, _device: int) -> Any:
         return OK, "context"
@@ -160,6 +177,22 @@ class FakeDriver:
         self.log.append("wait")
         return (OK,)
 
+    def cuEventCreate(self, _flags: int) -> Any:
+        return OK, Event()
+
+    def cuEventDestroy(self, _event: Event) -> Any:
+        return (OK,)
+
+    def cuEventRecord(self, event: Event, stream: Stream) -> Any:
+        event.us = self.us
+        return (OK if isinstance(stream, Stream) else INVALID,)
+
+    def cuEventSynchronize(self, _event: Event) -> Any:
+        return (OK,)
+
+    def cuEventElapsedTime(self, first: Event, last: Event) -> Any:
+        return OK, (last.us - first.us) / 1e3
+
     def cuStreamBeginCapture(self, stream: Stream, _mode: int) -> Any:
         stream.graph = []
         return (OK,)
@@ -188,6 +221,9 @@ class FakeDriver:
 
     def cuGraphLaunch(self, graph: list[tuple[str, tuple[int, ...]]], _stream: Stream) -> Any:
         self.log.append("launch")
+        self.us += sum(self.cost(self._kernel(name)) for name, _ in graph)
+        if not self.emulates:
+            return (OK,)
         addresses = sorted(self.memory)
         emulator = Emulator(self.kernels)
 
@@ -204,4 +240,6 @@ class FakeDriver:
         return (OK,)
 
     def _kernel(self, symbol: str) -> Kernel:
-        return next(kernel for kernel in self.kernels if kernel.symbol == symbol)
+        if symbol not in self.known:
+            self.known[symbol] = next(kernel for kernel in self.kernels if kernel.symbol == symbol)
+        return self.known[symbol]

@@ -135,7 +135,7 @@ def test_attention_fits_into_registers(rng, isa, transposed):
     spec, _, _ = case(rng, (128, 128, 64), ((2,), (2,)), ("uint8", "int8"), (3, 5), transposed, INTEGERS)
     for tiling in list(tilings(Product(rows=1, columns=1, depth=1, depths=(64,), has_sums=True), isa))[::3]:
         kernel = gemm_batch_matmul(spec, isa, tiling)[0].kernel
-        (code,) = compile_kernels([kernel], isa, threads=1)
+        (code,) = compile_kernels([kernel], isa)
         usage = code.usage[kernel.symbol]
         assert usage.spill_bytes == 0, tiling
         assert usage.registers <= registers(tiling, Product(rows=1, columns=1, depth=1, depths=(64,), has_sums=True), isa), tiling

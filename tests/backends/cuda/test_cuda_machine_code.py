@@ -45,7 +45,7 @@ def test_a_tile_fits_as_assumed_and_multiplies_in_its_loop(rng, tmp_path, isa, s
     spec = conv2d_case(rng, shape).spec
     for tiling in some_tilings(spec, isa):
         kernel = gemm_conv2d(spec, isa, tiling)[0].kernel
-        (code,) = compile_kernels([kernel], isa, threads=1)
+        (code,) = compile_kernels([kernel], isa)
         usage = code.usage[kernel.symbol]
         assert usage.spill_bytes == usage.stack_bytes == 0, tiling
         assert usage.registers <= registers(tiling, product_of(spec), isa), tiling

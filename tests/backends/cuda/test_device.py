@@ -112,13 +112,10 @@ def test_what_a_gpu_lacks_is_told(rng, tmp_path) -> None:
     model = dense_model(rng)
     with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a C library for CPUs alone"):
         export_c(model, tmp_path / "c", target=ISA)
-    for options in ({"precision": "float16"}, {"tuning": "tuned.json"}):
-        with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a (16-bit precision|tuning) for CPUs alone"):
-            octavo.compile(octavo.load(Plain), target=ISA, **options)
+    with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a 16-bit precision for CPUs alone"):
+        octavo.compile(octavo.load(Plain), target=ISA, precision="float16")
     with pytest.raises(TargetError, match=r"there is a 16-bit precision for CPUs alone"):
         octavo.explain(octavo.load(Plain), target=ISA, precision="bfloat16")
-    with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a tuner for CPUs alone"):
-        octavo.tune(model, target=ISA, seconds=1)
     with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a pipeline for tvm\.compile for CPUs alone"):
         octavo.relax_pipeline(target=ISA)
 

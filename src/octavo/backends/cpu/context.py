@@ -26,8 +26,9 @@ from ...graph.kernel_attributes import RESULT_ATTR
 from ...numerics.floats.half import HalfDtype
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
+from ..tunable import Tunable
 from .guest import guest_kernel
-from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable, WeightDtype, fits
+from .kernels import NO_SCHEDULES, Kernel, Schedules, WeightDtype, fits
 from .storage import TO_NHWC, Storage, StorageLayout
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import tvm
 
+from ...errors import TargetError
 from ..protocol import DeviceBackend
+from ..tunable import Schedules
 from .code import CudaCode
 from .compiler import compile_kernels
 from .description import CUDA
-from .driver import check_present, present_isa
+from .driver import LoadedModule, check_present, isa_for, present_gpu, runs_on, this_gpu
+from .driver_clock import DriverClock
 from .isa import Isa, isa_of
+from .kernels.gemm import Tiling, tiling_of
 from .lowering import CudaLowered, lower_module
 
 
@@ -20,13 +28,14 @@ class CudaBackend(DeviceBackend):
 
     description = CUDA
 
-    def __init__(self, isa: Isa) -> None:
+    def __init__(self, isa: Isa, chip: str | None = None) -> None:
         self._isa = isa
         self.name = self.isa = isa.name
+        self.chip = chip
 
-    def lower(self, module: tvm.IRModule) -> CudaLowered:
+    def lower(self, module: tvm.IRModule, schedules: Schedules = MappingProxyType({})) -> CudaLowered:
         """Lower a partitioned module whose constants are bound; see `lower_module`."""
-        return lower_module(module, self.description, self._isa)
+        return lower_module(module, self.description, self._isa, schedules)
 
     def code(self, lowered: CudaLowered) -> CudaCode:
         """Compile the kernels of a lowered module; no GPU is needed."""
@@ -36,6 +45,21 @@ class CudaBackend(DeviceBackend):
     def check_present(self) -> None:
         """Raise TargetError unless this machine has a GPU of this generation, or one that runs its code."""
         check_present(self._isa)
+
+    def present(self) -> CudaBackend:
+        """Return the back end for this machine's GPU; TargetError where none runs code for the ISA."""
+        gpu = present_gpu(f"target {self.name}: kernels are measured on a GPU that runs them")
+        if not runs_on(self._isa, gpu.capability):
+            raise TargetError(
+                f"target {self.name}: this machine's {gpu.name} (compute capability {gpu.capability / 10:.1f}) does not run it; "
+                f"it runs {isa_for(gpu.capability).name}"
+            )
+        return CudaBackend(self._isa, gpu.name)
+
+    def clock(self, lowered: CudaLowered, inputs: Sequence[npt.NDArray[Any]]) -> DriverClock:
+        """Load a lowered module onto this machine's GPU, to be timed."""
+        cubins = [each.cubin for each in compile_kernels(lowered.plan.kernels, self._isa)]
+        return DriverClock(LoadedModule(lowered.plan, cubins, self.isa), lowered.keys, inputs)
 
     def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> CudaCode:
         """Return what `CudaCode.export` wrote."""
@@ -50,4 +74,12 @@ def backend_of(name: str) -> CudaBackend:
     TargetError
         An unknown ISA; "cuda" on a machine without a GPU.
     """
-    return CudaBackend(present_isa() if name == "cuda" else isa_of(name))
+    if name != "cuda":
+        return CudaBackend(isa_of(name))
+    gpu = this_gpu()
+    return CudaBackend(isa_for(gpu.capability), gpu.name)
+
+
+def schedule_of(values: Mapping[str, object]) -> Tiling:
+    """Return the tiling of these fields, which a file of tunings has; ValueError says what is wrong with them."""
+    return tiling_of(values)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ...code_cache import user_cache
+from ...cores import cores
 from ...errors import CompileError
 from .isa import Isa
 from .kernel import Kernel, translation_unit
 
 DEVICE = Path(__file__).parent / "device"
+_LENGTH = struct.Struct("<Q")
 INSTALL = "pip install 'octavo[cuda]'"
 
 
@@ -39,30 +46,66 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineCode:
-    """Kernels of one translation unit as a cubin, and what each takes, by symbol."""
+    """A translation unit as a cubin, and what its kernels take, by symbol."""
 
     cubin: bytes
     usage: dict[str, Usage]
 
 
-def compile_kernels(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVICE, threads: int = 2) -> list[MachineCode]:
-    """Compile kernels for an ISA, equal ones once, in as many translation units as there are threads.
+def compile_kernels(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVICE) -> list[MachineCode]:
+    """Return machine code of each distinct kernel for an ISA, in the order of their symbols.
+
+    Each is a translation unit of its own, found again in the cache of machine code whatever model it stands in; what is missing
+    is compiled on all cores, for NVRTC works outside Python's global lock. Units of several kernels would save a fifth of it.
 
     Raises
     ------
     CompileError
         NVRTC is not installed, or rejects a kernel: a flaw of Octavo's.
     """
-    unique = sorted({kernel.symbol: kernel for kernel in kernels}.items())
-    units = [[kernel for _, kernel in unique[start::threads]] for start in range(min(threads, len(unique)))]
-    with ThreadPoolExecutor(max(len(units), 1)) as pool:
-        return list(pool.map(lambda unit: compile_text(translation_unit(unit), isa, device=device), units))
+    unique = {kernel.symbol: kernel for kernel in kernels}
+    texts = [translation_unit([kernel]) for _, kernel in sorted(unique.items())]
+    kept, keys = user_cache(), _keys(texts, isa, device)
+    entries = [kept.read(key) if kept else None for key in keys]
+    missing = [number for number, entry in enumerate(entries) if entry is None]
+    with ThreadPoolExecutor(max(1, min(cores(), len(missing)))) as pool:
+        compiled = pool.map(lambda number: _entry(*_compiled(texts[number], isa, isa.arch, device)), missing)
+        for number, entry in zip(missing, compiled, strict=True):
+            entries[number] = entry
+            if kept:
+                kept.write(keys[number], entry)
+    if kept:
+        kept.trim_after(keys[number] for number in missing)
+    return [_machine_code(entry) for entry in entries if entry is not None]
 
 
-def compile_text(text: str, isa: Isa, *, device: Path = DEVICE) -> MachineCode:
-    """Compile one translation unit; see `compile_kernels`."""
-    cubin, log = _compiled(text, isa, isa.arch, device)
-    return MachineCode(cubin=cubin, usage=_usage(log))
+def _keys(texts: Sequence[str], isa: Isa, device: Path) -> list[str]:
+    """Return what tells the machine code of each translation unit from any other: all that NVRTC gets, and which NVRTC it is."""
+    if not texts:
+        return []
+    headers = b"\0".join(part for path in _headers(device) for part in (path.name.encode(), path.read_bytes()))
+    common = b"\0".join([b"cuda", _release(isa).encode(), *_options(isa.arch), hashlib.sha256(headers).digest()])
+    return [hashlib.sha256(b"\0".join([common, text.encode()])).hexdigest() for text in texts]
+
+
+@cache
+def _release(isa: Isa) -> str:
+    """Return which NVRTC compiles for an ISA: it writes its version and its build into PTX, also into one without kernels."""
+    return _compiled("", isa, isa.arch.replace("sm", "compute"), DEVICE)[0].decode()
+
+
+def _entry(cubin: bytes, log: str) -> bytes:
+    """Return what is kept of a translation unit; nothing of it changes from one compilation to the next."""
+    usage = json.dumps({symbol: asdict(usage) for symbol, usage in _usage(log).items()}).encode()
+    return _LENGTH.pack(len(usage)) + usage + cubin
+
+
+def _machine_code(entry: bytes) -> MachineCode:
+    """Read what `_entry` wrote."""
+    (length,) = _LENGTH.unpack_from(entry)
+    end = _LENGTH.size + length
+    usage = {symbol: Usage(**fields) for symbol, fields in json.loads(entry[_LENGTH.size : end]).items()}
+    return MachineCode(cubin=entry[end:], usage=usage)
 
 
 def ptx(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVICE) -> str:
@@ -74,19 +117,13 @@ def ptx(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVICE) -> str:
 def _compiled(text: str, isa: Isa, arch: str, device: Path) -> tuple[bytes, str]:
     """Return what NVRTC makes of a translation unit: machine code for sm_*, PTX for compute_*; and its log."""
     nvrtc = _nvrtc()
-    headers = sorted(device.glob("*.cuh"))
+    headers = _headers(device)
     names = [path.name.encode() for path in headers]
     program = _checked(
         nvrtc,
         nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", len(headers), [path.read_bytes() for path in headers], names),
     )
-    options = [
-        f"--gpu-architecture={arch}".encode(),
-        b"--std=c++17",
-        b"--ptxas-options=-v",
-        b"--fmad=false",
-        b"-default-device",
-    ]
+    options = _options(arch)
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = (
@@ -101,6 +138,21 @@ def _compiled(text: str, isa: Isa, arch: str, device: Path) -> tuple[bytes, str]
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return found, log
+
+
+def _headers(device: Path) -> list[Path]:
+    return sorted(device.glob("*.cuh"))
+
+
+def _options(arch: str) -> list[bytes]:
+    return [
+        f"--gpu-architecture={arch}".encode(),
+        b"--std=c++17",
+        b"--ptxas-options=-v",
+        b"--fmad=false",
+        b"--minimal",  # no textures, no launches from kernels
+        b"-default-device",
+    ]
 
 
 def _nvrtc() -> Any:

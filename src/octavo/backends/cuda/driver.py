@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy.typing as npt
 from ...errors import ExecutableError, TargetError
 from .compiler import INSTALL
 from .isa import ISAS, Isa
-from .plan import LaunchPlan, Place
+from .plan import Launch, LaunchPlan, Place
 
 _DEFAULT_SHARED = 48 << 10
 """Bytes of dynamic shared memory that a launch may ask for without saying so first."""
+_NAME_BYTES = 256
+"""Of a device's name at most."""
 
 
 def driver() -> Any:
@@ -42,37 +45,46 @@ def checked(returned: tuple[Any, ...], what: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """This machine's first GPU: its name, as the driver has it, and its compute capability, 86 for 8.6."""
+
+    name: str
+    capability: int
+
+
+def present_gpu(why: str, instead: str = "") -> Gpu:
+    """Return this machine's first GPU; without one a TargetError that says `why` one is needed, and what there is `instead`."""
+    try:
+        cuda = driver()
+        device = checked(cuda.cuDeviceGet(0), "find a GPU")
+        attribute = cuda.CUdevice_attribute
+        names = (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        major, minor = (checked(cuda.cuDeviceGetAttribute(name, device), "tell its capability") for name in names)
+        name = checked(cuda.cuDeviceGetName(_NAME_BYTES, device), "tell its name")
+    except ExecutableError as error:
+        raise TargetError(f"{why}: {error}{instead}") from error
+    return Gpu(bytes(name).split(b"\0")[0].decode(errors="replace"), 10 * major + minor)
+
+
+def this_gpu() -> Gpu:
+    """Return what target "cuda" is; TargetError without one."""
+    return present_gpu("target 'cuda' is this machine's GPU", f"; to compile for another, name it: {', '.join(ISAS)}")
+
+
 def present_isa() -> Isa:
     """Return the newest ISA that this machine's first GPU has; TargetError without one."""
-    try:
-        capability = _capability()
-    except ExecutableError as error:
-        others = ", ".join(ISAS)
-        raise TargetError(f"target 'cuda' is this machine's GPU: {error}; to compile for another, name it: {others}") from error
-    return isa_for(capability)
+    return isa_for(this_gpu().capability)
 
 
 def check_present(isa: Isa) -> None:
     """Raise TargetError unless this machine's first GPU runs code for an ISA."""
-    try:
-        capability = _capability()
-    except ExecutableError as error:
-        raise TargetError(f"target {isa.name}: {error}; run it where there is one, or on the CPU") from error
-    if not runs_on(isa, capability):
+    gpu = present_gpu(f"target {isa.name}", "; run it where there is one, or on the CPU")
+    if not runs_on(isa, gpu.capability):
         raise TargetError(
-            f"target {isa.name}: this machine's GPU is of compute capability {capability / 10:.1f}, which runs no such code; "
+            f"target {isa.name}: this machine's GPU is of compute capability {gpu.capability / 10:.1f}, which runs no such code; "
             "'cuda' is what it runs"
         )
-
-
-def _capability() -> int:
-    """Return that of the first GPU: 86 for 8.6."""
-    cuda = driver()
-    device = checked(cuda.cuDeviceGet(0), "find a GPU")
-    attribute = cuda.CUdevice_attribute
-    names = (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-    major, minor = (checked(cuda.cuDeviceGetAttribute(name, device), "tell its capability") for name in names)
-    return 10 * major + minor
 
 
 def isa_for(capability: int) -> Isa:
@@ -180,16 +192,22 @@ class DeviceCall:
         module.enter()
         self._owned = Owned(self, module)
         stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
-        self._stream = self._owned.add(cuda.cuStreamDestroy, stream)
+        self.stream = self._owned.add(cuda.cuStreamDestroy, stream)
         plan = module.plan
         self._workspace = self._allocated(plan.workspace)
         self._inputs = [self._allocated(size) for size in plan.input_sizes] if inputs is None else []
         self._outputs = [self._allocated(size) for size in plan.output_sizes] if outputs is None else []
-        self._graph = self._captured(self._inputs if inputs is None else inputs, self._outputs if outputs is None else outputs)
+        self._start: dict[str, Sequence[Any]] = {
+            "input": self._inputs if inputs is None else inputs,
+            "output": self._outputs if outputs is None else outputs,
+            "constant": [module.constants],
+            "workspace": [self._workspace],
+        }
+        self.graph = self.recorded(plan.launches)
 
     def run(self, inputs: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]) -> None:
         """Upload arrays of the host, run, and download the results into others; wait for that. All are dense."""
-        cuda, stream = self._cuda, self._stream
+        cuda, stream = self._cuda, self.stream
         self._module.enter()
         for own, array in zip(self._inputs, inputs, strict=True):
             checked(cuda.cuMemcpyHtoDAsync(own, array.ctypes.data, array.nbytes, stream), "upload an input")
@@ -198,18 +216,18 @@ class DeviceCall:
 
     def launch(self) -> None:
         """Queue the kernels in the stream."""
-        checked(self._cuda.cuGraphLaunch(self._graph, self._stream), "launch the kernels")
+        checked(self._cuda.cuGraphLaunch(self.graph, self.stream), "launch the kernels")
 
     def download(self, outputs: Sequence[npt.NDArray[Any]]) -> None:
         """Download the results into arrays of the host, behind all that was queued; wait for that."""
         self._module.enter()
         for own, array in zip(self._outputs, outputs, strict=True):
-            checked(self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, self._stream), "download a result")
+            checked(self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, self.stream), "download a result")
         self.wait()
 
     def wait(self) -> None:
         """Wait for all that was queued in the stream."""
-        checked(self._cuda.cuStreamSynchronize(self._stream), "run the kernels")
+        checked(self._cuda.cuStreamSynchronize(self.stream), "run the kernels")
 
     def run_there(self) -> None:
         """Run on the tensors that it was given, behind all that was queued on the GPU before; wait for that."""
@@ -218,31 +236,20 @@ class DeviceCall:
         self.launch()
         self.wait()
 
-    @property
-    def stream(self) -> Any:
-        """The stream that all is queued in."""
-        return self._stream
-
     def _allocated(self, size: int) -> Any:
         memory = checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")
         return self._owned.add(self._cuda.cuMemFree, memory)
 
-    def _captured(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return the graph of all launches on this memory."""
-        cuda, stream, plan = self._cuda, self._stream, self._module.plan
-        start: dict[str, Sequence[Any]] = {
-            "input": inputs,
-            "output": outputs,
-            "constant": [self._module.constants],
-            "workspace": [self._workspace],
-        }
+    def recorded(self, launches: Sequence[Launch]) -> Any:
+        """Return a graph of launches on this memory."""
+        cuda, stream = self._cuda, self.stream
 
         def address(place: Place) -> int:
-            return int(start[place.region][place.index]) + place.offset
+            return int(self._start[place.region][place.index]) + place.offset
 
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(cuda.cuStreamBeginCapture(stream, mode), "record the launches")
-        for launch in plan.launches:
+        for launch in launches:
             kernel = launch.kernel
             pointers = np.array([address(place) for place in launch.places], np.uint64)
             # The driver takes the address of each argument, and reads the arguments while it records.

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..tunable import Schedules
 from .isa import Isa
 from .kernel import BYTES, BoundKernel
 from .kernels.calls import Input, KernelCall, Result, Scratch, one_call
+from .kernels.tile_choice import TilingChoice
 from .kernels.transpose import transpose
 from .plan import Buffer, Step
 
@@ -58,20 +60,32 @@ class Emission:
     ----------
     isa
         What kernels may use.
+    schedules
+        Tilings that were measured to be best, by the keys of products.
+    choice
+        Of the tiles of products: by `schedules`, else by the model.
     steps
         Launches in their order.
+    keys
+        Of what can be chosen of a launch, by its place in `steps`.
     """
 
     isa: Isa
+    schedules: Schedules = field(default_factory=dict[str, Any])
+    choice: TilingChoice = field(init=False)
     steps: list[Step] = field(default_factory=list[Step])
+    keys: dict[int, str] = field(default_factory=dict[int, str])
     _converted: dict[tuple[Buffer, tuple[int, ...], bool], Value] = field(
         default_factory=dict[tuple[Buffer, tuple[int, ...], bool], Value]
     )
     _constants: dict[tuple[str, tuple[int, ...], bytes], Buffer] = field(
         default_factory=dict[tuple[str, tuple[int, ...], bytes], Buffer]
     )
-
     _known: dict[tuple[object, ...], Value] = field(default_factory=dict[tuple[object, ...], Value])
+
+    def __post_init__(self) -> None:
+        """Make the choice."""
+        self.choice = TilingChoice(isa=self.isa, schedules=self.schedules)
 
     def once(self, key: tuple[object, ...], make: Callable[[], Value]) -> Value:
         """Return what launches make, written when it is first asked for; `key` says what it is made of."""
@@ -112,6 +126,8 @@ class Emission:
                     buffers.append(scratch.setdefault(operand, Buffer(operand.size)))
                 else:
                     buffers.append(self.constant(operand))
+            if call.key:
+                self.keys[len(self.steps)] = call.key
             self.steps.append((call.kernel, tuple(buffers)))
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import tvm
@@ -19,6 +20,7 @@ from ...ops import movers
 from ...target import TargetDescription
 from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import where_of
+from ..tunable import Schedules, Tunable
 from .emission import Emission, ResultType, Value
 from .emit import PRODUCTS, emitter_of
 from .emit.tail import followed, followers_of
@@ -33,37 +35,54 @@ from .plan import Buffer, LaunchPlan, planned
 class CudaLowered:
     """A module as launches, and the records of its ops in graph order.
 
-    `outputs` are shape and dtype of each result.
+    `outputs` are shape and dtype of each result, `tunables` what can be chosen of its kernels, by key, `calls` how many calls of
+    each key there are, and `keys` those of the launches, "" where nothing can be chosen.
     """
 
     plan: LaunchPlan
     outputs: tuple[tuple[tuple[int, ...], str], ...]
     records: tuple[OpRecord, ...]
+    tunables: Mapping[str, Tunable]
+    calls: Mapping[str, int]
+    keys: tuple[str, ...]
 
 
-def lower_module(module: tvm.IRModule, target: TargetDescription, isa: Isa) -> CudaLowered:
-    """Lower a partitioned module whose constants are bound.
+def lower_module(
+    module: tvm.IRModule, target: TargetDescription, isa: Isa, schedules: Schedules = MappingProxyType({})
+) -> CudaLowered:
+    """Lower a partitioned module whose constants are bound; products take the tilings in `schedules` that bear their keys.
 
     Raises
     ------
     CompileError
         A symbolic shape, or an op that no kernel computes.
+    TuningError
+        A schedule that no kernel can take.
     """
-    lowering = _Lowering(module, target, isa)
+    emission = Emission(isa=isa, schedules=schedules)
+    lowering = _Lowering(module, target, emission)
     outputs = lowering.run()
     shapes = tuple((each.shape, each.dtype) for each in outputs)
-    return CudaLowered(plan=lowering.plan(outputs), outputs=shapes, records=lowering.records)
+    plan = lowering.plan(outputs)
+    return CudaLowered(
+        plan=plan,
+        outputs=shapes,
+        records=lowering.records,
+        tunables=emission.choice.tunables,
+        calls=emission.choice.calls,
+        keys=tuple(emission.keys.get(number, "") for number in range(len(plan.launches))),
+    )
 
 
 class _Lowering:
     """One "main" on its way: what is read, where each variable lies, and the records that come of it."""
 
-    def __init__(self, module: tvm.IRModule, target: TargetDescription, isa: Isa) -> None:
+    def __init__(self, module: tvm.IRModule, target: TargetDescription, emission: Emission) -> None:
         self._view = DataflowView(module["main"])
         self._composites: Mapping[str, Composite] = read_composites(module)
         self._state: PartitionState = read_state(module)
         self._target = target
-        self._emission = Emission(isa=isa)
+        self._emission = emission
         self._values: dict[Var, Value] = {}
         self._inputs: list[Buffer] = []
         self._chains = chains_of(self._view, self._composite)

@@ -9,10 +9,10 @@ from math import prod
 
 import tvm
 
+from ...code_cache import user_cache
 from ...errors import CompileError
 from ...target.cpu_features import Feature, features_of
 from ...target.llvm_host import is_wasm
-from ..cache import user_cache
 from ..codegen import external_objects
 from ..objects import distinct_functions, object_code
 from ..program import CallPlan, call_plan

@@ -22,7 +22,7 @@ from octavo.backends.cpu.kernels import (
     float_conv2d,
 )
 from octavo.backends.cpu.kernels.isa import AVX512_VNNI, GENERIC, ISAS
-from octavo.backends.cpu.kernels.schedule import Tunable
+from octavo.backends.tunable import Tunable
 from octavo.errors import TuningError
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 from octavo.target.llvm_host import host_target

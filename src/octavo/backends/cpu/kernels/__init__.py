@@ -61,7 +61,16 @@ from .relabel import relabel
 from .requantize import requantize
 from .requantize_sums import requantize_sums
 from .resize import ResizeSpec, resize_bilinear
-from .schedule import NO_SCHEDULES, Schedule, Schedules, StrassenSchedule, TileSchedule, Tunable, WindowSchedule, WinogradSchedule
+from .schedule import (
+    NO_SCHEDULES,
+    Schedule,
+    Schedules,
+    StrassenSchedule,
+    TileSchedule,
+    WindowSchedule,
+    WinogradSchedule,
+    schedule_of,
+)
 from .softmax import softmax
 from .spec import (
     AddSpec,
@@ -80,7 +89,6 @@ from .spec import (
 from .stored_weights import WeightDtype, fits
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
-from .tuning import Tuning, Winner, tuning_of
 from .x86.table import without_vbmi
 
 __all__ = [
@@ -147,11 +155,8 @@ __all__ = [
     "TakeSpec",
     "TileSchedule",
     "TransposeSpec",
-    "Tunable",
-    "Tuning",
     "WeightDtype",
     "WindowSchedule",
-    "Winner",
     "WinogradSchedule",
     "add",
     "affine_rows",
@@ -201,12 +206,12 @@ __all__ = [
     "requantize",
     "requantize_sums",
     "resize_bilinear",
+    "schedule_of",
     "scheduled",
     "softmax",
     "take",
     "takes_views",
     "target_for",
     "transpose",
-    "tuning_of",
     "without_vbmi",
 ]

@@ -6,12 +6,10 @@ which others it could have taken: whoever measures kernels needs to know no more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-
-from ....errors import TuningError
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,34 +78,24 @@ Schedules = Mapping[str, Schedule]
 
 NO_SCHEDULES: Schedules = MappingProxyType({})
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tunable:
-    """What can be chosen of a kernel.
-
-    Parameters
-    ----------
-    key
-        Names its work, not its constants: kernels of one key take one schedule.
-    schedule
-        The one it has.
-    alternatives
-        Others that it could have, the most promising first.
-    """
-
-    key: str
-    schedule: Schedule
-    alternatives: tuple[Schedule, ...] = field(default=())
-
-    @staticmethod
-    def of(key: str, schedule: Schedule, *kinds: Iterable[Schedule]) -> Tunable:
-        """Take the alternatives of several kinds in turns, each kind's in its own order."""
-        mixed = (each for turn in zip_longest(*kinds) for each in turn)
-        others = tuple(dict.fromkeys(each for each in mixed if each is not None and each != schedule))
-        return Tunable(key=key, schedule=schedule, alternatives=others)
+_KINDS: dict[frozenset[str], type[Schedule]] = {
+    frozenset({"rows", "columns", "vectors", "block"}): TileSchedule,
+    frozenset({"outputs", "block"}): WindowSchedule,
+    frozenset({"levels", "block"}): StrassenSchedule,
+    frozenset({"tile_rows", "tile_columns", "block"}): WinogradSchedule,
+}
+_MOST = 1 << 20
+"""Largest number that a schedule may hold; kernels have tighter bounds of their own."""
 
 
-def check_schedule(key: str, schedule: Schedule, *, fits: bool) -> None:
-    """TuningError if a kernel was handed a schedule that it cannot take."""
-    if not fits:
-        raise TuningError(f"tuning: no kernel for {key!r} can take the schedule {schedule}; tune the model again")
+def schedule_of(values: Mapping[str, object]) -> Schedule:
+    """Return the schedule of these fields, which a file has; ValueError says what is wrong with them."""
+    kind = _KINDS.get(frozenset(values))
+    if kind is None:
+        raise ValueError("the schedule is of no kind that is known")
+    fields: dict[str, Any] = dict(values)
+    for name, value in fields.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST
+        if not is_count and not (name == "block" and value is None):
+            raise ValueError(f"{name!r} must be a whole number from 1 to {_MOST}, got {value!r}")
+    return kind(**fields)

@@ -20,7 +20,7 @@ from ....numerics.affine import TieRounding
 from ....numerics.quantized.pool2d import PoolRounding
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
-from .schedule import Tunable
+from ...tunable import Tunable
 
 
 class Windows(Protocol):

@@ -19,7 +19,7 @@ def emit_batch_matmul(
     own = batch_matmul_spec(op, *(each.axes for each in sides))
     spec = replace(own, output=ended_by(own.output, followers))
     result = emission.new(op.y.shape, spec.output.dtype)
-    return emission.run(batch_matmul(spec, emission.isa), read_by(sides, followers), result)
+    return emission.run(batch_matmul(spec, emission.isa, emission.choice), read_by(sides, followers), result)
 
 
 def _read(operand: MatmulOperand, emission: Emission, inputs: Mapping[str, Value]) -> Value:

@@ -19,7 +19,7 @@ def emit_conv2d(op: Conv2dOp, emission: Emission, inputs: Mapping[str, Value], f
     spec = _with(conv2d_spec(op), followers)
     x = emission.lying(inputs[op.x.name], is_nhwc=is_nhwc)
     result = emission.new(op.y.shape, spec.output.dtype, is_nhwc=is_nhwc)
-    calls = depthwise_conv2d(spec, emission.isa) if is_depthwise(spec) else conv2d(spec, emission.isa)
+    calls = depthwise_conv2d(spec, emission.isa) if is_depthwise(spec) else conv2d(spec, emission.isa, emission.choice)
     return emission.run(calls, read_by([x], followers), result)
 
 
@@ -27,7 +27,8 @@ def emit_matmul(op: MatmulOp, emission: Emission, inputs: Mapping[str, Value], f
     """Launch a product with constant weights."""
     spec = _with(matmul_spec(op), followers)
     x = emission.lying(inputs[op.x.name], is_nhwc=False)
-    return emission.run(conv2d(spec, emission.isa), read_by([x], followers), emission.new(op.y.shape, spec.output.dtype))
+    calls = conv2d(spec, emission.isa, emission.choice)
+    return emission.run(calls, read_by([x], followers), emission.new(op.y.shape, spec.output.dtype))
 
 
 def _with(spec: Conv2dSpec, followers: Followers | None) -> Conv2dSpec:

@@ -59,7 +59,7 @@ def read_by(own: list[Value], followers: Followers | None) -> list[Value]:
 
 
 def followers_of(op: CompositeOp) -> Followers | None:
-    """Return what can follow an op in its kernel, none yet; None where it is no product of constant parameters that ends in integers."""
+    """Return what can follow an op in its kernel, none yet; None where it is no product of known parameters to integers."""
     if not isinstance(op, Conv2dOp | MatmulOp | BatchMatmulOp):
         return None
     if isinstance(op, Conv2dOp | MatmulOp) and (isinstance(op.x, DynamicTensor) or has_own_zero_points(op.x)):

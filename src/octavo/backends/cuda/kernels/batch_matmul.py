@@ -14,7 +14,7 @@ from .axes import dense_steps
 from .calls import Input, KernelCall
 from .gemm import Tiling, padded_columns
 from .output import Output, output_of
-from .tile_choice import Product, best_tiling
+from .tile_choice import Product, TilingChoice
 
 _AXES = 4
 TRANSPOSING_DEPTH = 64
@@ -178,8 +178,8 @@ def gemm_batch_matmul(spec: BatchMatmulSpec, isa: Isa, tiling: Tiling) -> tuple[
     return (KernelCall(kernel=kernel, operands=(Input(0), Input(1), *columns, *spec.output.operands(2))),)
 
 
-def batch_matmul(spec: BatchMatmulSpec, isa: Isa) -> tuple[KernelCall, ...]:
-    """Return the launch that suits a product on chips of an ISA."""
+def batch_matmul(spec: BatchMatmulSpec, isa: Isa, choice: TilingChoice | None = None) -> tuple[KernelCall, ...]:
+    """Return the launch that suits a product on chips of an ISA; without a `choice` its tiles are the model's."""
     product = Product(
         rows=spec.rows,
         columns=spec.columns,
@@ -191,4 +191,6 @@ def batch_matmul(spec: BatchMatmulSpec, isa: Isa) -> tuple[KernelCall, ...]:
         depths=() if spec.b_is_transposed else (TRANSPOSING_DEPTH,),
         has_sums=spec.a.zero_point != 0 or spec.b.zero_point != 0,
     )
-    return gemm_batch_matmul(spec, isa, best_tiling(product, isa)[0])
+    choice = choice or TilingChoice(isa=isa)
+    tiling, _ = choice.best(product)
+    return choice.noted(product, tiling, gemm_batch_matmul(spec, isa, tiling))

@@ -37,10 +37,14 @@ Operand = Input | Scratch | Result | Array
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KernelCall:
-    """A launch of a kernel; `operands` in the order of its arguments."""
+    """A launch of a kernel; `operands` in the order of its arguments.
+
+    `key` names what can be chosen of it (`Tunable`), "" for nothing.
+    """
 
     kernel: Kernel
     operands: tuple[Operand, ...]
+    key: str = ""
 
     def __post_init__(self) -> None:
         """Check that every argument has an operand."""

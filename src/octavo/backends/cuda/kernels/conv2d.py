@@ -15,7 +15,7 @@ from .calls import KernelCall
 from .conv2d_dot import channels_of_thread, dot_conv2d
 from .conv2d_gemm import depth_of, gemm_conv2d, gemm_takes, vector_bytes
 from .conv2d_spec import Conv2dSpec
-from .tile_choice import START, Product, best_tiling
+from .tile_choice import START, Product, TilingChoice
 
 _LOADS_ON_THEIR_WAY = 4
 _LOAD_LATENCY = 200.0
@@ -46,9 +46,12 @@ def dot_clocks(spec: Conv2dSpec, isa: Isa) -> float:
     return START + max(busy / isa.multiprocessors, loads / _LOADS_ON_THEIR_WAY * _LOAD_LATENCY)
 
 
-def conv2d(spec: Conv2dSpec, isa: Isa) -> tuple[KernelCall, ...]:
-    """Return the launches that suit a convolution on chips of an ISA."""
+def conv2d(spec: Conv2dSpec, isa: Isa, choice: TilingChoice | None = None) -> tuple[KernelCall, ...]:
+    """Return the launches that suit a convolution on chips of an ISA; without a `choice` its tiles are the model's."""
     if not gemm_takes(spec):
         return dot_conv2d(spec, isa)
-    tiling, clocks = best_tiling(product_of(spec), isa)
-    return dot_conv2d(spec, isa) if dot_clocks(spec, isa) < clocks else gemm_conv2d(spec, isa, tiling)
+    product, choice = product_of(spec), choice or TilingChoice(isa=isa)
+    tiling, clocks = choice.best(product)
+    if dot_clocks(spec, isa) < clocks:
+        return dot_conv2d(spec, isa)
+    return choice.noted(product, tiling, gemm_conv2d(spec, isa, tiling))

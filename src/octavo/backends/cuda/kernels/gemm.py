@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +16,8 @@ from ..kernel import Number
 
 CHUNK = 16
 """Bytes of the widest copy."""
+_MOST = 1024
+"""Largest number that a file may have in a tiling: no block has as many rows, columns or bytes of depth."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +43,13 @@ class Tiling:
     stages: int
     splits: int = 1
     warp_groups: bool = False
+
+    def __str__(self) -> str:
+        """Return "128x64x64 by 2x2 warps, 4 stages", and what else there is."""
+        further = [f"{self.splits} splits"] if self.splits > 1 else []
+        further += ["warp groups"] if self.warp_groups else []
+        by = f"{_by(self.tile)} by {_by(self.warps)} warps"
+        return ", ".join([by, f"{self.stages} stages", *further])
 
     @property
     def threads(self) -> int:
@@ -78,6 +90,33 @@ class Tiling:
             "capability": isa.capability,
             "warp_groups": self.warp_groups,
         }
+
+
+def _by(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def tiling_of(values: Mapping[str, object]) -> Tiling:
+    """Return the tiling of these fields, which a file has; ValueError says what is wrong with them.
+
+    Whether there is a kernel for it shows where it is used.
+    """
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if set(fields) != {each.name for each in dataclass_fields(Tiling)}:
+        raise ValueError("the schedule is of no kind that is known")
+    sizes = [*_counts("tile", fields["tile"], 3), *_counts("warps", fields["warps"], 2)]
+    for name, size in [*sizes, ("stages", fields["stages"]), ("splits", fields["splits"])]:
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _MOST:
+            raise ValueError(f"{name!r} must be a whole number from 1 to {_MOST}, got {size!r}")
+    if not isinstance(fields["warp_groups"], bool):
+        raise ValueError(f"'warp_groups' must be true or false, got {fields['warp_groups']!r}")
+    return Tiling(**fields)
+
+
+def _counts(name: str, value: object, count: int) -> list[tuple[str, object]]:
+    if not isinstance(value, tuple) or len(sizes := cast("tuple[object, ...]", value)) != count:
+        raise ValueError(f"{name!r} must be {count} whole numbers, got {value!r}")
+    return [(name, each) for each in sizes]
 
 
 def lying_columns(tiling: Tiling, isa: Isa, result_bytes: int) -> npt.NDArray[np.int64]:

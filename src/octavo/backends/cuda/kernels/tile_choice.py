@@ -16,11 +16,14 @@ that reads all parts. The model ranks tilings; its clocks are no forecast: it kn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from ...tunable import Schedules, Tunable, check_schedule
 from ..isa import Isa
+from .calls import KernelCall
 from .gemm import Tiling
 
 SHARED_BYTES_A_CLOCK = 128
@@ -34,6 +37,8 @@ OTHER_REGISTERS = 56
 GATHERED_REGISTERS = 32
 """Of a thread that gathers bytes: so many are on their way at once."""
 MAX_REGISTERS = 255
+ALTERNATIVES = 12
+"""Tilings of a product that are worth measuring: the model's first ones."""
 SCHEDULERS = 4
 """Of a multiprocessor: each issues one instruction of a warp in a clock."""
 COPY_INSTRUCTIONS, LOOP_INSTRUCTIONS = 5, 30
@@ -105,6 +110,16 @@ class Product:
     can_split: bool = True
     depths: tuple[int, ...] = ()
     has_sums: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names it in a tuning: all that decides which tiles it can have, and how long they take by the model."""
+        facts = [f"{self.rows}x{self.columns}x{self.depth}", f"copies={self.vector}", f"result={self.result_bytes}"]
+        facts += [f"groups={self.groups}"] if self.groups > 1 else []
+        facts += [f"depths={','.join(map(str, self.depths))}"] if self.depths else []
+        facts += [] if self.can_split else ["unsplit"]
+        facts += ["sums"] if self.has_sums else []
+        return " ".join(["product", *facts])
 
 
 def tilings(product: Product, isa: Isa) -> Iterator[Tiling]:
@@ -207,9 +222,9 @@ def clocks(tiling: Tiling, product: Product, isa: Isa) -> float:
     return total
 
 
-@lru_cache(maxsize=4096)
-def best_tiling(product: Product, isa: Isa) -> tuple[Tiling, float]:
-    """Return the tiling with the fewest clocks by the model, and these."""
+@lru_cache(maxsize=256)
+def ranked_tilings(product: Product, isa: Isa) -> tuple[tuple[float, Tiling], ...]:
+    """Return all that a product can be cut into, with the clocks by the model, the fewest first."""
     found: list[tuple[float, int, Tiling]] = []
     for tiling in tilings(product, isa):
         tiles = -(-product.depth // tiling.tile[2])
@@ -218,5 +233,53 @@ def best_tiling(product: Product, isa: Isa) -> tuple[Tiling, float]:
                 continue
             split = replace(tiling, splits=splits)
             found.append((clocks(split, product, isa), len(found), split))
-    best, _, tiling = min(found)
+    return tuple((each, tiling) for each, _, tiling in sorted(found) if each < float("inf"))
+
+
+def best_tiling(product: Product, isa: Isa) -> tuple[Tiling, float]:
+    """Return the tiling with the fewest clocks by the model, and these."""
+    best, tiling = ranked_tilings(product, isa)[0]
     return tiling, best
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TilingChoice:
+    """Which tiling each product of a module gets: the one that was measured to be best, else the model's first.
+
+    Parameters
+    ----------
+    isa
+        Of the chip.
+    schedules
+        What was measured, by the products' keys.
+    tunables
+        What can be chosen of the products that were asked for so far, by their keys.
+    calls
+        How many calls compute each.
+    """
+
+    isa: Isa
+    schedules: Schedules = field(default_factory=dict[str, Tiling])
+    tunables: dict[str, Tunable] = field(default_factory=dict[str, Tunable])
+    calls: Counter[str] = field(default_factory=Counter[str])
+
+    def best(self, product: Product) -> tuple[Tiling, float]:
+        """Return a product's tiling, and its clocks: none of one that was measured, which no model replaces.
+
+        Raises
+        ------
+        TuningError
+            What is said to be measured is no tiling of such a product.
+        """
+        measured = self.schedules.get(product.key)
+        if measured is None:
+            return best_tiling(product, self.isa)
+        check_schedule(product.key, measured, fits=any(measured == each for _, each in ranked_tilings(product, self.isa)))
+        return measured, 0.0
+
+    def noted(self, product: Product, tiling: Tiling, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...]:
+        """Return calls that compute a product cut so, under its key."""
+        likely = [each for _, each in ranked_tilings(product, self.isa)[: ALTERNATIVES + 1]]
+        self.tunables.setdefault(product.key, Tunable.of(product.key, tiling, likely))
+        self.calls[product.key] += 1
+        return tuple(replace(call, key=product.key) for call in calls)

@@ -23,13 +23,14 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ....tunable import Tunable, check_schedule
 from ..isa import ARM_NEON
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.depthwise_rows import DepthwiseRows
 from ..loops.depthwise_windows import channel_blocks
 from ..loops.packing import Weights
 from ..loops.scratch import padding_value
-from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
+from ..schedule import NO_SCHEDULES, Schedules, WindowSchedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, load, store, values_by_turn

@@ -31,9 +31,10 @@ import numpy.typing as npt
 import tvm
 from tvm.script.ir_builder import tirx as T
 
+from ....tunable import Tunable, check_schedule
 from ..layer_function import LayerBuffers, layer_function
 from ..rounding import MAGIC_BITS
-from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
+from ..schedule import NO_SCHEDULES, Schedules, WindowSchedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for

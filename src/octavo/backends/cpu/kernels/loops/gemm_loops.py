@@ -16,7 +16,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from ..schedule import Schedule, Schedules, TileSchedule, Tunable, check_schedule
+from ....tunable import Tunable, check_schedule
+from ..schedule import Schedule, Schedules, TileSchedule
 from ..vectors import Expr, interior
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....tunable import Tunable, check_schedule
 from ..isa import AVX2
 from ..loops.gemm_loops import ALTERNATIVE_CYCLES
 from ..loops.packing import Weights
-from ..schedule import NO_SCHEDULES, BilinearSchedule, Schedules, TileSchedule, Tunable, check_schedule
+from ..schedule import NO_SCHEDULES, BilinearSchedule, Schedules, TileSchedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
 from .cores import CORES

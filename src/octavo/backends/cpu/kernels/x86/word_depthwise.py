@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ....tunable import Tunable, check_schedule
 from ..isa import AVX2
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.depthwise_rows import DepthwiseRows
@@ -27,7 +28,7 @@ from ..loops.depthwise_windows import channel_blocks
 from ..loops.lane_order import channel_order
 from ..loops.packing import Weights
 from ..loops.scratch import Scratch
-from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
+from ..schedule import NO_SCHEDULES, Schedules, WindowSchedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, load, store

@@ -9,26 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ....errors import TuningError, check_path
-from ....target.llvm_host import processor_name
-from .schedule import Schedule, StrassenSchedule, TileSchedule, WindowSchedule, WinogradSchedule
+from ..errors import TuningError, check_path
+from .cpu.kernels import schedule_of
+from .devices import is_device, schedule_reader
+from .tunable import Schedule, Schedules
 
 FORMAT = "octavo-tuning"
 SCHEMA_VERSION = 1
-_KINDS: dict[frozenset[str], type[Schedule]] = {
-    frozenset({"rows", "columns", "vectors", "block"}): TileSchedule,
-    frozenset({"outputs", "block"}): WindowSchedule,
-    frozenset({"levels", "block"}): StrassenSchedule,
-    frozenset({"tile_rows", "tile_columns", "block"}): WinogradSchedule,
-}
 _KEYS = {"format", "schema_version", "octavo", "isa", "processor", "kernels"}
-_MOST = 1 << 20
-"""Largest number that a schedule may hold; kernels have tighter bounds of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +42,7 @@ class Tuning:
     isa
         Instruction set of the kernels.
     processor
-        The machine's processor, as the operating system names it.
+        What was measured: the machine's processor, as the operating system names it, or a device, as its driver does.
     octavo
         The version that measured.
     winners
@@ -61,12 +54,15 @@ class Tuning:
     octavo: str
     winners: Mapping[str, Winner]
 
-    def schedules(self, isa: str) -> dict[str, Schedule]:
-        """Return the schedules by key. TuningError if they were measured on another machine or for another ISA."""
-        here = processor_name()
-        if (self.isa, self.processor) != (isa, here):
+    def schedules(self, isa: str, processor: str | None) -> dict[str, Schedule]:
+        """Return the schedules by key, for an ISA on a processor; None is any that has it.
+
+        TuningError if they were measured on another one, or for another ISA.
+        """
+        if self.isa != isa or processor not in (None, self.processor):
+            here = isa if processor is None else f"{isa} on {processor!r}"
             raise TuningError(
-                f"the tuning is of {self.isa} on {self.processor!r}, this is {isa} on {here!r}: tune the model here, "
+                f"the tuning is of {self.isa} on {self.processor!r}, this is {here}: tune the model here, "
                 "or compile without the tuning"
             )
         return {key: winner.schedule for key, winner in self.winners.items()}
@@ -121,11 +117,12 @@ def _decoded(data: object) -> Tuning:
         if not isinstance(content[key], str):
             raise _MalformedError(f"{key!r} is no text")
     kernels = _object(content["kernels"], "'kernels'")
-    winners = {key: _winner(key, value) for key, value in kernels.items()}
+    read = schedule_reader(content["isa"]) if is_device(content["isa"]) else schedule_of
+    winners = {key: _winner(key, value, read) for key, value in kernels.items()}
     return Tuning(isa=content["isa"], processor=content["processor"], octavo=content["octavo"], winners=winners)
 
 
-def _winner(key: str, data: object) -> Winner:
+def _winner(key: str, data: object, read: Callable[[Mapping[str, object]], Schedule]) -> Winner:
     content = _object(data, f"{key!r}")
     if set(content) != {"schedule", "before_us", "after_us"}:
         raise _MalformedError(f"{key!r}: expected the keys after_us, before_us, schedule")
@@ -133,15 +130,11 @@ def _winner(key: str, data: object) -> Winner:
     for value in times:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise _MalformedError(f"{key!r}: {value!r} is no time in microseconds")
-    schedule = _object(content["schedule"], f"the schedule of {key!r}")
-    kind = _KINDS.get(frozenset(schedule))
-    if kind is None:
-        raise _MalformedError(f"{key!r}: the schedule is of no kind that is known")
-    for name, value in schedule.items():
-        is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST
-        if not is_count and not (name == "block" and value is None):
-            raise _MalformedError(f"{key!r}: {name!r} must be a whole number from 1 to {_MOST}, got {value!r}")
-    return Winner(schedule=kind(**schedule), before_us=float(times[0]), after_us=float(times[1]))
+    try:
+        schedule = read(_object(content["schedule"], f"the schedule of {key!r}"))
+    except ValueError as error:
+        raise _MalformedError(f"{key!r}: {error}") from error
+    return Winner(schedule=schedule, before_us=float(times[0]), after_us=float(times[1]))
 
 
 def _object(data: object, what: str) -> dict[str, Any]:
@@ -150,6 +143,8 @@ def _object(data: object, what: str) -> dict[str, Any]:
     return cast("dict[str, Any]", data)
 
 
-def tuning_of(source: str | Path | Tuning | None) -> Tuning | None:
-    """Return a Tuning, read from its file where a path is given."""
-    return source if source is None or isinstance(source, Tuning) else Tuning.load(source)
+def schedules_of(source: str | Path | Tuning | None, isa: str, processor: str | None) -> Schedules:
+    """Return the schedules of a tuning, or of its file, as `Tuning.schedules` does; none without one."""
+    if source is None:
+        return {}
+    return (source if isinstance(source, Tuning) else Tuning.load(source)).schedules(isa, processor)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.cpu.kernels import TileSchedule, Tuning, WindowSchedule, Winner, WinogradSchedule
+from octavo.backends.cpu.kernels import TileSchedule, WindowSchedule, WinogradSchedule
+from octavo.backends.tuning import Tuning, Winner
 from octavo.errors import TuningError
 from octavo.target.llvm_host import processor_name
 
@@ -105,6 +106,6 @@ def test_bytes_that_are_no_text_and_paths_without_a_file_are_refused(tmp_path: P
 
 def test_another_machine_s_measurements_are_refused() -> None:
     with pytest.raises(TuningError, match=r"of x86\.avx512_vnni on 'Some CPU', this is x86\.avx2 on .*: tune the model here"):
-        TUNING.schedules("x86.avx2")
+        TUNING.schedules("x86.avx2", processor_name())
     here = Tuning(isa="x86.avx2", processor=processor_name(), octavo="0.1.0", winners=TUNING.winners)
-    assert here.schedules("x86.avx2")["int8 c"] == WindowSchedule(outputs=2)
+    assert here.schedules("x86.avx2", processor_name())["int8 c"] == WindowSchedule(outputs=2)
