@@ -129,14 +129,17 @@ def _instruction(line: str) -> str:
 
 
 def product_loop(text: str) -> list[str]:
-    """Return the innermost loop that multiplies, that with the most products among several; empty without one."""
+    """Return the innermost loop that multiplies, that with the most products among several.
+
+    A small kernel may be unrolled as a whole: then all its instructions.
+    """
     multiplying = [loop for loop in loops(text) if products_of(loop)]
     innermost = [
         loop
         for loop in multiplying
         if not any(len(other) < len(loop) and "\n".join(other) in "\n".join(loop) for other in multiplying)
     ]
-    return max(innermost, key=products_of, default=[])
+    return max(innermost, key=products_of, default=[each for each in map(_instruction, text.splitlines()) if each])
 
 
 def products_of(loop: Iterable[str]) -> int:

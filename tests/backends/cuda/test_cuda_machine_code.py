@@ -90,6 +90,8 @@ def test_the_loop_that_multiplies_is_found():
     )
     assert [each.split()[0] for each in product_loop(text)] == ["IMMA.16832.S8.S8", "BRA"]
     assert product_loop("$L__BB0_1:\n\tdp4a.s32.s32 %r1, %r2, %r3, %r1;\n\t@%p1 bra $L__BB0_1;\n")[0].startswith("dp4a")
+    unrolled = product_loop("\tld.global.u32 %r2, [%rd1];\n\tdp4a.s32.s32 %r1, %r2, %r3, %r1;\n")
+    assert [each.split()[0] for each in unrolled] == ["ld.global.u32", "dp4a.s32.s32"]
     assert np.isclose(products_of(["IMMA.8816.S8.S8 R1", "IADD3 R1"]), 1)
 
 
