@@ -302,7 +302,9 @@ def test_targets_that_are_no_place_to_profile_are_refused(fake) -> None:
     model = rounded_once()
     with pytest.raises(TargetError, match=r"'generic': profiles are made on this machine \('cpu'\) or on a GPU"):
         octavo.profile(model, [], target="generic")
-    with pytest.raises(TargetError, match=r"target cuda\.sm_90a: this machine's GPU is of compute capability 8\.0, which runs"):
+    with pytest.raises(
+        TargetError, match=r"target cuda\.sm_90a: this machine's Fake GPU \(compute capability 8\.0\) does not run it"
+    ):
         octavo.profile(model, [], target="cuda.sm_90a")
     with pytest.raises(DataError, match="no samples"):
         octavo.profile(model, [], target="cpu")

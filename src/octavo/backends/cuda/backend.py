@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
-from ...errors import TargetError
 from ..protocol import DeviceBackend
 from ..tunable import Schedules
 from .code import CudaCode
 from .compiler import compile_kernels
 from .description import CUDA
-from .driver import LoadedModule, check_present, isa_for, present_gpu, runs_on, this_gpu
+from .driver import LoadedModule, gpu_running, isa_for, this_gpu
 from .driver_clock import DriverClock
 from .isa import Isa, isa_of
 from .kernels.gemm import Tiling, tiling_of
@@ -44,16 +43,11 @@ class CudaBackend(DeviceBackend):
 
     def check_present(self) -> None:
         """Raise TargetError unless this machine has a GPU of this generation, or one that runs its code."""
-        check_present(self._isa)
+        gpu_running(self._isa, instead="; run it where there is one, or on the CPU")
 
     def present(self) -> CudaBackend:
         """Return the back end for this machine's GPU; TargetError where none runs code for the ISA."""
-        gpu = present_gpu(f"target {self.name}: kernels are measured on a GPU that runs them")
-        if not runs_on(self._isa, gpu.capability):
-            raise TargetError(
-                f"target {self.name}: this machine's {gpu.name} (compute capability {gpu.capability / 10:.1f}) does not run it; "
-                f"it runs {isa_for(gpu.capability).name}"
-            )
+        gpu = gpu_running(self._isa, ": kernels are measured on a GPU that runs them")
         return CudaBackend(self._isa, gpu.name)
 
     def clock(self, lowered: CudaLowered, inputs: Sequence[npt.NDArray[Any]]) -> DriverClock:

@@ -77,14 +77,15 @@ def present_isa() -> Isa:
     return isa_for(this_gpu().capability)
 
 
-def check_present(isa: Isa) -> None:
-    """Raise TargetError unless this machine's first GPU runs code for an ISA."""
-    gpu = present_gpu(f"target {isa.name}", "; run it where there is one, or on the CPU")
+def gpu_running(isa: Isa, why: str = "", instead: str = "") -> Gpu:
+    """Return this machine's first GPU, which runs code for an ISA; TargetError otherwise, with words as of `present_gpu`."""
+    gpu = present_gpu(f"target {isa.name}{why}", instead)
     if not runs_on(isa, gpu.capability):
         raise TargetError(
-            f"target {isa.name}: this machine's GPU is of compute capability {gpu.capability / 10:.1f}, which runs no such code; "
-            "'cuda' is what it runs"
+            f"target {isa.name}: this machine's {gpu.name} (compute capability {gpu.capability / 10:.1f}) does not run it; "
+            f"it runs {isa_for(gpu.capability).name}"
         )
+    return gpu
 
 
 def isa_for(capability: int) -> Isa:
