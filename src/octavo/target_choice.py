@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 
 from .backends.cpu.backend import Simulation
-from .backends.cpu.kernels import KNOWN_ISAS, PORTABLE_TARGETS, isas_of, scheduled, target_for
+from .backends.cpu.kernels import KNOWN_ISAS, PORTABLE_TARGETS, Isas, isas_of, scheduled, target_for
 from .backends.devices import device_backend, is_device
 from .backends.protocol import Backend, DeviceBackend, check_backend
 from .errors import TargetError, brief
@@ -103,7 +103,7 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         return resolve_target(_llvm_target(target))
     if isinstance(target, str) and target in KNOWN_ISAS:
         llvm = scheduled(target_for(target, machine or host_target()))
-        return ResolvedTarget(description=CPU, llvm=llvm, isas=(target,), host=CPU)
+        return ResolvedTarget(description=CPU, llvm=llvm, isas=Isas((target,), float_adders=isas_of(llvm).float_adders), host=CPU)
     if isinstance(target, DeviceBackend) or (isinstance(target, str) and is_device(target)):
         return _device(target, machine)
     if isinstance(target, str) and _is_arm_cpu(target):
@@ -111,7 +111,7 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     description = CPU if target is None or target == "cpu" else _description(target)
     machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
-    isas = tuple(isa for isa in offered if not description.isas or isa in description.isas) or offered
+    isas = Isas.among(offered, description.isas or offered) or offered
     return ResolvedTarget(description=description, llvm=scheduled(machine), isas=isas, host=description)
 
 
@@ -216,7 +216,7 @@ def _this_machine() -> tuple[tvm.target.Target, tuple[str, ...]]:
         raise TargetError(
             f"{TARGET_VARIABLE} names {isa}, which this machine lacks: choose from {', '.join(offered)}, or unset it"
         )
-    return target_for(isa, host), offered[offered.index(isa) :]
+    return target_for(isa, host), Isas.among(offered, offered[offered.index(isa) :])
 
 
 def portable_targets() -> tuple[str, ...]:

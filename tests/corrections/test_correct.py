@@ -13,7 +13,9 @@ from tvm import relax
 
 import octavo
 from integer_results import INTEGER_RESULTS
+from machine_isas import each_isa
 from nets import model_of
+from octavo.backends.cpu.kernels import AVX2
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph.dataflow import BodyWriter
@@ -139,6 +141,36 @@ def test_they_do_not_depend_on_order_or_threads_and_are_in_the_fingerprint(rng: 
     assert first.plan.corrections == again.plan.corrections
     assert first.fingerprint == again.fingerprint != plain.fingerprint
     assert all(np.array_equal(first.params[key], again.params[key]) for key in first.params)
+
+
+@pytest.mark.parametrize("isa", each_isa([AVX2]))
+def test_kernels_whose_code_depends_on_weights_take_no_part(
+    isa: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers large enough for sums by floats' adders, on cores that have them, are corrected as everywhere else."""
+    params = {"w1": rng.normal(size=(128, 3, 3, 3)) / 3, "b1": rng.normal(size=128), "w2": rng.normal(size=(128, 128, 1, 1)) / 9}
+    params |= {"b2": rng.normal(size=128), "w3": rng.normal(size=(128, 128, 1, 1)) / 9, "b3": rng.normal(size=128)}
+
+    def body(writer: BodyWriter, x: Any, **v: Any) -> Any:
+        for number in range(1, 4):
+            made = writer.emit(f"_c{number}", relax.op.nn.conv2d(x, v[f"w{number}"], padding=int(number == 1)))
+            bias = writer.emit(f"_b{number}", relax.op.reshape(v[f"b{number}"], (1, -1, 1, 1)))
+            x = writer.emit(f"r{number}", relax.op.nn.relu(writer.emit(f"s{number}", relax.op.add(made, bias))))
+        return writer.emit("y", relax.op.mean(x, axis=[2, 3]), is_output=True)
+
+    arrays = {name: values.astype(np.float32) for name, values in params.items()}
+    model = model_of({"x": ((1, 3, 28, 28), "float32")}, arrays, body, ("y",))
+    samples = [rng.normal(size=(1, 3, 28, 28)).astype(np.float32).cumsum(axis=2) for _ in range(4)]
+    profile = octavo.profile(model, samples, keep_samples=4)
+    found = []
+    for name in (isa, "generic"):
+        monkeypatch.setenv("OCTAVO_TARGET", name)
+        found.append(octavo.quantize(model, profile))
+    kernels = [op.kernel for op in octavo.explain(found[0], target=isa).ops]
+    assert sum(".strassen" in str(kernel) for kernel in kernels) == 2
+    assert found[0].plan.corrections.weight_values
+    assert found[0].fingerprint == found[1].fingerprint
+    assert all(np.array_equal(found[0].params[key], found[1].params[key]) for key in found[0].params)
 
 
 def test_clipped_ranges_move_no_bias(rng: np.random.Generator) -> None:

@@ -120,6 +120,9 @@ class KernelContext:
         Those that were measured to be best, by the kernels' keys.
     half
         What the module was downcast to; None where it was not.
+    float_adders
+        Whether the core adds floats while it multiplies integers: where constants may be exchanged, kernels do not use it, for
+        their code would depend on them.
     """
 
     def __init__(
@@ -130,10 +133,13 @@ class KernelContext:
         threads: int,
         schedules: Schedules = NO_SCHEDULES,
         half: HalfDtype | None = None,
+        *,
+        float_adders: bool = False,
     ) -> None:
         self.writer = writer
         self.isa = isa
         self.threads = threads
+        self.float_adders = float_adders
         self.schedules = schedules
         self._half: HalfDtype | None = half
         self.kept: list[Var] = []

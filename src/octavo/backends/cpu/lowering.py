@@ -40,7 +40,7 @@ from .context import KernelContext, KernelTable, PlacedKernel
 from .emit.half_float import emit_cast
 from .emit.half_pool2d import emit_concat
 from .float_layout import emit_nhwc
-from .kernels import NO_SCHEDULES, Schedules
+from .kernels import NO_SCHEDULES, Schedules, has_float_adders
 from .storage import TO_NHWC, StorageLayout
 
 
@@ -108,6 +108,7 @@ def lower_composites(
         state=read_state(module),
         target=target,
         isa=isa,
+        float_adders=has_float_adders(isas),
         backends=backends,
         half=None if precision is None else precision.dtype,
         stored_from=stored_from,
@@ -158,6 +159,7 @@ class _Lowering:
     state: PartitionState
     target: TargetDescription
     isa: str
+    float_adders: bool
     backends: InitVar[Sequence[Backend]]
     half: HalfDtype | None
     stored_from: int | None = None
@@ -174,7 +176,8 @@ class _Lowering:
         contexts: list[KernelContext] = []
 
         def body(writer: BodyWriter) -> Expr:
-            contexts.append(context := KernelContext(writer, self.table, self.isa, threads, schedules, self.half))
+            context = KernelContext(writer, self.table, self.isa, threads, schedules, self.half, float_adders=self.float_adders)
+            contexts.append(context)
             for binding in self.view.bindings:
                 composite = _composite(self.composed.composites, binding.value)
                 record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)

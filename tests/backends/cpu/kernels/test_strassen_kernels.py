@@ -42,8 +42,11 @@ def check_all(cases: list[Case]) -> None:
     check(cases, target_for(AVX2, host_target()))
 
 
+@pytest.mark.parametrize("form", [block_product.WINOGRAD_FORM, block_product.STRASSEN_FORM])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_seven_products_give_the_matrix_product(count: int, rng: np.random.Generator) -> None:
+def test_the_seven_products_give_the_matrix_product(
+    count: int, form: block_product.BlockProduct, rng: np.random.Generator
+) -> None:
     size = 2**count
     a, b = rng.integers(-255, 256, (size, size)), rng.integers(-255, 256, (size, size))
 
@@ -55,14 +58,22 @@ def test_the_seven_products_give_the_matrix_product(count: int, rng: np.random.G
             return [values]
         return [point for each in transform(*blocks_of(values)) for point in points_of(transform, each)]
 
-    pairs = zip(points_of(block_product.left_sums, a), points_of(block_product.right_sums, b), strict=True)
+    pairs = zip(points_of(form.left, a), points_of(form.right, b), strict=True)
     sums = np.array([x * y for x, y in pairs]).reshape((7,) * count)
     for axis in range(count):
-        sums = np.stack(block_product.product_sums(*np.moveaxis(sums, axis, 0)), axis)
+        sums = np.stack(form.products(*np.moveaxis(sums, axis, 0)), axis)
     result = np.zeros((size, size), np.int64)
     for place, value in zip(block_product.places(count), sums.ravel(), strict=True):
         result[place] = value
     assert result.tolist() == (a @ b).tolist()
+
+
+@pytest.mark.parametrize("form", [block_product.WINOGRAD_FORM, block_product.STRASSEN_FORM])
+def test_what_a_form_says_of_its_sums(form: block_product.BlockProduct) -> None:
+    blocks = np.array([form.left(*np.eye(4)), form.right(*np.eye(4))])
+    assert np.abs(blocks).sum(axis=2).max() == form.reach
+    assert form.left_rows.tolist() == blocks[0].tolist()
+    assert form.product_rows.shape == (block_product.BLOCKS, block_product.POINTS)
 
 
 @on_avx2

@@ -108,6 +108,7 @@ def matmul(
     dtype: Literal["uint8", "int16"] = "uint8",
     narrow: NarrowAccumulator | None = None,
     threads: int,
+    float_adders: bool = False,
     weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
     bias: npt.NDArray[np.int32 | np.int64 | np.float32],
@@ -136,6 +137,7 @@ def matmul(
         dtype=dtype,
         narrow=narrow,
         threads=threads,
+        float_adders=float_adders,
     )
     kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
     operands: dict[str, Any] = {"weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
 from ..loops.tiles import Core
 
@@ -12,3 +14,6 @@ CORES = {
     AVX2: Core(accumulators=6, registers=7, product_cycles=1.25, weight_cycles=0.5, activation_cycles=0.1, end_factor=2.0),
 }
 """By ISA."""
+
+FLOAT_ADDERS = replace(CORES[AVX2], product_cycles=1.15, float_adders=True)
+"""A core with AVX2 whose adders of floats sum products: its multipliers do nothing else."""

@@ -163,6 +163,11 @@ class PointPlan(ABC):
     def _block_sizes(self) -> Sequence[int]:
         return [-(-self.tiling.rows // blocks) for blocks in range(1, self.tiling.rows + 1)]
 
+    @property
+    def shares(self) -> int:
+        """Into how many shares the sums of a point are cut; each begins and ends by itself."""
+        return 1
+
     @cached_property
     def pixels(self) -> int:
         """Tiles whose sums are in registers at once: those with the fewest cycles."""
@@ -172,8 +177,8 @@ class PointPlan(ABC):
     def _group_cycles(self, pixels: int) -> float:
         """Estimate the cycles of one point and one vector of a block."""
         full, rest = divmod(self.best_block * self.tiling.columns, pixels)
-        cycles = full * (self.tiling.steps * step_cycles(pixels, 1, self.core) + GROUP_CYCLES)
-        return cycles + (self.tiling.steps * step_cycles(rest, 1, self.core) + GROUP_CYCLES if rest else 0.0)
+        sizes = [pixels] * full + ([rest] if rest else [])
+        return sum(self.tiling.steps * step_cycles(size, 1, self.core) + self.shares * GROUP_CYCLES for size in sizes)
 
     @cached_property
     def cycles(self) -> float:

@@ -3,8 +3,8 @@
     for each block of rows of tiles
       transform the inputs of all tiles      (int16, points x tiles x channels)
       for each panel of output channels
-        for each point, for each group of tiles:  sums[tile][point] = products of transformed inputs and weights,
-                                                  and some of the weights that are read next are asked for
+        for each point, for each share of its sums, for each group of tiles:
+          sums[tile][point] = or += products of transformed inputs and weights; some of the weights read next are asked for
         for each tile: transform the sums, requantize, store
 
 Transforms are those of the class that derives from this.
@@ -12,10 +12,14 @@ Transforms are those of the class that derives from this.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
@@ -29,8 +33,9 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, load, prefetch, store
 from . import vector as v
 from .epilogue import Group
+from .float_sums import add_as_floats, subnormals
 from .narrow import narrowed
-from .point_plan import PointPlan
+from .point_plan import WORDS, PointPlan
 from .vector import LANES
 from .wide_epilogue import emit_groups, epilogue_of
 
@@ -40,6 +45,39 @@ SKEW = 32  # words between the inputs of two points: at multiples of 4 KiB they 
 
 
 Plan = TypeVar("Plan", bound=PointPlan)
+
+
+@contextlib.contextmanager
+def emit_if(condition: Expr) -> Generator[None]:
+    """Emit what is done where a condition holds; always, where that is True."""
+    if condition is True:
+        yield
+        return
+    with T.If(condition), T.Then():
+        yield
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Share:
+    """Some steps of a point's sums.
+
+    Parameters
+    ----------
+    first, steps
+        The first of them, and how many.
+    small
+        How many of them, from the first on, floats' adders take; None where integers' take all.
+    is_small
+        Whether floats' adders take all.
+    is_first
+        Whether they start the sums.
+    """
+
+    first: Expr
+    steps: Expr
+    small: Expr | None = None
+    is_small: bool = False
+    is_first: Expr = True
 
 
 class PointProducts(GemmLoops, Generic[Plan]):
@@ -52,16 +90,29 @@ class PointProducts(GemmLoops, Generic[Plan]):
     element_bytes = 1
     asks_for_panels: ClassVar[bool]
     plan: Plan
+    shares: npt.NDArray[np.int32] | None = None
+    """Of each point the steps of a share of its sums, and those that floats' adders take; None where integers' take all."""
 
     def _set_constants(self, packed: Mapping[str, npt.NDArray[Any]], weights: Weights, parts: int) -> None:
         """Take packed weights, and channels' values of so many parts of the output channels."""
         self.epilogue = epilogue_of(self.plan.spec, weights, AVX2)
         self.channel_values = self.epilogue.channel_values(weights)
-        lanes = {"bias": weights.folded_bias(self.plan.spec.folded_zero_point), **self.channel_values}
+        biases = self._biases(weights.folded_bias(self.plan.spec.folded_zero_point))
+        lanes = {label: pack_lanes(values, parts, self.tile.vectors) for label, values in self.channel_values.items()}
         self.constants: dict[str, npt.NDArray[Any]] = {
             **packed,
-            **{label: pack_lanes(values, parts, self.tile.vectors) for label, values in lanes.items()},
+            "bias": pack_lanes(biases, parts * (biases.size // self.plan.spec.out_channels), self.tile.vectors),
+            **lanes,
+            **({"shares": self.shares.ravel()} if self.shares is not None and self._has_shares else {}),
         }
+
+    @property
+    def _has_shares(self) -> bool:
+        return self.shares is not None and int(self.shares.min()) < self.plan.tiling.steps
+
+    def _biases(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return what sums of channels (outputs,) begin with, once or for each of several pixels."""
+        return values
 
     def _block_rows(self) -> int:
         """Rows of tiles of a block, enough blocks for the threads where these share rows."""
@@ -80,6 +131,10 @@ class PointProducts(GemmLoops, Generic[Plan]):
     def _emit(self, buffers: LayerBuffers) -> None:
         self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
         self._emit_threads()
+
+    def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
+        with contextlib.nullcontext() if self.shares is None else subnormals():
+            super()._emit_units(first, last, first_panel, last_panel)
 
     @property
     @abstractmethod
@@ -131,20 +186,22 @@ class PointProducts(GemmLoops, Generic[Plan]):
             at = T.Bind(point * self._point_size)
             to = T.Bind((point * panel.vectors + vector) * LANES)
 
-            def group(first: Expr, pixels: int) -> None:
+            def group(share: _Share, first: Expr, pixels: int) -> None:
                 target = to + first * (points * panel.vectors * LANES)
                 start = T.Bind(at + first * channels)
-                self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
-                self._emit_products((shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
+                with emit_if(share.is_first):
+                    self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
+                self._emit_products(share, (shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
 
-            with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
-                group(T.Bind(index * self.plan.pixels), self.plan.pixels)
-            if rest == last_rest and rest:
-                group(tiles - rest, rest)
-            for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
-                if left and rest != last_rest:
-                    with T.If(is_here), T.Then():
-                        group(tiles - left, left)
+            with self._shares(point) as share:
+                with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
+                    group(share, T.Bind(index * self.plan.pixels), self.plan.pixels)
+                if rest == last_rest and rest:
+                    group(share, tiles - rest, rest)
+                for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
+                    if left and rest != last_rest:
+                        with T.If(is_here), T.Then():
+                            group(share, tiles - left, left)
         with T.serial(0, tile_rows) as row, T.serial(0, geometry.columns) as column:
             start = T.Bind((row * geometry.columns + column) * (points * panel.vectors * LANES))
             self._emit_tile(sums, start, out_base, block * self.block + row, row, column, panel)
@@ -168,34 +225,75 @@ class PointProducts(GemmLoops, Generic[Plan]):
         with T.serial(0, share) as index:
             prefetch(packed, T.min(at + index * line, T.int32(constant.size - 1)), to_write=False)
 
-    def _emit_products(
-        self, inputs: tuple[Expr, Expr], weights: tuple[Expr, Expr], sums: tuple[Expr, Expr], pixels: int, vectors: int
-    ) -> None:
-        """Emit the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin there."""
-        acc = T.alloc_buffer((pixels * LANES,), "int32", scope="local")
-        zero = T.broadcast(T.int32(0), LANES)
+    @contextlib.contextmanager
+    def _shares(self, point: Expr) -> Generator[_Share]:
+        """Emit what is done for each share of a point's sums."""
+        steps = self.plan.tiling.steps
+        if not self._has_shares:
+            is_small = self.shares is not None
+            yield _Share(first=0, steps=steps, small=steps if is_small else None, is_small=is_small)
+            return
+        size, small = (T.Bind(self.operands["shares"][point * 2 + index]) for index in range(2))
+        with T.serial(0, T.floordiv(steps - 1, size) + 1) as number:
+            first = T.Bind(number * size)
+            count = T.Bind(T.min(size, steps - first))
+            yield _Share(first=first, steps=count, small=T.Bind(T.min(count, small)), is_first=number == 0)
 
-        def step(index: Expr, *, is_first: bool) -> None:
-            column = T.Bind(load(weights[0], weights[1] + index * (2 * LANES), 2 * LANES))
+    def _emit_products(
+        self,
+        share: _Share,
+        inputs: tuple[Expr, Expr],
+        weights: tuple[Expr, Expr],
+        sums: tuple[Expr, Expr],
+        pixels: int,
+        vectors: int,
+    ) -> None:
+        """Emit a share of the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin."""
+        acc = T.alloc_buffer((pixels * LANES,), "int32", scope="local")
+
+        def step(index: Expr, *, sum_of: Callable[[Expr, Expr], Expr] | None = None) -> None:
+            start = weights[1] + index * (2 * LANES)
+            columns = [T.Bind(load(weights[0], start + half * WORDS, WORDS)) for half in range(2)]
             for i in range(pixels):
                 pair = T.reinterpret("int32", load(inputs[0], inputs[1] + (i * self.plan.tiling.channels) + index * 2, 2))
-                values = T.Bind(T.reinterpret(f"int16x{2 * LANES}", T.broadcast(pair, LANES)))
-                start = zero if is_first else v.load(acc, i * LANES, LANES)
-                store(acc, i * LANES, v.dot_int16(start, values, column), LANES)
+                values = T.Bind(T.reinterpret(f"int16x{WORDS}", T.broadcast(pair, HALF)))
+                for half in range(2):
+                    product = v.multiply_pairs(values, columns[half], HALF)
+                    at = i * LANES + half * HALF
+                    store(acc, at, product if sum_of is None else sum_of(load(acc, at, HALF), product), HALF)
 
         # The first step starts the sums: a zero to start from would be kept in a register through all loops.
-        step(0, is_first=True)
-        with T.serial(0, self.plan.tiling.steps - 1) as index:
-            step(index + 1, is_first=False)
-        for i in range(pixels):
-            store(sums[0], sums[1] + i * (self.plan.tiling.points * vectors * LANES), v.load(acc, i * LANES, LANES), LANES)
+        step(share.first)
+        done: Expr = 1
+        if share.small is not None:
+            with T.serial(0, share.small - 1) as index:
+                step(share.first + 1 + index, sum_of=lambda a, b: add_as_floats(a, b, HALF))
+            done = share.small
+        if not share.is_small:
+            with T.serial(0, share.steps - done) as index:
+                step(share.first + done + index, sum_of=operator.add)
+
+        def put(*, is_first: bool) -> None:
+            for i, half in np.ndindex(pixels, 2):
+                target = sums[1] + i * (self.plan.tiling.points * vectors * LANES) + half * HALF
+                value = load(acc, i * LANES + half * HALF, HALF)
+                store(sums[0], target, value if is_first else value + load(sums[0], target, HALF), HALF)
+
+        if share.is_first is True:
+            put(is_first=True)
+            return
+        with T.If(share.is_first):
+            with T.Then():
+                put(is_first=True)
+            with T.Else():
+                put(is_first=False)
 
     # ---- outputs
 
-    def _emit_pixel(self, sums: Sequence[Expr], target: Expr, panel: Panel, part: Expr | int = 0) -> None:
+    def _emit_pixel(self, sums: Sequence[Expr], target: Expr, panel: Panel, part: Expr | int = 0, biases_at: int = 0) -> None:
         """Emit requantization and the stores of one output pixel's channels in the panel, which is one of a part's.
 
-        `sums` are its vectors, without biases.
+        `sums` are its vectors, without biases; those of its channels begin at `biases_at`.
         """
         groups: list[Group] = []
         start = T.Bind(part * self.geometry.group_vectors + panel.first)
@@ -206,7 +304,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
             values = {
                 label: [T.Bind(load(self.operands[label], place, LANES)) for place in places] for label in self.channel_values
             }
-            biases = [load(self.operands["bias"], place, LANES) for place in places]
+            biases = [load(self.operands["bias"], biases_at + place, LANES) for place in places]
             groups.append(
                 Group(
                     out=self.out,
