@@ -102,8 +102,9 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     if isinstance(target, str) and target.split()[:1] == ["llvm"]:
         return resolve_target(_llvm_target(target))
     if isinstance(target, str) and target in KNOWN_ISAS:
-        llvm = scheduled(target_for(target, machine or host_target()))
-        return ResolvedTarget(description=CPU, llvm=llvm, isas=Isas((target,), float_adders=isas_of(llvm).float_adders), host=CPU)
+        machine = machine or host_target()
+        isas = Isas((target,), float_adders=isas_of(machine).float_adders)
+        return ResolvedTarget(description=CPU, llvm=scheduled(target_for(target, machine)), isas=isas, host=CPU)
     if isinstance(target, DeviceBackend) or (isinstance(target, str) and is_device(target)):
         return _device(target, machine)
     if isinstance(target, str) and _is_arm_cpu(target):
