@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from child_python import run_python
 from octavo.backends.cuda import compiler
 from octavo.backends.cuda.compiler import DEVICE, compile_kernels
 from octavo.backends.cuda.isa import ISAS
@@ -52,6 +53,20 @@ def test_equal_kernels_are_compiled_once_and_found_again(folder, compilations) -
     by_symbol = {symbol: code for code in first for symbol in code.usage}
     assert again == [by_symbol[kernel.symbol] for kernel in KERNELS[:2]]
     assert len(compilations) == 2
+
+
+def test_nothing_but_the_answers_is_written_by_nvrtc() -> None:
+    """In a process of its own: bytes of one are shared by all of it, and an empty log is one byte."""
+    program = """
+from octavo.backends.cuda import compiler
+from octavo.backends.cuda.isa import ISAS
+kept = [bytes([value]) for value in range(256)]
+compiler._release(ISAS["cuda.sm_80"])
+assert [each[0] for each in kept] == list(range(256)), [value for value, each in enumerate(kept) if each[0] != value]
+assert " ".encode()[0] == 32
+"""
+    done = run_python(program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_decides_machine_code_is_in_the_key(folder, compilations, monkeypatch, tmp_path) -> None:

@@ -170,9 +170,11 @@ def _checked(nvrtc: Any, returned: tuple[Any, ...]) -> Any:
 
 
 def _read(nvrtc: Any, program: Any, size_of: Any, read: Any) -> bytes:
-    buffer = b" " * _checked(nvrtc, size_of(program))
-    _checked(nvrtc, read(program, buffer))  # NVRTC writes into the bytes that it is given
-    return buffer
+    size = _checked(nvrtc, size_of(program))
+    # NVRTC writes into the bytes that it is given. An empty log is one byte, and bytes of one are everybody's: one more is read.
+    buffer = bytes(size + 1)
+    _checked(nvrtc, read(program, buffer))
+    return buffer[:size]
 
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
