@@ -56,7 +56,7 @@ class ResolvedTarget:
 
     description: TargetDescription
     llvm: tvm.target.Target
-    isas: tuple[str, ...]
+    isas: Isas
     host: TargetDescription
     backends: tuple[Backend, ...] = ()
     described: tuple[TargetDescription, ...] = ()
@@ -206,7 +206,7 @@ def check_runs_here(target: ResolvedTarget) -> None:
         raise TargetError(f"this machine has no {target.isas[0]}; it has {', '.join(offered)}")
 
 
-def _this_machine() -> tuple[tvm.target.Target, tuple[str, ...]]:
+def _this_machine() -> tuple[tvm.target.Target, Isas]:
     """Return this machine, or what is left of it on a CPU of the ISA that OCTAVO_TARGET names, and the ISAs of its kernels."""
     host, isa = host_target(), os.environ.get(TARGET_VARIABLE)
     if not isa:

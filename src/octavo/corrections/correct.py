@@ -214,7 +214,7 @@ class _Run:
         lowered = lower_composites(
             self._parts,
             self._target.host,
-            tuple(self._target.isas),  # constants are exchanged: of the core nothing is known that code could depend on them for
+            tuple(self._target.isas),  # of the core nothing is known that code depends on weights for: they are exchanged
             1,
             composites=self._composites,
             listener=lambda kernel: libraries.add(kernel.symbol, linked_kernel(kernel, llvm)),

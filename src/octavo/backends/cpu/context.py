@@ -121,8 +121,7 @@ class KernelContext:
     half
         What the module was downcast to; None where it was not.
     float_adders
-        Whether the core adds floats while it multiplies integers: where constants may be exchanged, kernels do not use it, for
-        their code would depend on them.
+        Whether the core is known to add floats while it multiplies integers. Code of kernels that do depends on their weights.
     """
 
     def __init__(

@@ -26,6 +26,8 @@ def packed_constants(
 ) -> list[tuple[Mapping[str, Any], list[tvm.runtime.Tensor]]]:
     """Return the attributes and the constants of each kernel call of a composite, in their order, for one thread.
 
+    They are those of kernels for a core of which nothing is known beyond its ISA: no code depends on their values.
+
     Parameters
     ----------
     inputs, output

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,18 @@ from test_conv2d_machine_code import TARGETS, count, innermost_loops, spills
 from test_float_output_kernels import FloatLayers
 from test_strassen_kernels import keyed, levels, strassen_case
 from test_sum_output_kernels import sum_case
+from tvm import relax
 from tvm.script.ir_builder import tirx as T
 
+import octavo
 from machine_isas import each_isa
+from nets import model_of
+from octavo import target_choice
 from octavo.backends.cpu.kernels import AVX2, Conv2dSpec, Isas, Output, has_float_adders, isas_of, target_for
 from octavo.backends.cpu.kernels.vectors import prim_func
-from octavo.backends.cpu.kernels.x86 import shifted_product
 from octavo.backends.cpu.kernels.x86.block_product import STRASSEN_FORM
-from octavo.backends.cpu.kernels.x86.shifted_product import INPUT_SHIFTS, LARGEST_INPUTS, LIMIT, ShiftedProduct, exact_shifted
+from octavo.backends.cpu.kernels.x86.shifted_product import INPUT_SHIFTS, LARGEST_INPUTS, LIMIT, ShiftedProduct, fits_int32
+from octavo.graph.dataflow import BodyWriter
 from octavo.target.llvm_host import host_target
 from octavo.target_choice import resolve_target
 
@@ -67,7 +72,7 @@ def product_of(made: ShiftedProduct, x: np.ndarray, w: np.ndarray) -> np.ndarray
     inputs = [s + shift for s, shift in zip(STRASSEN_FORM.left(*blocks_of(x)), made.input_shifts, strict=True)]
     weights = [t + shift for t, shift in zip(STRASSEN_FORM.right(*blocks_of(w)), made.weight_shifts, strict=True)]
     sums = []
-    for s, t, (size, small) in zip(inputs, weights, made.shares, strict=True):
+    for s, t, (size, small) in zip(inputs, weights, made.spans, strict=True):
         assert s.min() >= 0
         assert t.min() >= 0
         steps = np.stack([s[:, k : k + 2] @ t[k : k + 2] for k in range(0, s.shape[1], 2)])
@@ -98,28 +103,38 @@ def extreme_weights(rng: np.random.Generator, shape: tuple[int, int]) -> list[np
 def test_the_product_of_shifted_operands(rng: np.random.Generator) -> None:
     for inputs in (4, 36, 600):
         for w in extreme_weights(rng, (inputs, 6)):
-            assert exact_shifted(w)
             made = ShiftedProduct.of(w)
             worst = np.where(np.indices((2, inputs)).sum(axis=0) % 2, 255, 0)
             for x in (np.full((2, inputs), 255), worst, 255 - worst, rng.integers(0, 256, (2, inputs))):
                 assert product_of(made, x, w).tolist() == (x @ w).tolist()
 
 
-def test_shares_stay_within_the_limit_and_are_few(rng: np.random.Generator) -> None:
+def test_spans_stay_within_the_limit_and_are_few(rng: np.random.Generator) -> None:
     for w in (rng.integers(-128, 128, (1200, 32)), np.full((1200, 2), 255), np.rint(rng.normal(0, 20, (900, 8))).astype(int)):
         made = ShiftedProduct.of(w)
-        points = zip(STRASSEN_FORM.right(*blocks_of(w)), made.weight_shifts, LARGEST_INPUTS, made.shares, strict=True)
+        points = zip(STRASSEN_FORM.right(*blocks_of(w)), made.weight_shifts, LARGEST_INPUTS, made.spans, strict=True)
         for t, shift, most, (size, small) in points:
             steps = ((t + shift) * most).reshape(-1, 2, t.shape[1]).sum(axis=1)
-            shares = [steps[first : first + size] for first in range(0, len(steps), size)]
-            assert max(int(share[:small].sum(axis=0).max()) for share in shares) <= LIMIT
+            spans = [steps[first : first + size] for first in range(0, len(steps), size)]
+            assert max(int(span[:small].sum(axis=0).max()) for span in spans) <= LIMIT
             assert 1 <= small <= size
-            assert len(shares) <= steps.sum(axis=0).max() // LIMIT + 2
+            assert len(spans) <= steps.sum(axis=0).max() // LIMIT + 2
 
 
-def test_large_sums_are_left_to_integers() -> None:
-    assert exact_shifted(np.full((2048, 64), 127))
-    assert not exact_shifted(np.where(np.indices((16384, 64))[0] < 8192, 255, -255))
+def test_large_sums_are_left_to_integers(rng: np.random.Generator) -> None:
+    for w in (rng.integers(-128, 128, (128, 8)), np.full((64, 4), -255), np.full((64, 4), 255)):
+        made, half = ShiftedProduct.of(w), len(w) // 2
+        shifted_weights = [t + s for t, s in zip(STRASSEN_FORM.right(*blocks_of(w)), made.weight_shifts, strict=True)]
+        products = [most * t.sum(axis=0) for most, t in zip(LARGEST_INPUTS, shifted_weights, strict=True)]
+        bounds = [
+            sum(abs(sign) * total for sign, total in zip(signs, products, strict=True))
+            + abs(constants)
+            + abs(factors).sum() * 255 * half
+            for signs, constants, factors in zip(STRASSEN_FORM.product_rows, made.constants, made.input_factors, strict=True)
+        ]
+        left = (1 << 31) - int(np.max(bounds))
+        assert fits_int32(w, np.array([0, 1 - left]))
+        assert not fits_int32(w, np.array([0, left]))
 
 
 def test_no_input_is_negative() -> None:
@@ -143,7 +158,31 @@ def test_sizes_strides_blocks_and_threads(isa: str) -> None:
         cases.append(strassen_case(layers, shifted(layers, (19, 9), (640, 128), threads=threads), levels(1, block), isa))
     cases.append(strassen_case(layers, shifted(layers, (2, 4), (64, 512), threads=2), levels(1), isa))
     check_all(cases)
-    assert sum("shares" in case.kernel.func.script() for case in cases) >= 5
+    assert sum("spans" in case.kernel.func.script() for case in cases) >= 5
+
+
+@on_avx2
+def test_sums_just_beyond_the_limit(isa: str) -> None:
+    """Of one span, by less than a step; and of later spans, larger than the first. Odd sums, which floats would round there."""
+    layers = Layers(0)
+    few = np.zeros(288, np.int64)
+    few[:260] = [255] * 258 + [3, 1]
+    assert LIMIT < 255 * few.sum() < LIMIT + 255
+    rising = np.sort(np.random.default_rng(0).integers(0, 255, 1024))
+    cases = []
+    for differences, odd in ((few, [259]), (rising, range(1, 1024, 64))):
+        half = len(differences)
+        w, x = np.zeros((1, 1, 2 * half, 32), np.int8), np.zeros((1, 1, 2, 2 * half), np.uint8)
+        w[0, 0, :half, 16:] = (differences // 2)[:, None]  # the third product takes their difference
+        w[0, 0, half:, 16:] = (differences // 2 - differences)[:, None]
+        x[0, 0, 0, :half] = 255
+        x[0, 0, 0, odd] = 254
+        spec = dataclasses.replace(shifted(layers, (1, 2), (2 * half, 32)), input_zero_point=0, output=Output(zero_point=128))
+        sums = x[0, 0, 0].astype(np.int64) @ w[0, 0].astype(np.int64)
+        made = exact_case(spec, isa, x, w, 0, (-sums).astype(np.int32), np.ones(32, np.float32), schedules=keyed(spec, levels(1)))
+        assert (made.expected[0, 0, 0] == 128).all()
+        cases.append(made)
+    check_all(cases)
 
 
 @on_avx2
@@ -198,18 +237,19 @@ def test_results_of_every_kind(isa: str) -> None:
 def test_threads_whose_subnormals_are_zero(isa: str) -> None:
     """As a library leaves them that was compiled for fast mathematics: results are the same, and so is the mode behind them."""
     layers = Layers(6)
-    cases = [strassen_case(layers, shifted(layers, (5, 7), channels), levels(1), isa) for channels in ((64, 64), (640, 64))]
+    specs = [shifted(layers, size, channels, threads=n) for size, channels, n in SHAPES_AND_THREADS]
+    cases = [strassen_case(layers, spec, levels(1), isa) for spec in specs]
+    assert "T.parallel" in cases[2].kernel.func.script()
     swap = prim_func([("new", 1, "int32"), ("old", 1, "int32")], emit_swap)
-    compiled = Compiled(
-        {"swap": swap, "first": cases[0].kernel.func, "second": cases[1].kernel.func}, target_for(AVX2, host_target())
-    )
+    kernels = {str(number): case.kernel.func for number, case in enumerate(cases)}
+    compiled = Compiled({"swap": swap, **kernels}, target_for(AVX2, host_target()))
 
     def exchanged(mode: int) -> int:
         old = tvm.runtime.tensor(np.zeros(1, np.int32))
         compiled["swap"](tvm.runtime.tensor(np.array([mode], np.int32)), old)
         return int(old.numpy()[0])
 
-    for name, case in zip(("first", "second"), cases, strict=True):
+    for name, case in zip(kernels, cases, strict=True):
         tensors = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in (*case.inputs, *case.kernel.constants)]
         out = tvm.runtime.tensor(np.zeros(case.expected.size, case.expected.dtype))
         before = exchanged(FLUSHING)
@@ -217,6 +257,9 @@ def test_threads_whose_subnormals_are_zero(isa: str) -> None:
         after = exchanged(before)
         assert after & ~0x3F == FLUSHING
         assert out.numpy().tolist() == case.expected.ravel().tolist()
+
+
+SHAPES_AND_THREADS = [((5, 7), (64, 64), 1), ((5, 7), (640, 64), 1), ((40, 40), (640, 128), 2)]
 
 
 def emit_swap(new: T.Buffer, old: T.Buffer) -> None:
@@ -271,4 +314,27 @@ def test_it_is_taken_where_it_pays() -> None:
 
 def test_two_products_always_stay_within_the_limit() -> None:
     assert 2 * LARGEST_INPUTS.max() * 4 * 255 <= LIMIT
-    assert shifted_product.SHARE_CYCLES > shifted_product.BEYOND_CYCLES
+
+
+def test_layers_of_a_model_are_told_of_the_core(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions and matmuls; by an LLVM target, and by the variable that names an ISA of this machine."""
+    arrays = {"w": rng.normal(size=(256, 256, 1, 1)), "v": rng.normal(size=(256, 256))}
+
+    def body(writer: BodyWriter, x: Any, **p: Any) -> Any:
+        made = writer.emit("c", relax.op.nn.relu(writer.emit("_c", relax.op.nn.conv2d(x, p["w"]))))
+        rows = writer.emit("_r", relax.op.reshape(made, (256, 784)))
+        rows = writer.emit("_t", relax.op.permute_dims(rows))
+        return writer.emit("y", relax.op.matmul(rows, p["v"]), is_output=True)
+
+    arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
+    model = model_of({"x": ((1, 256, 28, 28), "float32")}, arrays, body, ("y",))
+    profile = octavo.profile(model, [rng.normal(size=(1, 256, 28, 28)).astype(np.float32)])
+    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(bias_correction=False, weight_rounding="nearest"))
+    zen, other = (octavo.compile(quantized, target=f"llvm -mcpu={cpu}").assembly() for cpu in ("znver3", "haswell"))
+    assert count("vldmxcsr", zen) == 4
+    assert not count("vldmxcsr", other)
+    host = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
+    monkeypatch.setattr(target_choice, "host_target", lambda: host)
+    monkeypatch.setenv("OCTAVO_TARGET", AVX2)
+    assert resolve_target(None).isas == (AVX2, "generic")
+    assert has_float_adders(resolve_target(None).isas)

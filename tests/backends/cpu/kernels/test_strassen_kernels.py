@@ -75,6 +75,26 @@ def test_what_a_form_says_of_its_sums(form: block_product.BlockProduct) -> None:
     assert form.left_rows.tolist() == blocks[0].tolist()
     assert form.product_rows.shape == (block_product.BLOCKS, block_product.POINTS)
 
+    class Term:
+        """What counts how often it is added or subtracted."""
+
+        count = 0
+
+        def __add__(self, other: object) -> "Term":
+            Term.count += 1
+            return Term()
+
+        __sub__ = __add__
+
+    for transform, size, sums in (
+        (form.left, 4, form.left_sums),
+        (form.right, 4, form.right_sums),
+        (form.products, 7, form.product_sums),
+    ):
+        Term.count = 0
+        transform(*(Term() for _ in range(size)))
+        assert Term.count == sums
+
 
 @on_avx2
 def test_levels_sizes_and_strides(isa: str) -> None:

@@ -57,8 +57,8 @@ class Isa:
 # For Zen 3 and later LLVM loads words so far ahead of their products that no register is left for them.
 _AS_ZEN2 = {"znver3": "znver2", "znver4": "znver2", "znver5": "znver2"}
 
-# They multiply integers on two pipes, add these on four and floats on two, of which one multiplies no integers: measured on a
-# Zen 4, whose pipes are those of a Zen 3. Zen 2 multiplies on one.
+# These cores multiply integers on two pipes, add them on four, and floats on two, of which one multiplies no integers: measured
+# on a Zen 4, whose pipes are those of a Zen 3. Zen 2 multiplies on one.
 _FLOAT_ADDERS = ("znver3", "znver4")
 
 # For cores that issue in order LLVM unrolls loops, and forms all products before any sum: registers are spilled.
@@ -135,7 +135,7 @@ def checked_isa(isa: str) -> Isa:
 
 
 class Isas(tuple[str, ...]):
-    """Names of ISAs, best first, and what the core does that no ISA says.
+    """Names of ISAs, best first, and what the core does that no ISA says; it equals the plain tuple, and its slices are plain.
 
     `float_adders`: it adds floats while it multiplies integers, on other pipes, subnormal ones as fast as others.
     """
@@ -214,7 +214,10 @@ def target_for(isa: str, host: Target) -> Target:
 
 
 def scheduled(target: Target) -> Target:
-    """Return `target` as LLVM compiles the kernels of its best ISA best: by options, and with the pipeline of another CPU."""
+    """Return `target` as LLVM compiles the kernels of its best ISA best: by options, and with the pipeline of another CPU.
+
+    What is known of its core by its CPU's name, `isas_of` says of `target` itself alone.
+    """
     isa, config = ISAS[isas_of(target)[0]], dict[str, Any](target.export())
     changes: dict[str, Any] = {}
     if other := isa.schedules.get(str(config.get("mcpu"))):

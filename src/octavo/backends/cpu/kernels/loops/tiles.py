@@ -32,7 +32,7 @@ class Core:
         Of each product of a vector, and to prepare a vector of weights and the activation of a pixel in each step.
     end_factor
         How much longer than with 512 bits it takes to initialise, requantize and store accumulators.
-    float_adders
+    sums_as_floats
         Whether sums of products are taken by adders of floats.
     """
 
@@ -42,7 +42,7 @@ class Core:
     weight_cycles: float = 0.0
     activation_cycles: float = 0.0
     end_factor: float = 1.0
-    float_adders: bool = False
+    sums_as_floats: bool = False
 
     def most_pixels(self, vectors: int) -> int:
         """Return how many pixels fit beside the weights of `vectors`, 0 if the weights alone are too many."""

@@ -51,7 +51,7 @@ def _product_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules, 
         return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
     key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
     measured, (direct, tile) = schedules.get(key), direct_choice(spec)
-    exact = [plan for plan in plans if plan.is_exact(weights)]
+    exact = [plan for plan in plans if total_cycles(plan) < ALTERNATIVE_CYCLES * direct and plan.is_exact(weights)]
     chosen = next((plan for plan in exact if total_cycles(plan) < direct), None)
     if isinstance(measured, BilinearSchedule):
         planned = next((each for plan in plans if (each := plan.scheduled(measured)) is not None), None)
@@ -61,7 +61,7 @@ def _product_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules, 
         schedules = NO_SCHEDULES
     elif measured is not None:
         chosen = None
-    others = [plan.schedule for plan in exact if total_cycles(plan) < ALTERNATIVE_CYCLES * direct]
+    others = [plan.schedule for plan in exact]
     if chosen is None:
         kernel = WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
         assert kernel.tunable is not None

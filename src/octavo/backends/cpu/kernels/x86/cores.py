@@ -15,5 +15,5 @@ CORES = {
 }
 """By ISA."""
 
-FLOAT_ADDERS = replace(CORES[AVX2], product_cycles=1.15, float_adders=True)
+FLOAT_ADDERS = replace(CORES[AVX2], product_cycles=1.15, sums_as_floats=True)
 """A core with AVX2 whose adders of floats sum products: its multipliers do nothing else."""

@@ -164,8 +164,8 @@ class PointPlan(ABC):
         return [-(-self.tiling.rows // blocks) for blocks in range(1, self.tiling.rows + 1)]
 
     @property
-    def shares(self) -> int:
-        """Into how many shares the sums of a point are cut; each begins and ends by itself."""
+    def spans(self) -> int:
+        """Into how many spans of steps the sums of a point are cut, about; each begins and ends by itself."""
         return 1
 
     @cached_property
@@ -177,8 +177,11 @@ class PointPlan(ABC):
     def _group_cycles(self, pixels: int) -> float:
         """Estimate the cycles of one point and one vector of a block."""
         full, rest = divmod(self.best_block * self.tiling.columns, pixels)
-        sizes = [pixels] * full + ([rest] if rest else [])
-        return sum(self.tiling.steps * step_cycles(size, 1, self.core) + self.shares * GROUP_CYCLES for size in sizes)
+
+        def cycles(tiles: int) -> float:
+            return self.tiling.steps * step_cycles(tiles, 1, self.core) + self.spans * GROUP_CYCLES
+
+        return full * cycles(pixels) + (cycles(rest) if rest else 0.0)
 
     @cached_property
     def cycles(self) -> float:

@@ -3,7 +3,7 @@
     for each block of rows of tiles
       transform the inputs of all tiles      (int16, points x tiles x channels)
       for each panel of output channels
-        for each point, for each share of its sums, for each group of tiles:
+        for each point, for each span of its steps, for each group of tiles:
           sums[tile][point] = or += products of transformed inputs and weights; some of the weights read next are asked for
         for each tile: transform the sums, requantize, store
 
@@ -58,7 +58,7 @@ def emit_if(condition: Expr) -> Generator[None]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Share:
+class _Span:
     """Some steps of a point's sums.
 
     Parameters
@@ -90,8 +90,8 @@ class PointProducts(GemmLoops, Generic[Plan]):
     element_bytes = 1
     asks_for_panels: ClassVar[bool]
     plan: Plan
-    shares: npt.NDArray[np.int32] | None = None
-    """Of each point the steps of a share of its sums, and those that floats' adders take; None where integers' take all."""
+    spans: npt.NDArray[np.int32] | None = None
+    """Of each point the steps of a span of its sums, and those that floats' adders take; None where integers' take all."""
 
     def _set_constants(self, packed: Mapping[str, npt.NDArray[Any]], weights: Weights, parts: int) -> None:
         """Take packed weights, and channels' values of so many parts of the output channels."""
@@ -103,12 +103,12 @@ class PointProducts(GemmLoops, Generic[Plan]):
             **packed,
             "bias": pack_lanes(biases, parts * (biases.size // self.plan.spec.out_channels), self.tile.vectors),
             **lanes,
-            **({"shares": self.shares.ravel()} if self.shares is not None and self._has_shares else {}),
+            **({"spans": self.spans.ravel()} if self.spans is not None and self._is_cut else {}),
         }
 
     @property
-    def _has_shares(self) -> bool:
-        return self.shares is not None and int(self.shares.min()) < self.plan.tiling.steps
+    def _is_cut(self) -> bool:
+        return self.spans is not None and int(self.spans.min()) < self.plan.tiling.steps
 
     def _biases(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return what sums of channels (outputs,) begin with, once or for each of several pixels."""
@@ -133,7 +133,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
         self._emit_threads()
 
     def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
-        with contextlib.nullcontext() if self.shares is None else subnormals():
+        with contextlib.nullcontext() if self.spans is None else subnormals():
             super()._emit_units(first, last, first_panel, last_panel)
 
     @property
@@ -186,22 +186,22 @@ class PointProducts(GemmLoops, Generic[Plan]):
             at = T.Bind(point * self._point_size)
             to = T.Bind((point * panel.vectors + vector) * LANES)
 
-            def group(share: _Share, first: Expr, pixels: int) -> None:
+            def group(span: _Span, first: Expr, pixels: int) -> None:
                 target = to + first * (points * panel.vectors * LANES)
                 start = T.Bind(at + first * channels)
-                with emit_if(share.is_first):
+                with emit_if(span.is_first):
                     self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
-                self._emit_products(share, (shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
+                self._emit_products(span, (shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
 
-            with self._shares(point) as share:
+            with self._spans(point) as span:
                 with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
-                    group(share, T.Bind(index * self.plan.pixels), self.plan.pixels)
+                    group(span, T.Bind(index * self.plan.pixels), self.plan.pixels)
                 if rest == last_rest and rest:
-                    group(share, tiles - rest, rest)
+                    group(span, tiles - rest, rest)
                 for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
                     if left and rest != last_rest:
                         with T.If(is_here), T.Then():
-                            group(share, tiles - left, left)
+                            group(span, tiles - left, left)
         with T.serial(0, tile_rows) as row, T.serial(0, geometry.columns) as column:
             start = T.Bind((row * geometry.columns + column) * (points * panel.vectors * LANES))
             self._emit_tile(sums, start, out_base, block * self.block + row, row, column, panel)
@@ -226,29 +226,29 @@ class PointProducts(GemmLoops, Generic[Plan]):
             prefetch(packed, T.min(at + index * line, T.int32(constant.size - 1)), to_write=False)
 
     @contextlib.contextmanager
-    def _shares(self, point: Expr) -> Generator[_Share]:
-        """Emit what is done for each share of a point's sums."""
+    def _spans(self, point: Expr) -> Generator[_Span]:
+        """Emit what is done for each span of a point's steps."""
         steps = self.plan.tiling.steps
-        if not self._has_shares:
-            is_small = self.shares is not None
-            yield _Share(first=0, steps=steps, small=steps if is_small else None, is_small=is_small)
+        if not self._is_cut:
+            is_small = self.spans is not None
+            yield _Span(first=0, steps=steps, small=steps if is_small else None, is_small=is_small)
             return
-        size, small = (T.Bind(self.operands["shares"][point * 2 + index]) for index in range(2))
+        size, small = (T.Bind(self.operands["spans"][point * 2 + index]) for index in range(2))
         with T.serial(0, T.floordiv(steps - 1, size) + 1) as number:
             first = T.Bind(number * size)
             count = T.Bind(T.min(size, steps - first))
-            yield _Share(first=first, steps=count, small=T.Bind(T.min(count, small)), is_first=number == 0)
+            yield _Span(first=first, steps=count, small=T.Bind(T.min(count, small)), is_first=number == 0)
 
     def _emit_products(
         self,
-        share: _Share,
+        span: _Span,
         inputs: tuple[Expr, Expr],
         weights: tuple[Expr, Expr],
         sums: tuple[Expr, Expr],
         pixels: int,
         vectors: int,
     ) -> None:
-        """Emit a share of the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin."""
+        """Emit a span of the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin."""
         acc = T.alloc_buffer((pixels * LANES,), "int32", scope="local")
 
         def step(index: Expr, *, sum_of: Callable[[Expr, Expr], Expr] | None = None) -> None:
@@ -263,15 +263,15 @@ class PointProducts(GemmLoops, Generic[Plan]):
                     store(acc, at, product if sum_of is None else sum_of(load(acc, at, HALF), product), HALF)
 
         # The first step starts the sums: a zero to start from would be kept in a register through all loops.
-        step(share.first)
+        step(span.first)
         done: Expr = 1
-        if share.small is not None:
-            with T.serial(0, share.small - 1) as index:
-                step(share.first + 1 + index, sum_of=lambda a, b: add_as_floats(a, b, HALF))
-            done = share.small
-        if not share.is_small:
-            with T.serial(0, share.steps - done) as index:
-                step(share.first + done + index, sum_of=operator.add)
+        if span.small is not None:
+            with T.serial(0, span.small - 1) as index:
+                step(span.first + 1 + index, sum_of=lambda a, b: add_as_floats(a, b, HALF))
+            done = span.small
+        if not span.is_small:
+            with T.serial(0, span.steps - done) as index:
+                step(span.first + done + index, sum_of=operator.add)
 
         def put(*, is_first: bool) -> None:
             for i, half in np.ndindex(pixels, 2):
@@ -279,10 +279,10 @@ class PointProducts(GemmLoops, Generic[Plan]):
                 value = load(acc, i * LANES + half * HALF, HALF)
                 store(sums[0], target, value if is_first else value + load(sums[0], target, HALF), HALF)
 
-        if share.is_first is True:
+        if span.is_first is True:
             put(is_first=True)
             return
-        with T.If(share.is_first):
+        with T.If(span.is_first):
             with T.Then():
                 put(is_first=True)
             with T.Else():

@@ -32,8 +32,12 @@ from .vector import LANES
 
 
 class Strassen(PointProducts[StrassenPlan]):
-    """Emits one layer's PrimFunc; `build` is the entrance."""
+    """Emits one layer's PrimFunc; `build` is the entrance.
 
+    `lacking` is the buffer of what each tile's outputs lack for its inputs, known once a block's inputs are.
+    """
+
+    lacking: Expr
     is_copied = False
     scratch = None
     asks_for_panels = True
@@ -57,8 +61,8 @@ class Strassen(PointProducts[StrassenPlan]):
         self.cycles = plan.cycles
         self.threads = chunks_for(spec.threads, self.cycles, max(tiling.rows, len(self.panels)))
         self.block = self._block_rows()
-        self.shifted = ShiftedProduct.of(weights.centered[0, 0]) if plan.core.float_adders else None
-        self.shares = None if self.shifted is None else self.shifted.shares
+        self.shifted = ShiftedProduct.of(weights.centered[0, 0]) if plan.core.sums_as_floats else None
+        self.spans = None if self.shifted is None else self.shifted.spans
         packed: dict[str, npt.NDArray[Any]] = {"weights": self._packed(weights.values[0, 0])}
         if weights.zero_points.any():
             packed["zero_points"] = self._packed_zero_points(weights)

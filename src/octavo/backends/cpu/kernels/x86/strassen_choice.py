@@ -18,7 +18,7 @@ from ..spec import Conv2dSpec
 from .block_product import BLOCKS, POINTS, STRASSEN_FORM, WINOGRAD_FORM, BlockProduct
 from .cores import FLOAT_ADDERS
 from .point_plan import MAX_INPUT, PARALLEL_INSTRUCTIONS, VALUE_INSTRUCTIONS, WORDS, PointPlan, Tiling, total_cycles
-from .shifted_product import LIMIT, exact_shifted
+from .shifted_product import LIMIT, fits_int32
 from .vector import LANES
 
 MAX_LEVELS = 2
@@ -42,7 +42,7 @@ class StrassenPlan(PointPlan):
     @property
     def form(self) -> BlockProduct:
         """Which sums its levels take."""
-        return STRASSEN_FORM if self.core.float_adders else WINOGRAD_FORM
+        return STRASSEN_FORM if self.core.sums_as_floats else WINOGRAD_FORM
 
     @property
     def size(self) -> int:
@@ -99,17 +99,18 @@ class StrassenPlan(PointPlan):
         return [min(-(-groups // blocks) * group, self.tiling.rows) for blocks in range(1, groups + 1)]
 
     @property
-    def shares(self) -> int:
-        """Into how many shares the sums of a point are cut, about: as of weights that lie around 0 evenly."""
-        if not self.core.float_adders:
+    def spans(self) -> int:
+        """Into how many spans of steps the sums of a point are cut, about: as of weights that lie around 0 evenly."""
+        if not self.core.sums_as_floats:
             return 1
         largest, middle = self.form.reach * MAX_INPUT, self.form.reach * np.iinfo(np.int8).max
         return -(-self.tiling.inputs * largest * middle // LIMIT)
 
     def is_exact(self, weights: Weights) -> bool:
-        """Whether transformed inputs and weights fit int16: at two levels of trained weights they always do."""
-        if self.core.float_adders:
-            return exact_shifted(weights.centered[0, 0])
+        """Whether transformed inputs and weights fit int16, at two levels of trained weights they always do; or, where floats'
+        adders sum products, whether all sums fit int32."""
+        if self.core.sums_as_floats:
+            return fits_int32(weights.centered[0, 0], weights.folded_bias(self.spec.folded_zero_point))
         reach = self.form.reach**self.levels
         largest = max(MAX_INPUT, int(np.abs(weights.centered).max(initial=0)))
         return reach * largest <= np.iinfo(np.int16).max
