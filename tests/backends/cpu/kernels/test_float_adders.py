@@ -1,7 +1,6 @@
 """Sums of integer products by adders of floats: the bits of the oracle, whatever the mode of the thread."""
 
 import dataclasses
-import itertools
 import re
 from typing import Any
 
@@ -11,10 +10,10 @@ import tvm
 from conv2d_cases import Layers, exact_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_runner import Case, Compiled, check
+from kernel_runner import Compiled
 from test_conv2d_machine_code import TARGETS, count, innermost_loops, spills
 from test_float_output_kernels import FloatLayers
-from test_strassen_kernels import keyed, levels, strassen_case
+from test_strassen_kernels import check_all, extreme_cases, keyed, levels, strassen_case
 from test_sum_output_kernels import sum_case
 from tvm import relax
 from tvm.script.ir_builder import tirx as T
@@ -39,10 +38,6 @@ FLUSHING = 0x1F80 | 1 << 15 | 1 << 6
 
 def shifted(layers: Layers, size: tuple[int, int], channels: tuple[int, int], **window: object) -> Conv2dSpec:
     return layers.spec(size, channels, **window, float_adders=True)
-
-
-def check_all(cases: list[Case]) -> None:
-    check(cases, target_for(AVX2, host_target()))
 
 
 def as_floats(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -187,25 +182,7 @@ def test_sums_just_beyond_the_limit(isa: str) -> None:
 
 @on_avx2
 def test_extreme_operands(isa: str) -> None:
-    """Weights at both ends of their range and activations at both of theirs, alike or alternating, in every pairing."""
-    cases = []
-    shape, grid = (1, 1, 320, 64), np.indices((1, 1, 320, 64)).sum(axis=0)
-    image = np.indices((1, 3, 3, 320)).sum(axis=0)
-    weights = [np.full(shape, 127), np.full(shape, -128), np.where(grid % 2, 127, -128), np.where(grid // 32 % 2, -128, 127)]
-    inputs = [np.zeros(image.shape), np.full(image.shape, 255), np.where(image % 2, 255, 0), np.where(image // 160 % 2, 0, 255)]
-    for number, (w, x) in enumerate(itertools.product(weights, inputs)):
-        spec = dataclasses.replace(
-            shifted(Layers(3), (3, 3), (320, 64)), input_zero_point=(0, 255)[number % 2], output=Output(zero_point=100)
-        )
-        w_zero_point = (0, 127, -128)[number % 3]
-        most = max(1, int(np.abs(w.astype(np.int64) - w_zero_point).sum(axis=(0, 1, 2)).max())) * 255
-        operands = (np.zeros(64, np.int32), np.full(64, 140 / most, np.float32))
-        made = exact_case(
-            spec, isa, x.astype(np.uint8), w.astype(np.int8), w_zero_point, *operands, schedules=keyed(spec, levels(1))
-        )
-        assert made.kernel.name.endswith(".strassen 2")
-        cases.append(made)
-    check_all(cases)
+    check_all(extreme_cases(isa, 320, lambda _: 1, float_adders=True))
 
 
 @on_avx2

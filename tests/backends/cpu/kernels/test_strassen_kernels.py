@@ -122,25 +122,33 @@ def test_blocks_and_threads(isa: str) -> None:
     check_all(cases)
 
 
-@on_avx2
-def test_extreme_operands(isa: str) -> None:
-    """Weights at both ends of their range and activations at both of theirs, alike or alternating, in every pairing."""
-    cases = []
-    shape, grid = (1, 1, 128, 64), np.indices((1, 1, 128, 64)).sum(axis=0)
-    image = np.indices((1, 3, 3, 128)).sum(axis=0)
+def extreme_cases(isa: str, inputs: int, count_of: Callable[[int], int], **window: object) -> list[Case]:
+    """Weights at both ends of their range and activations at both of theirs, alike, alternating or in parts, in every pairing.
+
+    `count_of` says how many levels each of them takes.
+    """
+    shape = (1, 1, inputs, 64)
+    grid, image = (np.indices(each).sum(axis=0) for each in (shape, (1, 3, 3, inputs)))
     weights = [np.full(shape, 127), np.full(shape, -128), np.where(grid % 2, 127, -128), np.where(grid // 32 % 2, -128, 127)]
-    inputs = [np.zeros(image.shape), np.full(image.shape, 255), np.where(image % 2, 255, 0), np.where(image // 32 % 2, 0, 255)]
-    for number, (w, x) in enumerate(itertools.product(weights, inputs)):
+    parts = image // (inputs // 4) % 2
+    values = [np.zeros(image.shape), np.full(image.shape, 255), np.where(image % 2, 255, 0), np.where(parts, 0, 255)]
+    cases = []
+    for number, (w, x) in enumerate(itertools.product(weights, values)):
         spec = dataclasses.replace(
-            Layers(3).spec((3, 3), (128, 64)), input_zero_point=(0, 255)[number % 2], output=Output(zero_point=100)
+            Layers(3).spec((3, 3), (inputs, 64), **window), input_zero_point=(0, 255)[number % 2], output=Output(zero_point=100)
         )
         w_zero_point = (0, 127, -128)[number % 3]
         most = max(1, int(np.abs(w.astype(np.int64) - w_zero_point).sum(axis=(0, 1, 2)).max())) * 255
         operands = (np.zeros(64, np.int32), np.full(64, 140 / most, np.float32))
-        schedules = keyed(spec, levels(1 + number // 2 % 2))
+        schedules = keyed(spec, levels(count_of(number)))
         cases.append(exact_case(spec, isa, x.astype(np.uint8), w.astype(np.int8), w_zero_point, *operands, schedules=schedules))
-        assert ".strassen" in cases[-1].kernel.name
-    check_all(cases)
+        assert cases[-1].kernel.name.endswith(f".strassen {2 ** count_of(number)}")
+    return cases
+
+
+@on_avx2
+def test_extreme_operands(isa: str) -> None:
+    check_all(extreme_cases(isa, 128, lambda number: 1 + number // 2 % 2))
 
 
 @on_avx2

@@ -103,12 +103,14 @@ class PointProducts(GemmLoops, Generic[Plan]):
             **packed,
             "bias": pack_lanes(biases, parts * (biases.size // self.plan.spec.out_channels), self.tile.vectors),
             **lanes,
-            **({"spans": self.spans.ravel()} if self.spans is not None and self._is_cut else {}),
+            **({} if self._cut_spans is None else {"spans": self._cut_spans.ravel()}),
         }
 
     @property
-    def _is_cut(self) -> bool:
-        return self.spans is not None and int(self.spans.min()) < self.plan.tiling.steps
+    def _cut_spans(self) -> npt.NDArray[np.int32] | None:
+        """Return the spans, None where each is all of a point's steps, taken by one kind of adders."""
+        is_cut = self.spans is not None and int(self.spans.min()) < self.plan.tiling.steps
+        return self.spans if is_cut else None
 
     def _biases(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return what sums of channels (outputs,) begin with, once or for each of several pixels."""
@@ -229,7 +231,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
     def _spans(self, point: Expr) -> Generator[_Span]:
         """Emit what is done for each span of a point's steps."""
         steps = self.plan.tiling.steps
-        if not self._is_cut:
+        if self._cut_spans is None:
             is_small = self.spans is not None
             yield _Span(first=0, steps=steps, small=steps if is_small else None, is_small=is_small)
             return

@@ -29,6 +29,7 @@ from .point_products import HALF, SKEW, PointProducts, emit_if
 from .shifted_product import ShiftedProduct
 from .strassen_choice import PANEL, StrassenPlan
 from .vector import LANES
+from .window_sum import sums_of_four
 
 
 class Strassen(PointProducts[StrassenPlan]):
@@ -160,7 +161,7 @@ class Strassen(PointProducts[StrassenPlan]):
                     start = starts[part // parts] + part % parts * channels
                     words = load(source, start + chunk * WORDS, WORDS, "int16")
                     store(acc, part * HALF, load(acc, part * HALF, HALF) + v.multiply_pairs(words, ones, HALF), HALF)
-            totals = T.Bind(v.four_sums([load(acc, part * HALF, HALF) for part in range(BLOCKS)]))
+            totals = sums_of_four([T.Bind(load(acc, part * HALF, HALF)) for part in range(BLOCKS)], HALF)
             value: Expr = T.broadcast(T.int32(0), BLOCKS)
             for part in range(BLOCKS):
                 total = tirx.Shuffle([totals], [T.int32(part)] * BLOCKS)

@@ -5,9 +5,6 @@ It builds expressions only, no loops and no stores. Needs the features avx512f, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..loops.lane_order import LANES
@@ -43,16 +40,6 @@ def dot_int16(acc: Expr, a: Expr, b: Expr, lanes: int = LANES) -> Expr:
 def horizontal_sum(value: Expr, lanes: int) -> Expr:
     """Return the int32 sum of all lanes."""
     return intrinsic(f"llvm.vector.reduce.add.v{lanes}i32", "int32", value)
-
-
-def four_sums(values: Sequence[Expr]) -> Expr:
-    """Return the sums of all lanes of each of four int32x8, as int32x4 (vphaddd)."""
-    name = "llvm.x86.avx2.phadd.d"
-    first, second = (intrinsic(name, "int32x8", *values[start : start + 2]) for start in (0, 2))
-    halves = T.Bind(intrinsic(name, "int32x8", first, second))  # each half of the register has its share of all four
-    return tirx.Shuffle([halves], [T.int32(lane) for lane in range(4)]) + tirx.Shuffle(
-        [halves], [T.int32(lane) for lane in range(4, 8)]
-    )
 
 
 def round_half_even(value: Expr, lanes: int) -> Expr:

@@ -147,7 +147,7 @@ class WindowSums:
         _over_taps(taps, add_run)
         if is_scalar:
             return v.load(totals, 0, _PIXELS)
-        return _sums_of_four([T.Bind(v.load(totals, pixel * lanes, lanes)) for pixel in range(_PIXELS)], lanes)
+        return sums_of_four([T.Bind(v.load(totals, pixel * lanes, lanes)) for pixel in range(_PIXELS)], lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ def _add_vectors(totals: Expr, x: Expr, starts: list[Expr], run: int, lanes: int
         add(run - size, _factors(factor, size - run % size, size))
 
 
-def _sums_of_four(values: list[Expr], lanes: int) -> Expr:
+def sums_of_four(values: list[Expr], lanes: int) -> Expr:
     """Return the sum of each of four vectors' lanes, int32x4."""
     halves = [_folded(values[i], values[i + 1], 4, lanes) for i in (0, 2)]
     total = _folded(halves[0], halves[1], 8, lanes)
