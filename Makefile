@@ -53,12 +53,12 @@ test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no mor
 # What emulates ARM64 and RISC-V and what links for them, of Debian and its kin; elsewhere install the same by its own means.
 EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
 EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
-ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_floats.py \
+ARM_TESTS := $(addprefix tests/compiler/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_floats.py \
   test_emulated_executables.py test_arm_machine_code.py)
 
 # The machines of the whole sweep: every test of kernels, but for those of code for named CPUs, which need no emulator.
 EMULATED ?= arm.neon arm.dotprod arm.i8mm riscv64
-SWEEP := tests/backends/cpu/kernels --ignore-glob '*machine_code.py' --ignore-glob '*test_emulated*'
+SWEEP := tests/compiler/backends/cpu/kernels --ignore-glob '*machine_code.py' --ignore-glob '*test_emulated*'
 
 emulation: ## Install QEMU and the cross compilers; `make test` then runs the tests that need them, too
 	@for tool in $(EMULATORS); do command -v $$tool; done | wc -l | grep -qx $(words $(EMULATORS)) || { \
@@ -76,12 +76,12 @@ CUDA_DIR ?= build/cuda
 test-cuda: $(TOOLS) ## Run the quantized networks of shared/models on this machine's GPU: bytes, times, memory; profile there
 	$(BIN)/python benchmarks/gpu.py prepare $(CUDA_DIR)
 	$(BIN)/python benchmarks/gpu.py run $(CUDA_DIR) --calls 10000
-	$(BIN)/python -m pytest tests/backends/cuda/test_profile_on_gpu.py
+	$(BIN)/python -m pytest tests/compiler/backends/cuda/test_profile_on_gpu.py
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it, alone
-	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) tests/importer/torch
+	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) tests/frontends/torch
 
 lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 
 from litert_arm_loops import disassembled_loops
-from octavo.backends.cpu.kernels import (
+from octavo.compiler.backends.cpu.kernels import (
     ARM_BF16,
     ARM_DOTPROD,
     ARM_I8MM,
@@ -27,14 +27,14 @@ from octavo.backends.cpu.kernels import (
     Conv2dSpec,
     FloatConv2dSpec,
     Kernel,
-    Output,
     bfloat16_conv2d,
     conv2d,
     float_conv2d,
 )
-from octavo.backends.cpu.kernels.isa import scheduled, target_for
-from octavo.build import llvm_module
-from octavo.graph.kernel_attributes import KERNEL_ATTR
+from octavo.compiler.backends.cpu.kernels.isa import scheduled, target_for
+from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.ir.composites.outputs import Output
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 
 CORES = {
     "cortex-a53": (ARM_NEON,),

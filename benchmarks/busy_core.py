@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import octavo
-from octavo.report import PEERS, time_alternating
-from octavo.report.bench import random_inputs
-from octavo.report.peers import PeerTask
-from octavo.report.table import markdown_table
-from octavo.report.timing import Timing
+from octavo.compiler.text_table import markdown_table
+from octavo.evaluation.bench.peers import PEERS, PeerTask
+from octavo.evaluation.bench.timing import Timing, time_alternating
+from octavo.ir.graph.inputs import random_inputs
 
 THREADS = 2
 HOLDING = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"

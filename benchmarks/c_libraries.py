@@ -32,10 +32,10 @@ import numpy as np
 import accuracy
 import datasets
 import octavo
-from octavo.c_library import CFolder, export_c
-from octavo.graph import Model
-from octavo.report.bench import random_inputs
-from octavo.report.table import markdown_table
+from octavo.compiler.text_table import markdown_table
+from octavo.export.c_library.export import CFolder, export_c
+from octavo.ir.graph import Model
+from octavo.ir.graph.inputs import random_inputs
 
 PROGRAMS = Path(__file__).with_name("c_programs")
 PEERS = {".tflite": "litert", ".onnx": "onnxruntime"}

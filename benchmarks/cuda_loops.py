@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 
 import octavo
-from octavo.backends.cuda.compiler import MachineCode, compile_kernels, disassembled, ptx
-from octavo.backends.cuda.isa import ISAS, Isa
-from octavo.backends.cuda.kernel import Kernel
-from octavo.backends.cuda.kernels.conv2d import conv2d
-from octavo.backends.cuda.kernels.conv2d_spec import Conv2dSpec, conv2d_spec, matmul_spec, product_spec
-from octavo.backends.cuda.kernels.output import INTEGERS, Output
-from octavo.composites.attributes import read_composites
-from octavo.composites.weighted import Conv2dOp, MatmulOp
+from octavo.compiler.backends.cuda.compiler import MachineCode, compile_kernels, disassembled, ptx
+from octavo.compiler.backends.cuda.isa import ISAS, Isa
+from octavo.compiler.backends.cuda.kernel import Kernel
+from octavo.compiler.backends.cuda.kernels.conv2d import conv2d
+from octavo.compiler.backends.cuda.kernels.conv2d_spec import Conv2dSpec, conv2d_spec, matmul_spec, product_spec
+from octavo.compiler.backends.cuda.kernels.output import INTEGERS, Output
+from octavo.ir.composites.attributes import read_composites
+from octavo.ir.composites.weighted import Conv2dOp, MatmulOp
 
 PRODUCTS = r"^(IMMA|IGMMA|IDP)\b|^dp4a\b"
 BERT_BASE = {"query, key, value": (768, 768), "output": (768, 768), "up": (768, 3072), "down": (3072, 768)}

@@ -24,9 +24,9 @@ if __name__ == "__main__":
 import numpy as np
 
 import octavo
-from octavo.backends.cpu.kernels import AVX2
-from octavo.graph.inputs import input_specs
-from octavo.target_choice import resolve_target
+from octavo.compiler.backends.cpu.kernels import AVX2
+from octavo.compiler.target_choice import resolve_target
+from octavo.ir.graph.inputs import input_specs
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 DIGITS = Path(str(importlib.resources.files("octavo") / "cli/demo_data/digits.onnx"))

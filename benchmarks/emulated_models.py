@@ -27,10 +27,10 @@ import accuracy
 import datasets
 import octavo
 from arm64_python import Arm64Python, set_up
-from octavo.c_library import export_c
-from octavo.graph import Model
-from octavo.report.bench import random_inputs
-from octavo.report.table import markdown_table
+from octavo.compiler.text_table import markdown_table
+from octavo.export.c_library.export import export_c
+from octavo.ir.graph import Model
+from octavo.ir.graph.inputs import random_inputs
 
 Values = dict[str, np.ndarray]
 

@@ -36,8 +36,8 @@ from onnx import numpy_helper
 
 import accuracy
 import octavo
+from octavo.compiler.text_table import markdown_table
 from octavo.evaluation.peers import PEERS
-from octavo.report.table import markdown_table
 
 ISA = "x86.avx2"
 MACS = 6e9

@@ -85,8 +85,8 @@ def _random(spec: Any, rng: np.random.Generator) -> np.ndarray:
 
 def measure(plan: Path, seconds: float, calls: int) -> Row:
     """Run one plan on the first GPU."""
-    from octavo.backends.cuda.driver import DeviceCall, LoadedModule
-    from octavo.backends.cuda.plan_file import unpacked
+    from octavo.compiler.backends.cuda.driver import DeviceCall, LoadedModule
+    from octavo.compiler.backends.cuda.plan_file import unpacked
 
     arrays = dict(np.load(plan.with_suffix(".npz")))
     stored = unpacked(plan.read_bytes(), arrays["constants"])
@@ -117,8 +117,8 @@ def measure(plan: Path, seconds: float, calls: int) -> Row:
 
 def emulated(plan: Path) -> tuple[int, int]:
     """Run one plan on its first input in the emulator; return how many values differ from the CPU's, and of how many."""
-    from octavo.backends.cuda.emulator.runner import EmulatedRunner
-    from octavo.backends.cuda.plan_file import unpacked
+    from octavo.compiler.backends.cuda.emulator.runner import EmulatedRunner
+    from octavo.compiler.backends.cuda.plan_file import unpacked
 
     arrays = dict(np.load(plan.with_suffix(".npz")))
     stored = unpacked(plan.read_bytes(), arrays["constants"])
@@ -154,7 +154,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def run(folder: Path, seconds: float, calls: int) -> list[Row]:
     """Measure every plan in a folder that this machine's GPU can run; print and write the table."""
-    from octavo.backends.cuda.driver import present_isa
+    from octavo.compiler.backends.cuda.driver import present_isa
 
     isa = present_isa().name
     plans = sorted(folder.glob(f"*.{isa}.plan"))

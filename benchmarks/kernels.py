@@ -14,12 +14,13 @@ import numpy as np
 import tvm
 from tvm.script.ir_builder import tirx as T
 
-from octavo.backends.cpu.kernels import AVX512_VNNI, KNOWN_ISAS, Conv2dSpec, Kernel, Output, conv2d
-from octavo.backends.cpu.kernels.vectors import prim_func
-from octavo.backends.cpu.kernels.x86 import vector
-from octavo.build import llvm_module
-from octavo.graph.kernel_attributes import KERNEL_ATTR
-from octavo.target.llvm_host import host_target
+from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, KNOWN_ISAS, Conv2dSpec, Kernel, conv2d
+from octavo.compiler.backends.cpu.kernels.vectors import prim_func
+from octavo.compiler.backends.cpu.kernels.x86 import vector
+from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.ir.composites.outputs import Output
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
+from octavo.runtime.llvm_host import host_target
 
 OUTPUT = Output(zero_point=128)
 PEAK_STEPS, PEAK_ACCUMULATORS = 100_000, 12

@@ -31,8 +31,8 @@ from tvm import relax
 import datasets
 import octavo
 from octavo.errors import QuantizationError
-from octavo.graph.inputs import input_specs
-from octavo.target.llvm_host import host_target
+from octavo.ir.graph.inputs import input_specs
+from octavo.runtime.llvm_host import host_target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from lineage_nets import branched_net, python_pass

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from octavo.report.bench import OURS, processor_name
-from octavo.report.table import markdown_table
+from octavo.compiler.text_table import markdown_table
+from octavo.evaluation.bench.bench import OURS, processor_name
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured.md"
 PACKAGES = ("apache-tvm", "ai-edge-litert", "onnxruntime", "openvino", "nncf")

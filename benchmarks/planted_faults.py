@@ -33,14 +33,18 @@ from typing import Any
 import numpy as np
 
 import octavo
-from octavo.identity import TensorId
+from octavo.compiler.text_table import markdown_table
+from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.profile.kept_samples import KEEP_SAMPLES
-from octavo.quantize import IntegerLayer, QuantizedModel, equalized_float
-from octavo.quantize.equalize import factors_of, find_groups, find_sites, scaled
-from octavo.report.table import markdown_table
-from octavo.root_cause import RootCause
-from octavo.root_cause.causes import FAULTS
+from octavo.profiling.kept_samples import KEEP_SAMPLES
+from octavo.quantizer.causes import RootCause
+from octavo.quantizer.causes.causes import FAULTS
+from octavo.quantizer.equalization.channel_groups import find_groups
+from octavo.quantizer.equalization.scaling import scaled
+from octavo.quantizer.equalization.sites import factors_of, find_sites
+from octavo.quantizer.equalized_float import equalized_float
+from octavo.quantizer.plan.entries import IntegerLayer
+from octavo.quantizer.plan.plan import QuantizedModel
 from quality_networks import NETWORKS
 from quantization_quality import Evaluation, octavo_input, octavo_run
 

@@ -24,8 +24,8 @@ import numpy as np
 
 import datasets
 import octavo
+from octavo.evaluation.bench.timing import time_alternating
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.report.timing import time_alternating
 from reference_sessions import reference_session
 
 

@@ -22,9 +22,9 @@ from tvm_ffi import structural_equal
 
 import datasets
 import octavo
-from octavo.graph.inputs import input_specs
-from octavo.observers import ObservedValue
-from octavo.target.llvm_host import host_target
+from octavo.ir.graph.inputs import input_specs
+from octavo.profiling.observers import ObservedValue
+from octavo.runtime.llvm_host import host_target
 
 QUANTIZED = ("int8", "uint8", "qoperator")
 

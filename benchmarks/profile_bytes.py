@@ -27,8 +27,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.cluster import profile_on_ray
-from octavo.graph.inputs import input_specs
+from octavo.ir.graph.inputs import input_specs
+from octavo.profiling.cluster import profile_on_ray
 
 PATIENCE = 40  # looks for a busy worker before the next sample
 SHARDS = 13

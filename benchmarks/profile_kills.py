@@ -28,7 +28,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.profile import Checkpoint
+from octavo.profiling import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

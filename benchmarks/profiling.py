@@ -24,8 +24,8 @@ import onnxruntime
 
 import datasets
 import octavo
-from octavo.pipeline import profiler
-from octavo.profile import Accumulator
+from octavo.profiling import Accumulator
+from octavo.profiling.profile import profiler
 
 LIMITS = {"octavo": 1.5, "onnxruntime": 2.0, "megabytes": 150.0}
 MODEL = "mobilenet_v2_1.0_224_fp32.onnx"

@@ -50,10 +50,10 @@ from onnxruntime import quantization as ort_quantization
 from tvm import relax
 
 import octavo
-from octavo.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, with_main
+from octavo.compiler.text_table import markdown_table
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, with_main
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.profile.kept_samples import KEEP_SAMPLES
-from octavo.report.table import markdown_table
+from octavo.profiling.kept_samples import KEEP_SAMPLES
 from quality_networks import NETWORKS, Feed, Run, agreement
 from reference_sessions import reference_compiled, reference_session
 

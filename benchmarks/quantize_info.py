@@ -25,7 +25,7 @@ from onnx import numpy_helper
 import datasets
 import octavo
 from octavo.numerics import INTEGER_RANGE
-from octavo.target.llvm_host import host_target
+from octavo.runtime.llvm_host import host_target
 
 SAMPLES = {
     "squeezenet": (datasets.imagenet_normalized, 224),

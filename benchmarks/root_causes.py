@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 
 import octavo
+from octavo.compiler.text_table import markdown_table
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantize import QuantizedModel
-from octavo.report.table import markdown_table
-from octavo.root_cause import RootCause
+from octavo.quantizer.causes import RootCause
+from octavo.quantizer.plan.plan import QuantizedModel
 from quality_networks import NETWORKS, agreement
 from quantization_quality import Evaluation, octavo_input, octavo_run
 

@@ -24,8 +24,8 @@ from pathlib import Path
 import datasets
 import octavo
 from average_precision import average_precision
-from octavo.report.table import markdown_table
-from octavo.search import SearchResult
+from octavo.compiler.text_table import markdown_table
+from octavo.quantizer.search import SearchResult
 from quality_networks import SCENE, SCENES_TO_CALIBRATE
 from quantization_quality import Evaluation, octavo_input
 

@@ -30,8 +30,8 @@ import numpy as np
 
 import octavo
 from octavo.cli.demo import DATA
-from octavo.report.table import markdown_table
-from octavo.search import SearchResult
+from octavo.compiler.text_table import markdown_table
+from octavo.quantizer.search import SearchResult
 from profile_kills import in_child
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")

@@ -18,7 +18,9 @@ import numpy as np
 from PIL import Image
 
 import octavo
-from octavo.report import bench, bench_page, profile_page, quantization_figures, quantization_page, roofline
+from octavo.evaluation.bench.bench import bench
+from octavo.evaluation.bench.roofline import roofline
+from octavo.report import bench_page, profile_page, quantization_figures, quantization_page
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "report"))

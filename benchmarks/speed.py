@@ -33,12 +33,12 @@ import numpy as np
 import datasets
 import networks
 import octavo
+from octavo.compiler.text_table import markdown_table
 from octavo.errors import OctavoError
-from octavo.report import PEERS, time_alternating
-from octavo.report.bench import OURS, processor_name, random_inputs
-from octavo.report.peers import PeerTask
-from octavo.report.table import markdown_table
-from octavo.report.timing import Timing
+from octavo.evaluation.bench.bench import OURS, processor_name
+from octavo.evaluation.bench.peers import PEERS, PeerTask
+from octavo.evaluation.bench.timing import Timing, time_alternating
+from octavo.ir.graph.inputs import random_inputs
 
 SHARED = (
     *("bench/mobilenet_v1_int8.tflite", "bench/mobilenet_v2_int8.tflite", "bench/resnet50_int8.tflite"),

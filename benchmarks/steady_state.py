@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import octavo
-from octavo.report.bench import random_inputs
+from octavo.ir.graph.inputs import random_inputs
 
 WARM_UP = 200
 

@@ -95,7 +95,7 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         """Print them and exit."""
-        from octavo.target_choice import resolve_target
+        from octavo.compiler.target_choice import resolve_target
 
         print(
             f"octavo {metadata.version('octavo')}, apache-tvm {metadata.version('apache-tvm')}, "

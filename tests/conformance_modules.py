@@ -12,10 +12,10 @@ import tvm
 from tvm import relax
 
 import octavo
-from octavo import conformance
-from octavo.backends import Code, CodeGenerator, CSource
-from octavo.composites.attributes import read_composites
-from octavo.graph.dataflow import BodyWriter, DataflowView, replace_operands, write_function
+from octavo.compiler.backends import Code, CodeGenerator, CSource
+from octavo.evaluation import conformance
+from octavo.ir.composites.attributes import read_composites
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView, replace_operands, write_function
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:

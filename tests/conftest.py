@@ -92,7 +92,7 @@ def rare_garbage_collection() -> None:
 def no_kept_samples() -> None:
     """Let profiles keep no samples unless a test asks for it: `quantize` runs the model on those to correct weights and biases,
     which would be most of the time of a test of something else. Tests of corrections, and of the default, pass a number."""
-    from octavo.pipeline import profile
+    from octavo.profiling.profile import profile
 
     profile.__kwdefaults__["keep_samples"] = 0
 

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from octavo import TargetDescription
-from octavo.backends import Code, CodeGenerator, CSource, toolkit
+from octavo.compiler.backends import Code, CodeGenerator, CSource, toolkit
 
 _WEIGHTED = {
     "weights": ["int8"],

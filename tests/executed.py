@@ -11,13 +11,13 @@ import tvm
 from tvm import relax
 
 import octavo
-from octavo.composites.attributes import read_composites
-from octavo.composites.movement import QuantizeOp
-from octavo.composites.weighted import Conv2dTransposeOp
-from octavo.conformance.oracles import expected
-from octavo.graph.dataflow import DataflowView, attrs_of, replace_operands, write_function
+from octavo.compiler.partition.pipeline import integer_regions
+from octavo.evaluation.conformance.oracles import expected
+from octavo.ir.composites.attributes import read_composites
+from octavo.ir.composites.movement import QuantizeOp
+from octavo.ir.composites.weighted import Conv2dTransposeOp
+from octavo.ir.graph.dataflow import DataflowView, attrs_of, replace_operands, write_function
 from octavo.numerics import Window, conv2d_transpose_accumulate, quantize, requantize
-from octavo.partition.pipeline import integer_regions
 from octavo.target import TargetDescription
 
 INTEGERS = ("int8", "uint8", "int16", "uint16")

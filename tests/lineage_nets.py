@@ -10,13 +10,13 @@ import tvm
 from tvm import relax
 
 from nets import model_of
-from octavo.graph import Model
-from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, replace_operands, write_function
-from octavo.graph.evaluate import Evaluator
-from octavo.graph.lineage import Lineage
-from octavo.graph.value_graph import GraphReader, functions_of
-from octavo.graph.value_numbers import ValueNumbers
-from octavo.verify import verify_lineage
+from octavo.evaluation.verify import verify_lineage
+from octavo.ir.graph import Model
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView, attrs_of, replace_operands, write_function
+from octavo.ir.graph.evaluate import Evaluator
+from octavo.ir.graph.lineage import Lineage
+from octavo.ir.graph.value_graph import GraphReader, functions_of
+from octavo.ir.graph.value_numbers import ValueNumbers
 from tvm_alone import TARGET
 
 Rename = Callable[[str], str]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.cpu.kernels import AVX512_VNNI, GENERIC, extensions_of
-from octavo.backends.cpu.kernels.isa import ISAS
-from octavo.target_choice import resolve_target
+from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, extensions_of
+from octavo.compiler.backends.cpu.kernels.isa import ISAS
+from octavo.compiler.target_choice import resolve_target
 
 EMULATED = os.environ.get("OCTAVO_EMULATE", "")
 """The machine on which tests of kernels run them, by QEMU: a name of `emulated_kernels.MACHINES`; "" for this machine itself."""

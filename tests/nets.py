@@ -9,9 +9,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from octavo.graph import Model
-from octavo.graph.dataflow import BodyWriter, dtype_of, static_shape, write_function
-from octavo.identity import TensorEntry, TensorId, TensorTable
+from octavo.ir.graph import Model
+from octavo.ir.graph.dataflow import BodyWriter, dtype_of, static_shape, write_function
+from octavo.ir.identity import TensorEntry, TensorId, TensorTable
 
 
 def model_of(

@@ -9,13 +9,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.link import link
-from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, replace_operands, write_function
-from octavo.pipeline import lower
-from octavo.qdq.rounding import source_op, with_rounding
+from octavo.compiler.backends.cpu.kernels import isas_of
+from octavo.compiler.backends.cpu.link import link
+from octavo.compiler.lower import lower
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, replace_operands, write_function
+from octavo.ir.qdq.rounding import source_op, with_rounding
+from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from octavo.target.llvm_host import host_target
 from tvm_alone import tvm_alone
 
 Params = tuple[float, int]
@@ -106,7 +106,8 @@ def run_float(module: tvm.IRModule, *inputs: np.ndarray) -> Any:
 
 def run_lowered(module: tvm.IRModule, *inputs: np.ndarray, isa: str | None = None, threads: int = 1) -> Any:
     """Lower to kernels, build and run."""
-    from octavo.build import generate, runner_of
+    from octavo.compiler.codegen.generate import generate
+    from octavo.runtime.runner import runner_of
 
     target = host_target()
     lowered = lower(module, CPU, (isa,) if isa else isas_of(target), threads)

@@ -9,9 +9,9 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from nets import model_of
-from octavo.graph import Model
-from octavo.graph.dataflow import BodyWriter, static_shape
-from octavo.identity import NameSupply
+from octavo.ir.graph import Model
+from octavo.ir.graph.dataflow import BodyWriter, static_shape
+from octavo.ir.identity import NameSupply
 
 _UNARY = ("sigmoid", "tanh", "exp", "abs", "negative")
 _PAIRS = ("add", "subtract", "multiply", "maximum", "minimum", "divide")

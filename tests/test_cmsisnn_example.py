@@ -13,7 +13,7 @@ import pytest
 
 from conformance_modules import bordering, vendor_report
 from example_programs import EXAMPLES, Programs, programs
-from octavo import conformance
+from octavo.evaluation import conformance
 from tflite_writer import Op, Tensor, write
 
 __all__ = ["programs"]

@@ -11,10 +11,10 @@ import pytest
 import conformance_modules
 import octavo
 from dsp16 import DESCRIPTION, Dsp16
-from octavo import conformance
-from octavo.backends import Code, CSource, toolkit
-from octavo.composites.attributes import read_composites
+from octavo.compiler.backends import Code, CSource, toolkit
 from octavo.errors import CompileError
+from octavo.evaluation import conformance
+from octavo.ir.composites.attributes import read_composites
 
 NODES = """
 a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, w1, b1) r = Relu(a)

@@ -14,7 +14,7 @@ import octavo
 from nets import residual_net
 from octavo.cli.main import main
 from octavo.numerics import QuantParams
-from octavo.quantize.encodings import write_encodings
+from octavo.quantizer.encodings import write_encodings
 from octavo.target import OpSupport
 from small_file import digits, write_small_net
 

@@ -14,8 +14,8 @@ import pytest
 import octavo
 from conformance_modules import bordering, vendor_report
 from example_programs import EXAMPLES, Done, Programs, programs
-from octavo import conformance
-from octavo.profile.kept_samples import KEEP_SAMPLES
+from octavo.evaluation import conformance
+from octavo.profiling.kept_samples import KEEP_SAMPLES
 from vendors import ToyNpu, with_weights
 
 __all__ = ["programs"]
@@ -45,7 +45,7 @@ def run(programs: Programs) -> Callable[[Path, Path, Path], Done]:
 
 @pytest.mark.parametrize("keep_samples", [0, KEEP_SAMPLES], ids=["plain", "corrected"])
 def test_every_op_runs_on_it_and_no_value_differs(files, run, monkeypatch, keep_samples) -> None:
-    monkeypatch.setitem(octavo.profile.__kwdefaults__, "keep_samples", keep_samples)
+    monkeypatch.setitem(octavo.profiling.__kwdefaults__, "keep_samples", keep_samples)
     done = run(EXAMPLE, *files)
     assert done.code == 0, done
     *others, line = done.out.splitlines()

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from octavo.graph.evaluate import unchecked, unoptimized
+from octavo.ir.graph.evaluate import unchecked, unoptimized
 
 TARGET = tvm.target.Target({"kind": "llvm"})
 

@@ -16,9 +16,9 @@ from tvm import relax
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 import octavo
-import octavo.byoc
-from octavo.backends import Code, CodeGenerator, CSource, ObjectCode
-from octavo.graph.evaluate import unoptimized
+import octavo.compiler.byoc
+from octavo.compiler.backends import Code, CodeGenerator, CSource, ObjectCode
+from octavo.ir.graph.evaluate import unoptimized
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "toynpu"
 sys.path.insert(0, str(EXAMPLE))
@@ -131,8 +131,8 @@ def samples_of(model: Any, count: int = 4) -> list[dict[str, np.ndarray]]:
 def through_tvm(module: tvm.IRModule, *vendors: CodeGenerator, merged: bool = True) -> tvm.IRModule:
     """TVM's own passes up to RunCodegen for vendors in their order; without `merged` each op is a region of its own."""
     for vendor in vendors:
-        octavo.byoc.register(vendor)
-    module = octavo.byoc.duplicate_dequantize()(module)
+        octavo.compiler.byoc.register(vendor)
+    module = octavo.compiler.byoc.duplicate_dequantize()(module)
     for vendor in vendors:
         found = get_patterns_with_prefix(vendor.description.name)
         module = relax.transform.FuseOpsByPattern(found, annotate_codegen=not merged)(module)

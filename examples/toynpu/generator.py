@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from octavo import TargetDescription
-from octavo.backends import Code, CodeGenerator, CSource, toolkit
-from octavo.composites.attributes import Composite
-from octavo.composites.elementwise import LookupOp, PairwiseOp
-from octavo.composites.movement import ConcatOp, MoveOp
-from octavo.composites.reduction import Pool2dOp, ReduceOp
-from octavo.composites.weighted import Conv2dOp, MatmulOp
+from octavo.compiler.backends import Code, CodeGenerator, CSource, toolkit
+from octavo.ir.composites.attributes import Composite
+from octavo.ir.composites.elementwise import LookupOp, PairwiseOp
+from octavo.ir.composites.movement import ConcatOp, MoveOp
+from octavo.ir.composites.reduction import Pool2dOp, ReduceOp
+from octavo.ir.composites.weighted import Conv2dOp, MatmulOp
 
 FOLDER = Path(__file__).parent
 KERNELS = (FOLDER / "kernels.c").read_text(encoding="utf-8")

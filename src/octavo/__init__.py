@@ -15,54 +15,50 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Errors
+    # Machine code, what is said of it, and how kernels run best on this machine
+    from .compiler.explanation import Explanation
+    from .compiler.load_executable import load_executable
+    from .compiler.lower import partition
+    from .compiler.tune import tune
+    from .compiler.tvm_pipeline import relax_pipeline
     from .errors import OctavoError
 
     # What a quantized model is worth against the float one, or any two that run
     from .evaluation import evaluate
+    from .evaluation.layer_errors import layer_errors
 
     # Which tensor is which, after any pass
-    from .graph.lineage import Lineage
+    from .evaluation.verify import verify_lineage
 
-    # A model from arrays, without a file or a framework
-    from .importer import ModelBuilder
-    from .layer_error import layer_errors
+    # The way back to the source's format
+    from .export.onnx import export_onnx
+
+    # A model from a file, from a program, or from arrays
+    from .frontends import ModelBuilder, load
+    from .ir.graph import Model
+    from .ir.graph.lineage import Lineage
+
+    # Its ranges on samples
+    from .profiling.images import ImageFolder
+    from .profiling.model_profile import Profile
 
     # Observers on any tensor, at any stage
-    from .observe import observe, unobserve
+    from .profiling.observe import observe, unobserve
+    from .profiling.profile import profile
 
-    # The path, stage by stage, and its values
-    from .pipeline import (
-        Executable,
-        Explanation,
-        ImageFolder,
-        Model,
-        Profile,
-        QuantizationPlan,
-        Recipe,
-        TargetDescription,
-        compile,
-        explain,
-        export_onnx,
-        load,
-        load_executable,
-        partition,
-        profile,
-        quantize,
-    )
-
-    # How the kernels of a model run best on this machine
-    from .report import tune
-    from .root_cause import fix, root_causes
-
-    # Which activations to keep float for an accuracy that is asked for
-    from .search import search
-    from .tvm_pipeline import relax_pipeline
-    from .verify import verify_lineage
+    # What is integer, with which parameters, and which activations to keep float for an accuracy that is asked for
+    from .quantizer.causes import fix, root_causes
+    from .quantizer.compile import compile, explain
+    from .quantizer.plan import QuantizationPlan
+    from .quantizer.quantize import quantize
+    from .quantizer.recipe import Recipe
+    from .quantizer.search import search
+    from .runtime.executable import Executable
+    from .target import TargetDescription
 
 __version__ = "0.1.0"
 
@@ -100,35 +96,35 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Executable": "pipeline",
-    "Explanation": "pipeline",
-    "ImageFolder": "pipeline",
-    "Lineage": "graph.lineage",
-    "Model": "pipeline",
-    "ModelBuilder": "importer",
+    "Executable": "runtime.executable",
+    "Explanation": "compiler.explanation",
+    "ImageFolder": "profiling.images",
+    "Lineage": "ir.graph.lineage",
+    "Model": "ir.graph",
+    "ModelBuilder": "frontends",
     "OctavoError": "errors",
-    "Profile": "pipeline",
-    "QuantizationPlan": "pipeline",
-    "Recipe": "pipeline",
-    "TargetDescription": "pipeline",
-    "compile": "pipeline",
+    "Profile": "profiling.model_profile",
+    "QuantizationPlan": "quantizer.plan",
+    "Recipe": "quantizer.recipe",
+    "TargetDescription": "target",
+    "compile": "quantizer.compile",
     "evaluate": "evaluation",
-    "explain": "pipeline",
-    "export_onnx": "pipeline",
-    "fix": "root_cause",
-    "layer_errors": "layer_error",
-    "load": "pipeline",
-    "load_executable": "pipeline",
-    "observe": "observe",
-    "partition": "pipeline",
-    "profile": "pipeline",
-    "quantize": "pipeline",
-    "relax_pipeline": "tvm_pipeline",
-    "root_causes": "root_cause",
-    "search": "search",
-    "tune": "report",
-    "unobserve": "observe",
-    "verify_lineage": "verify",
+    "explain": "quantizer.compile",
+    "export_onnx": "export.onnx",
+    "fix": "quantizer.causes",
+    "layer_errors": "evaluation.layer_errors",
+    "load": "frontends",
+    "load_executable": "compiler.load_executable",
+    "observe": "profiling.observe",
+    "partition": "compiler.lower",
+    "profile": "profiling.profile",
+    "quantize": "quantizer.quantize",
+    "relax_pipeline": "compiler.tvm_pipeline",
+    "root_causes": "quantizer.causes",
+    "search": "quantizer.search",
+    "tune": "compiler.tune",
+    "unobserve": "profiling.observe",
+    "verify_lineage": "evaluation.verify",
 }
 """The module of each public name."""
 
@@ -149,16 +145,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Package(ModuleType):
-    """The package, in which a stage's function keeps its name when a package of the same name is imported: `octavo.profile`."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but for a subpackage that is called like a public name."""
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 if "tvm" in sys.modules:
     for _name in _HOMES:
         __getattr__(_name)

@@ -17,7 +17,7 @@ import octavo
 from child_python import run_python
 from octavo.cli.main import main
 from octavo.errors import DataError
-from octavo.profile import ImageFolder
+from octavo.profiling import ImageFolder
 
 
 def command(line: str) -> int:

@@ -13,8 +13,8 @@ import octavo_command
 import octavo_parser
 from octavo.cli import options, profile, profiles
 from octavo.cli.main import COMMANDS, build_parser, main
-from octavo.quantize.ranges import range_estimator_names
-from octavo.target_choice import resolve_target
+from octavo.compiler.target_choice import resolve_target
+from octavo.quantizer.ranges import range_estimator_names
 
 SUBCOMMANDS = [name for name in octavo_parser.SUMMARIES if " " in name]
 NAMES = [command.__name__.rsplit(".", 1)[-1] for command in COMMANDS]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from page_files import write_files
 
-from octavo.pipeline import profile
-from octavo.profile.kept_samples import KEEP_SAMPLES
+from octavo.profiling.kept_samples import KEEP_SAMPLES
+from octavo.profiling.profile import profile
 
 
 @pytest.fixture(scope="module", autouse=True)

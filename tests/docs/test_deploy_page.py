@@ -18,9 +18,9 @@ from pages import DOCS, blocks
 import octavo
 from child_python import run_python
 from float_networks import FloatNetwork
-from octavo.c_library import export_c
 from octavo.cli.main import main
 from octavo.errors import CompileError
+from octavo.export.c_library.export import export_c
 
 PAGE = DOCS / "deploy.md"
 COMMANDS = re.findall(r"^(octavo .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -13,9 +13,9 @@ import pytest
 from tvm import relax
 
 import octavo
-from octavo.backends.cpu.kernels import AVX512_VNNI
-from octavo.backends.cpu.kernels.spec import Conv2dSpec, Kernel
-from octavo.composites.weighted import Conv2dOp
+from octavo.compiler.backends.cpu.kernels import AVX512_VNNI
+from octavo.compiler.backends.cpu.kernels.spec import Conv2dSpec, Kernel
+from octavo.ir.composites.weighted import Conv2dOp
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 PACKAGE = f"{Path(octavo.__file__).parent}{os.sep}"

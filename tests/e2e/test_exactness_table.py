@@ -7,7 +7,7 @@ import accuracy
 import datasets
 import exactness
 import octavo
-from octavo.backends.cpu.kernels import AVX2
+from octavo.compiler.backends.cpu.kernels import AVX2
 
 
 def test_a_cell_counts_values_steps_and_classes() -> None:

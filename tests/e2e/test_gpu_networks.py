@@ -8,8 +8,8 @@ import pytest
 
 import gpu
 import octavo
-from octavo.backends.cuda.backend import backend_of
-from octavo.device_models import lowered_for
+from octavo.compiler.backends.cuda.backend import backend_of
+from octavo.compiler.device_models import lowered_for
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_explain_of_a_float_model_says_what_to_do(model, profile):
 
 
 def test_code_for_another_kind_of_machine_is_refused(model):
-    other = "armv7a" if "arm" not in octavo.target_choice.host_triple() else "x86_64"
+    other = "armv7a" if "arm" not in octavo.compiler.target_choice.host_triple() else "x86_64"
     with pytest.raises(TargetError, match="this machine is"):
         octavo.compile(model, target=f"llvm -mtriple={other}-linux-gnu")
 

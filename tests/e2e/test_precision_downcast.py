@@ -13,10 +13,10 @@ import octavo
 from datasets import imagenet_normalized, images
 from machine_isas import EVERY_ISA
 from nets import model_of, residual_net
-from octavo.backends.cpu.kernels import AVX512_BF16, AVX512_VNNI, extensions_of
+from octavo.compiler.backends.cpu.kernels import AVX512_BF16, AVX512_VNNI, extensions_of
 from octavo.errors import CompileError, ProfileError, QuantizationError
-from octavo.report.bench import random_inputs
-from octavo.target.llvm_host import host_target
+from octavo.ir.graph.inputs import random_inputs
+from octavo.runtime.llvm_host import host_target
 from reference_sessions import reference_session
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.cli.main import main
-from octavo.profile import from_table, write_table
-from octavo.quantize.ranges import QuantScheme, range_estimator
+from octavo.profiling import from_table, write_table
+from octavo.quantizer.ranges import QuantScheme, range_estimator
 from small_file import digits, write_small_net
 
 

@@ -13,8 +13,8 @@ import post_training
 from child_python import OCTAVO
 from datasets import images, pixels
 from machine_isas import machine_isas
-from octavo.backends.cpu.kernels import AVX_VNNI
-from octavo.report.timing import time_alternating
+from octavo.compiler.backends.cpu.kernels import AVX_VNNI
+from octavo.evaluation.bench.timing import time_alternating
 
 
 def by_name(part: str) -> accuracy.Case:

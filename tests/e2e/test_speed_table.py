@@ -6,7 +6,7 @@ import pytest
 
 import networks
 import speed
-from octavo.report.bench import OURS
+from octavo.evaluation.bench.bench import OURS
 
 
 def row(model: str, kind: str, times: dict[str, float], threads: int = 1) -> speed.Row:

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import octavo
-from octavo.composites.attributes import read_composites
+from octavo.ir.composites.attributes import read_composites
 
 GENERATOR = Path(__file__).resolve().parents[2] / "examples" / "toynpu" / "generator.py"
 NODES = """

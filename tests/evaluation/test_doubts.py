@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import octavo
 from octavo.cli.main import main
 from octavo.evaluation import doubts
-from octavo.identity import TensorTable
+from octavo.ir.identity import TensorTable
 from small_file import digits, write_small_net
 
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 import octavo
 from octavo.evaluation import Port, Runnable, evaluate, has_scale_to_blame
 from octavo.evaluation.advice import by_blame
-from octavo.identity import TensorId
-from octavo.layer_error import LayerError
+from octavo.evaluation.layer_errors import LayerError
+from octavo.ir.identity import TensorId
 from octavo.numerics import QuantParams
 from small_file import digits, write_small_net
 

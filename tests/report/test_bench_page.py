@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from browser import Browser, fresh, inked
 
-from octavo.report import BenchReport, BenchRow, LayerTime, Roofline, bench_page
+from octavo.evaluation.bench.bench import BenchReport, BenchRow
+from octavo.evaluation.bench.roofline import LayerTime, Roofline
+from octavo.report import bench_page
 
 NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028'
 PANEL = "document.getElementById('details')"

@@ -12,10 +12,10 @@ import pytest
 from browser import Browser, fresh, inked
 
 from octavo.cli.main import main
-from octavo.identity import TensorEntry, TensorId, TensorKind
-from octavo.profile import Profile, TensorStatistics
-from octavo.profile.buckets import BUCKETS
-from octavo.profile.statistics import constant_statistics
+from octavo.ir.identity import TensorEntry, TensorId, TensorKind
+from octavo.profiling import Profile, TensorStatistics
+from octavo.profiling.buckets import BUCKETS
+from octavo.profiling.statistics import constant_statistics
 from octavo.report import profile_page
 from small_file import digits, write_small_net
 

@@ -19,12 +19,13 @@ import octavo
 from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
-from octavo.graph import Model
-from octavo.graph.dataflow import BodyWriter
-from octavo.identity import TensorId
+from octavo.ir.graph import Model
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantize import Adjustment, equalized_float
+from octavo.quantizer.equalized_float import equalized_float
+from octavo.quantizer.plan.entries import Adjustment
 from octavo.report import QuantizationFigures, quantization_figures, quantization_page
 from octavo.report.quantized_layers import float_ops_of
 from octavo.report.thumbnail import thumbnail

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from octavo.identity import TensorEntry, TensorId, TensorKind
+from octavo.ir.identity import TensorEntry, TensorId, TensorKind
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.profile import silent_channels
-from octavo.profile.statistics import TensorStatistics, constant_statistics
+from octavo.profiling import silent_channels
+from octavo.profiling.statistics import TensorStatistics, constant_statistics
 from octavo.report.tensor_figures import figures_of
 
 

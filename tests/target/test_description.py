@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from octavo.compiler.partition.outline_integer import COMPUTE
+from octavo.compiler.partition.target_rules import _TABLES
 from octavo.errors import TargetError
-from octavo.partition.outline_integer import COMPUTE
-from octavo.partition.target_rules import _TABLES
 from octavo.target import CPU, OpSupport, TargetDescription
 from octavo.target.limits import LIMITS, Limit
 from octavo.target.tensor_support import TensorSupport

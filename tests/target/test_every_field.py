@@ -18,16 +18,16 @@ from tvm import relax
 
 import octavo
 from nets import model_of
-from octavo.backends import Backend, Code, CSource
-from octavo.backends.cpu.kernels.isa import isas_of, multiplies_bfloat16
-from octavo.backends.protocol import layout_of
-from octavo.backends.toolkit import constants
-from octavo.composites.attributes import read_composites
+from octavo.compiler.backends import Backend, Code, CSource
+from octavo.compiler.backends.cpu.kernels.isa import isas_of, multiplies_bfloat16
+from octavo.compiler.backends.protocol import layout_of
+from octavo.compiler.backends.toolkit import constants
 from octavo.errors import TargetError
-from octavo.graph.partition_state import read_state
+from octavo.ir.composites.attributes import read_composites
+from octavo.ir.graph.partition_state import read_state
+from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU, TargetDescription
 from octavo.target.limits import LIMITS
-from octavo.target.llvm_host import host_target
 from octavo.target.schema import json_schema
 from octavo.target.vocabulary import ROLES
 from qdq_graph import Qdq, graph

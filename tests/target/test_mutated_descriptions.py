@@ -20,14 +20,14 @@ from tvm import relax
 
 import octavo
 from nets import model_of
-from octavo.backends import Backend, Code, CSource
-from octavo.backends.protocol import layout_of
-from octavo.composites.attributes import Composite, read_composites
-from octavo.composites.facts import facts_of
+from octavo.compiler.backends import Backend, Code, CSource
+from octavo.compiler.backends.protocol import layout_of
 from octavo.errors import TargetError
-from octavo.graph.dataflow import DataflowView, call_to, static_shape
-from octavo.graph.partition_state import read_state
-from octavo.qdq.rounding import rounding_of
+from octavo.ir.composites.attributes import Composite, read_composites
+from octavo.ir.composites.facts import facts_of
+from octavo.ir.graph.dataflow import DataflowView, call_to, static_shape
+from octavo.ir.graph.partition_state import read_state
+from octavo.ir.qdq.rounding import rounding_of
 from octavo.target import OpSupport, TargetDescription
 from octavo.target.limits import LIMITS
 from octavo.target.schema import json_schema

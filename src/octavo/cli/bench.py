@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
-from ..graph import Model
-from ..pipeline import export_onnx, quantize
-from ..profile import Profile
-from ..report import PEERS, BenchReport, bench, bench_page, roofline
-from ..tflite_export import export_tflite
-from ..tflite_export import quantize as quantize_for_tflite
+from ..evaluation.bench.bench import BenchReport, bench
+from ..evaluation.bench.peers import PEERS
+from ..evaluation.bench.roofline import roofline
+from ..export.onnx import export_onnx
+from ..export.tflite import export_tflite
+from ..export.tflite import quantize as quantize_for_tflite
+from ..ir.graph import Model
+from ..profiling import Profile
+from ..quantizer.quantize import quantize
+from ..report import bench_page
 from .options import (
     Subcommands,
     add_command,

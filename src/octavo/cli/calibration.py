@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from ..graph.inputs import InputSpec, split_batch
-from ..profile import ImageFolder
+from ..profiling import ImageFolder
+from ..runtime.inputs import InputSpec, split_batch
 from .samples import Samples, named, read_samples
 from .sources import UsageError
 

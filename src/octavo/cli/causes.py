@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..corrections import samples_of
+from ..compiler.text_table import markdown_table
 from ..errors import ProfileError
-from ..graph.inputs import input_specs
-from ..pipeline import Profile, quantize
-from ..report import markdown_table
-from ..root_cause import RootCause, root_causes
+from ..ir.graph.inputs import input_specs
+from ..profiling.model_profile import Profile
+from ..quantizer.causes import RootCause, root_causes
+from ..quantizer.corrections import samples_of
+from ..quantizer.quantize import quantize
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
 from .sources import by_plan, load_model, recipe_of
 

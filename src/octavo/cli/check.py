@@ -6,10 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from ..graph.inputs import input_specs
-from ..profile import Profile
-from ..range_checks import RangeCheck, check_ranges
-from ..report import markdown_table
+from ..compiler.text_table import markdown_table
+from ..ir.graph.inputs import input_specs
+from ..profiling import Profile
+from ..profiling.range_checks import RangeCheck, check_ranges
 from .calibration import add_data, open_data
 from .options import Subcommands, add_command, add_json, add_model, add_threads
 from .progress import progress_bar

@@ -6,14 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..build.c_library import check_folder
-from ..c_library import export_c
-from ..graph import Model
-from ..interface import REAL_DTYPES, Preprocessing, with_interface
-from ..multiversion import compile_versions, save_versions
-from ..pipeline import compile, explain, quantize
-from ..quantize import Recipe
-from ..shape_ranges import SizeRange, compile_ranged
+from ..compiler.explain import explain_model
+from ..export.c_library import check_folder
+from ..export.c_library.export import export_c
+from ..export.multiversion import compile_versions, save_versions
+from ..export.shape_ranges import SizeRange, compile_ranged
+from ..ir.graph import Model
+from ..ir.interface import REAL_DTYPES, Preprocessing, with_interface
+from ..quantizer.compile import compile
+from ..quantizer.quantize import quantize
+from ..quantizer.recipe import Recipe
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_model, add_output, add_precision, add_recipe, add_target, add_threads
 from .outputs import check_output
@@ -104,7 +106,7 @@ def _compile_ranged(args: argparse.Namespace) -> int:
         made = compile_ranged(args.model, dict(args.shape), plan=args.plan, **options)
     made.save(args.output)
     size = args.output.stat().st_size
-    said = explain(made.executables[0]).summary
+    said = explain_model(made.executables[0]).summary
     weights = f"{made.weight_bytes:,} of weights, which all share"
     print(f"{args.output}: {len(made.executables)} sizes; {said}; {size:,} bytes, of them {weights}")
     return 0
@@ -119,7 +121,7 @@ def _emit_executable(args: argparse.Namespace, model: Model, options: dict[str, 
         executable = compile(model, threads=args.threads, **options)
         executable.save(args.output)
     size = args.output.stat().st_size
-    print(f"{args.output}: {explain(executable).summary}; {size:,} bytes, of them {executable.weight_bytes:,} of weights")
+    print(f"{args.output}: {explain_model(executable).summary}; {size:,} bytes, of them {executable.weight_bytes:,} of weights")
     return 0
 
 

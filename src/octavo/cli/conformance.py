@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..conformance import run, write
+from ..evaluation.conformance import run, write
 from .options import Subcommands, add_command
 from .outputs import check_output, write_file
 from .progress import progress_bar

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tvm
 
-from ..graph.dump_ir import DumpIR, dump_name
+from ..ir.graph.dump_ir import DumpIR, dump_name
 from .outputs import check_output
 
 

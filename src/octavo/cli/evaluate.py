@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..compiler.text_table import markdown_table
 from ..errors import DataError
 from ..evaluation import TASKS, Evaluation, Runnable, evaluate, has_scale_to_blame, opened
-from ..report import markdown_table
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_json, add_state, add_target, add_threads, named_shape, sample_limit
 from .progress import progress_bar

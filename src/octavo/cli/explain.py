@@ -6,10 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
-from ..build import is_executable
-from ..pipeline import ExplainedOp, Explanation, explain
-from ..report import markdown_table
-from ..shape_ranges import load_sized
+from ..compiler.explanation import ExplainedOp, Explanation
+from ..compiler.text_table import markdown_table
+from ..export.shape_ranges import load_sized
+from ..quantizer.compile import explain
+from ..runtime.file import is_executable
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
 from .sources import UsageError, load_to_compile

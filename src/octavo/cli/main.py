@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from octavo_parser import base_parser
 
-from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
+from ..runtime.native_stderr import native_stderr_closed
 from . import (
     bench,
     causes,

@@ -10,10 +10,9 @@ from typing import Any, get_args
 from octavo_parser import SUMMARIES, CommandParser
 
 from ..errors import ModelError, QuantizationError
-from ..quantize import Recipe
-from ..quantize.ranges import range_estimator, range_estimator_help
-from ..quantize.recipe import ANY, Preset
-from ..shape_ranges import Shape, SizeRange
+from ..export.shape_ranges import Shape, SizeRange
+from ..quantizer.ranges import range_estimator, range_estimator_help
+from ..quantizer.recipe import ANY, Preset, Recipe
 
 Subcommands = Any
 """What argparse's add_subparsers returns; its class is private."""

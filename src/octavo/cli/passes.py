@@ -6,8 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from ..passes import ListedPass, listed_passes
-from ..report import markdown_table
+from ..compiler.passes import ListedPass, listed_passes
+from ..compiler.text_table import markdown_table
 from .options import Subcommands, add_command, add_json
 
 

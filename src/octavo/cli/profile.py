@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from ..cluster import profile_on_ray
-from ..graph.inputs import input_specs
-from ..pipeline import profile
-from ..profile import KEEP_SAMPLES, Checkpoint, Profile
+from ..ir.graph.inputs import input_specs
+from ..profiling import KEEP_SAMPLES, Checkpoint, Profile
+from ..profiling.cluster import profile_on_ray
+from ..profiling.profile import profile
 from . import check, profiles, tables
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_state, add_threads, sample_count, sample_limit

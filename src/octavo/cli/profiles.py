@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from ..compiler.text_table import markdown_table
 from ..errors import ProfileError
-from ..profile import Adequacy, Profile, ProfileDiff, TensorAdequacy, adequacy, check_same_model, diff
-from ..report import markdown_table
+from ..profiling import Adequacy, Profile, ProfileDiff, TensorAdequacy, adequacy, check_same_model, diff
 from .options import Subcommands, add_command, add_json, add_output
 from .outputs import check_output
 

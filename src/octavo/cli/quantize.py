@@ -7,17 +7,23 @@ import math
 import sys
 from pathlib import Path
 
-from ..corrections import measured_nearness
+from ..compiler.explain import explain_model
+from ..compiler.target_choice import resolve_target
 from ..evaluation import WORDS, better, doubts, level_of_agreement, level_of_sqnr
-from ..graph import Model
-from ..graph.inputs import input_specs
-from ..pipeline import Profile, explain, export_onnx, profile, quantize
-from ..quantize import Nearness, QuantizationPlan, QuantizedModel, Recipe
-from ..quantize.encodings import FORMATS, read_encodings, write_encodings
-from ..root_cause import FixResult, fix
-from ..target_choice import resolve_target
-from ..tflite_export import EDGE_DTYPES, export_tflite, restricted, target_of
-from ..tflite_export import quantize as quantize_for_tflite
+from ..export.onnx import export_onnx
+from ..export.tflite import EDGE_DTYPES, export_tflite, restricted, target_of
+from ..export.tflite import quantize as quantize_for_tflite
+from ..ir.graph import Model
+from ..ir.graph.inputs import input_specs
+from ..profiling.model_profile import Profile
+from ..profiling.profile import profile
+from ..quantizer.causes import FixResult, fix
+from ..quantizer.corrections import measured_nearness
+from ..quantizer.encodings import FORMATS, read_encodings, write_encodings
+from ..quantizer.plan.nearness import Nearness
+from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
+from ..quantizer.quantize import quantize
+from ..quantizer.recipe import Recipe
 from .calibration import add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
 from .outputs import check_output
@@ -159,7 +165,7 @@ def _say(
     args: argparse.Namespace, model: Model, quantized: QuantizedModel, fixed: FixResult | None, known: Profile | None
 ) -> None:
     """Print what was made, and how good it is."""
-    said = [explain(quantized).summary, quantized.plan.corrections.summary]
+    said = [explain_model(quantized).summary, quantized.plan.corrections.summary]
     widths = quantized.plan.widths
     if len(widths) > 1:
         said.insert(1, ", ".join(f"{count:,} weights of {bits} bits" for bits, count in widths.items()))

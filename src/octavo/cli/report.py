@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 
 from ..errors import ProfileError
-from ..pipeline import quantize
-from ..profile import Profile
-from ..quantize import Recipe
+from ..export.tflite import is_of_tflite, target_of
+from ..profiling import Profile
+from ..quantizer.quantize import quantize
+from ..quantizer.recipe import Recipe
 from ..report import profile_page, quantization_figures, quantization_page
-from ..tflite_export import is_of_tflite, target_of
 from .options import Subcommands, add_command, add_output, add_recipe, add_target, named_shape
 from .outputs import check_output, write_file
 from .samples import read_samples

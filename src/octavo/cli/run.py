@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..graph.inputs import split_batch
-from ..pipeline import load_executable
-from ..shape_ranges import is_ranged, load_ranged
+from ..compiler.load_executable import load_executable
+from ..export.shape_ranges import is_ranged, load_ranged
+from ..runtime.inputs import split_batch
 from .calibration import file_source
 from .options import Subcommands, add_command, add_output
 from .outputs import check_output, write_file

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from ..graph.inputs import InputSpec
+from ..runtime.inputs import InputSpec
 
 Samples = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 """One array where the file holds one, else arrays by name."""

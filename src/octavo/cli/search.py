@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..pipeline import Executable, Profile
-from ..report import markdown_table
-from ..search import Candidate, SearchResult, search, search_on_ray
+from ..compiler.text_table import markdown_table
+from ..profiling.model_profile import Profile
+from ..quantizer.search import Candidate, SearchResult, search, search_on_ray
+from ..runtime.executable import Executable
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target, positive_seconds
 from .progress import progress_bar
 from .samples import read_samples

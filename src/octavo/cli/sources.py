@@ -7,12 +7,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ..errors import OctavoError
-from ..graph import Model
-from ..pipeline import load, quantize
-from ..profile import Profile
-from ..quantize import QuantizationPlan, QuantizedModel, Recipe, read_recipe
-from ..tflite_export import is_of_tflite
-from ..tflite_export import quantize as quantize_for_tflite
+from ..export.tflite import is_of_tflite
+from ..export.tflite import quantize as quantize_for_tflite
+from ..frontends.load import load
+from ..ir.graph import Model
+from ..profiling import Profile
+from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
+from ..quantizer.quantize import quantize
+from ..quantizer.recipe import Recipe
+from ..quantizer.recipe_file import read_recipe
 
 
 class UsageError(OctavoError):

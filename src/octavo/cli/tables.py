@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..profile import FORMATS, Profile, from_table, write_table
-from ..quantize.ranges import QuantScheme, range_estimator
+from ..profiling import FORMATS, Profile, from_table, write_table
+from ..quantizer.ranges import QuantScheme, range_estimator
 from .options import Subcommands, add_command, add_method, add_model, add_output
 from .outputs import check_output
 from .sources import load_model, method_of

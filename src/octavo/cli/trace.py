@@ -12,15 +12,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..compiler.target_choice import resolve_target
+from ..compiler.text_table import markdown_table
+from ..compiler.tvm_pipeline import relax_pipeline
 from ..errors import ModelError
-from ..graph import Model
-from ..graph.dump_ir import dump_name
-from ..graph.lineage import Lineage
-from ..identity import TensorId, TensorState
-from ..pipeline import Profile, quantize
-from ..report import markdown_table
-from ..target_choice import resolve_target
-from ..tvm_pipeline import relax_pipeline
+from ..ir.graph import Model
+from ..ir.graph.dump_ir import dump_name
+from ..ir.graph.lineage import Lineage
+from ..ir.identity import TensorId, TensorState
+from ..profiling.model_profile import Profile
+from ..quantizer.quantize import quantize
 from .dump import add_dump_ir, check_folder
 from .options import Subcommands, add_command, add_json, add_model, add_target
 from .outputs import write_file

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from ..report import tune
+from ..compiler.tune import tune
 from .options import Subcommands, add_command, add_json, add_model, add_output, add_recipe, add_target, positive_seconds
 from .outputs import check_output
 from .progress import progress_bar

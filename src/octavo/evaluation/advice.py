@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..identity import readable_name
-from ..layer_error import LayerError
+from ..ir.identity import readable_name
 from .judges import ClassJudge, Metric
+from .layer_errors import LayerError
 from .verdict import WORDS, Level, Verdict, better, decibels, level_of_agreement, level_of_drop, level_of_sqnr, worse
 
 _FEW = 30

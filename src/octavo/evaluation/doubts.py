@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to
-from ..graph.products import with_bias
-from ..identity import TensorId, readable_name
-from ..ops import WEIGHTED
-from ..profile import Profile, TensorStatistics, adequacy_of
+from ..ir.graph import Model
+from ..ir.graph.dataflow import DataflowView, call_to
+from ..ir.graph.products import with_bias
+from ..ir.identity import TensorId, readable_name
+from ..profiling import Profile, TensorStatistics, adequacy_of
+from ..target.op_facts import WEIGHTED
 
 _SPANS = (1.3, 30.0)
 """Of the median channel's range behind the first convolution. Trained networks normalize there: seven of them lie between 3.4 and

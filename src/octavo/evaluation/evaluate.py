@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..compiler.target_choice import TargetLike
 from ..errors import DataError, OctavoError
-from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to
-from ..graph.inputs import split_batch
-from ..layer_error import LayerError, layer_errors
+from ..ir.graph import Model
+from ..ir.graph.dataflow import DataflowView, call_to
 from ..numerics.statistics.error_sums import ErrorSums
-from ..target_choice import TargetLike
+from ..runtime.inputs import split_batch
 from .advice import by_blame, verdict_of
 from .judges import ClassJudge, Decisions, ImageJudge, Judge, Metric
+from .layer_errors import LayerError, layer_errors
 from .opening import Subject, opened
 from .runnable import Runnable, converted, paired
 from .tasks import judges_of

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..build import is_executable
+from ..compiler.target_choice import TargetLike
 from ..errors import ModelError, check_path
-from ..graph import Model
-from ..pipeline import Executable, QuantizationPlan, load, quantize
-from ..shape_ranges import load_sized
-from ..target_choice import TargetLike
-from ..tflite_export import is_of_tflite
-from ..tflite_export import quantize as quantize_for_tflite
+from ..export.shape_ranges import load_sized
+from ..export.tflite import is_of_tflite
+from ..export.tflite import quantize as quantize_for_tflite
+from ..frontends.load import load
+from ..ir.graph import Model
+from ..quantizer.plan import QuantizationPlan
+from ..quantizer.quantize import quantize
+from ..runtime.executable import Executable
+from ..runtime.file import is_executable
 from .peers import PEERS
 from .runnable import Runnable, of_executable, of_model
 

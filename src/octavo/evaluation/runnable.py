@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..compiler.compile import compile_model
+from ..compiler.target_choice import TargetLike
 from ..errors import DataError, ModelError
-from ..graph import Model
-from ..graph.inputs import InputSpec
+from ..ir.graph import Model
+from ..ir.qdq.interface import input_params, output_params
 from ..numerics import QuantParams, dequantize, quantize
-from ..pipeline import Executable, compile
-from ..qdq.interface import input_params, output_params
-from ..target_choice import TargetLike
+from ..runtime.executable import Executable
+from ..runtime.inputs import InputSpec
 
 Array = npt.NDArray[Any]
 
@@ -71,7 +72,7 @@ class Runnable:
 
 def of_model(model: Model, label: str, *, target: TargetLike = None, threads: int | None = None) -> Runnable:
     """Return a model that Octavo compiles."""
-    executable = compile(model, target=target, threads=threads)
+    executable = compile_model(model, target=target, threads=threads)
     module = model.bound()
     given, wanted = input_params(module), output_params(module)
     inputs = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bench import OURS, BenchReport, BenchRow
+from ..evaluation.bench.bench import OURS, BenchReport, BenchRow
+from ..evaluation.bench.roofline import LayerTime, Roofline
 from .html import LIST_PARTS, filled, rounded
-from .roofline import LayerTime, Roofline
 
 _PARTS = {
     "/*STYLE*/": "page.css",

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..graph import Model
-from ..identity import TensorId
+from ..ir.graph import Model
+from ..ir.identity import TensorId
 from ..numerics.statistics.histogram import MANTISSA_BITS
-from ..pipeline import quantize
-from ..profile import Profile, TensorStatistics, adequacy_of
-from ..quantize import Recipe
+from ..profiling import Profile, TensorStatistics, adequacy_of
+from ..quantizer.quantize import quantize
+from ..quantizer.recipe import Recipe
 from .html import LIST_PARTS, filled, rounded
 from .tensor_figures import CENTRE, figures_of
 

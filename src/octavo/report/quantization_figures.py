@@ -11,18 +11,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..corrections import samples_of, sqnr_by_result
+from ..compiler.compile import compile_model
+from ..compiler.explain import explain_model
+from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, QuantizationError
-from ..graph import Model
-from ..graph.dataflow import DataflowView
-from ..graph.inputs import input_specs, split_batch
-from ..identity import TensorId
-from ..layer_error import LayerError, layer_errors, tensor_ratios
-from ..pipeline import Executable, Profile, checked_model, compile, explain, quantize, quantize_with
-from ..quantize import QuantizationPlan, QuantizedModel, Remedies
-from ..root_cause import RootCause, root_causes
-from ..search import SearchResult, read_search
-from ..target_choice import TargetLike
+from ..evaluation.layer_errors import LayerError, layer_errors, tensor_ratios
+from ..ir.graph import Model
+from ..ir.graph.dataflow import DataflowView
+from ..ir.graph.inputs import input_specs
+from ..ir.graph.model import checked_model
+from ..ir.identity import TensorId
+from ..profiling.model_profile import Profile
+from ..quantizer.causes import RootCause, root_causes
+from ..quantizer.corrections import samples_of, sqnr_by_result
+from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
+from ..quantizer.quantize import quantize, quantize_with
+from ..quantizer.remedies import Remedies
+from ..quantizer.search import SearchResult, read_search
+from ..runtime.executable import Executable
+from ..runtime.inputs import split_batch
 from .quantized_layers import FloatOpFigures, WeightFigures, bytes_of, float_ops_of, time_shares, weights_of
 from .thumbnail import thumbnail
 
@@ -190,7 +197,7 @@ def quantization_figures(
     layers = _unless_refused(notes, lambda: layer_errors(model, quantized, few))
     plain = tensor_ratios(model, measured.plain, few) if layers else {}
     causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
-    explanation = explain(quantized, target=target)
+    explanation = explain_model(quantized, target=target)
     return QuantizationFigures(
         model=model,
         quantized=quantized,
@@ -224,7 +231,7 @@ class _Measured:
     def __init__(self, model: Model, batches: Sequence[Mapping[str, Array]]) -> None:
         self._model, self._batches = model, batches
         self._view = DataflowView(model.module["main"])
-        executable = compile(model)
+        executable = compile_model(model)
         self._cycles = _cycles(executable)
         self._floats = self._run(executable)
         self._results = self._floats
@@ -253,7 +260,7 @@ class _Measured:
         return [*found, self._variant("as it is", quantized, target)]
 
     def _variant(self, name: str, quantized: QuantizedModel, target: TargetLike) -> VariantFigures:
-        executable = compile(quantized, target=target)
+        executable = compile_model(quantized, target=target)
         self._results = self._run(executable)
         ratios = sqnr_by_result(self._view, self._floats, self._results)
         outputs = [
@@ -321,4 +328,4 @@ def _partial_plans(plan: QuantizationPlan) -> list[tuple[str, QuantizationPlan]]
 
 
 def _cycles(executable: Executable) -> float:
-    return sum(op.cycles(is_integer=op.integer) for op in explain(executable).ops) or 1.0
+    return sum(op.cycles(is_integer=op.integer) for op in explain_model(executable).ops) or 1.0

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..identity import TensorId
-from ..layer_error import LayerError
+from ..evaluation.layer_errors import LayerError
+from ..ir.identity import TensorId
 from ..numerics import QuantParams
 from ..numerics.statistics.histogram_estimates import spans
-from ..profile import TensorStatistics
-from ..quantize import QuantizationPlan
-from ..root_cause import RootCause
-from ..search import SearchResult
+from ..profiling import TensorStatistics
+from ..quantizer.causes import RootCause
+from ..quantizer.plan.plan import QuantizationPlan
+from ..quantizer.search import SearchResult
 from .html import LIST_PARTS, filled, rounded
 from .quantization_figures import LAYER_SAMPLES, QuantizationFigures, VariantFigures
 from .quantized_layers import WeightFigures

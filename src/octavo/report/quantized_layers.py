@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..explanation import ExplainedOp, Explanation
-from ..graph import Model
-from ..identity import TensorId
+from ..compiler.explanation import ExplainedOp, Explanation
+from ..ir.graph import Model
+from ..ir.identity import TensorId
 from ..numerics import dequantize
 from ..numerics.statistics.metrics import sqnr_db
-from ..quantize import QuantizedModel, equalized_float
-from ..quantize.recipe import WEIGHT_BITS, bits_of
+from ..quantizer.equalized_float import equalized_float
+from ..quantizer.plan.plan import QuantizedModel
+from ..quantizer.recipe import WEIGHT_BITS, bits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.statistics.histogram_estimates import Moments, estimated_sqnr_db, moments, share_outside
-from ..profile import TensorStatistics
-from ..quantize.ranges import Percentile, QuantScheme, RangeEstimator, range_previews
+from ..profiling import TensorStatistics
+from ..quantizer.ranges import Percentile, QuantScheme, RangeEstimator, range_previews
 
 CENTRE = 99.99
 """The range that keeps so many percent of the values is a tensor's centre; what lies outside are its outliers."""

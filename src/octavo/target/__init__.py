@@ -1,8 +1,8 @@
 """Target: what hardware can do, as data."""
 
+from ..runtime.llvm_host import host_target
 from .cpu import CPU
 from .description import OpSupport, TargetDescription
-from .llvm_host import host_target
 from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT
 
 __all__ = [

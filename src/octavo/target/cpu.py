@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ops import CLAMPS, REDUCTIONS
 from .description import OpSupport, TargetDescription
+from .op_facts import CLAMPS, REDUCTIONS
 from .vocabulary import (
     BATCH_MATMUL,
     COMPARE,

@@ -7,8 +7,8 @@ stay int8. The scales that single functions fix (softmax, sigmoid) are not here:
 
 from __future__ import annotations
 
-from ..ops import CLAMPS, movers
 from .description import OpSupport, TargetDescription
+from .op_facts import CLAMPS, movers
 from .vocabulary import (
     BATCH_MATMUL,
     ELEMENTWISE,

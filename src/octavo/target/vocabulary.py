@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Literal, get_args
 
 from ..errors import TargetError, brief
-from ..ops import CLAMPS, REDUCTIONS, movers
+from .op_facts import CLAMPS, REDUCTIONS, movers
 
 Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]

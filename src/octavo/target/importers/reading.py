@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TargetError, brief, check_path
-from ...ops import movers
 from ..description import OpSupport, TargetDescription
+from ..op_facts import movers
 from ..vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, MOVES, OPS, SELECT
 
 UNSAID = (

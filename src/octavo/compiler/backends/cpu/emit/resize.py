@@ -1,0 +1,79 @@
+"""Kernel calls of composites: resize. Reads no QDQ graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.relax import Expr, Var
+
+from .....ir.composites.outputs import output_spec
+from .....ir.composites.reduction import FloatResizeOp, ResizeOp
+from .....ir.qdq.matchers.move import changes
+from .. import kernels
+from ..context import KernelContext, shape_of
+from ..emitters import emits
+from ..kernels import FloatResizeSpec, ResizeSpec
+from .move import requantized
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TappedInput:
+    """What any kernel reads, and the facts that every spec has.
+
+    Parameters
+    ----------
+    value
+        The image as it is kept, channels last.
+    is_nhwc
+        Whether it lies otherwise in the source, so that its channels were moved.
+    facts
+        Arguments that the specs share.
+    result_shape
+        [batch, height, width, channels] of the result.
+    """
+
+    value: Expr
+    is_nhwc: bool
+    facts: dict[str, Any]
+    result_shape: tuple[int, int, int, int]
+
+    @classmethod
+    def of(cls, context: KernelContext, op: ResizeOp | FloatResizeOp, inputs: dict[str, Var]) -> TappedInput:
+        """Read the input of an op."""
+        is_nhwc, rows, columns = op.layout == "NCHW", op.rows, op.columns
+        value = context.storage.get(inputs[op.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(value)
+        facts: dict[str, Any] = {"batch": batch, "in_height": height, "in_width": width, "channels": channels}
+        facts |= {"rows": rows, "columns": columns, "threads": context.threads}
+        result_shape = (batch, len(rows.first), len(columns.first), channels)
+        return cls(value=value, is_nhwc=is_nhwc, facts=facts, result_shape=result_shape)
+
+
+@emits(ResizeOp)
+def emit_resize(op: ResizeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    image = TappedInput.of(context, op, inputs)
+    dtype = op.x.kernel_dtype
+    spec = ResizeSpec(**image.facts, dtype=dtype, rounding=op.rounding)
+    changed = changes(op.x, op.y)
+    name = f"{output.name}_resized" if changed else output.name
+    value = context.call(name, kernels.resize_bilinear(spec, isa=context.isa), [image.value], image.result_shape, dtype)
+    if changed:
+        value = requantized(context, output.name, value, op.x.params, op.y)
+    context.put(output, value, is_nhwc=image.is_nhwc)
+
+
+@emits(FloatResizeOp)
+def emit_float_resize(op: FloatResizeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    image = TappedInput.of(context, op, inputs)
+    spec = FloatResizeSpec(
+        **image.facts,
+        in_scale=float(op.x.params.scale),
+        input_zero_point=op.x.zero_point,
+        out_scale=float(op.y.tensor.params.scale),
+        output=output_spec(op.y),
+    )
+    value = context.call(output.name, kernels.float_resize_bilinear(spec, isa=context.isa), [image.value], image.result_shape)
+    context.put(output, value, is_nhwc=image.is_nhwc)

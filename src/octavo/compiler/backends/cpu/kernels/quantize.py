@@ -1,0 +1,55 @@
+"""Quantize float32 to 8-bit integers, and dequantize back. Oracles: `numerics.quantize` and `numerics.dequantize`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm.script.ir_builder import tirx as B
+
+from .....numerics import INTEGER_RANGE
+from .isa import lanes_of
+from .rounding import rounded
+from .spec import DequantizeSpec, Kernel, QuantizeSpec
+from .vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, store
+
+
+def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y = saturate(round(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
+    width = lanes_of(isa)
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        def one(start: Expr, lanes: int) -> None:
+            store(y, start, quantized_vector(spec, load(x, start, lanes), lanes), lanes)
+
+        for_each_vector(spec.size, width, spec.threads, one)
+
+    return Kernel(name="quantize", isa=isa, func=prim_func([("x", spec.size, "float32"), ("y", spec.size, spec.dtype)], emit))
+
+
+def quantized_vector(spec: QuantizeSpec, x: Expr, lanes: int) -> Expr:
+    """Return the integers of a float32 vector."""
+    qmin, qmax = INTEGER_RANGE[spec.dtype]
+    scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
+    bounds: Any = {"zero_point": spec.zero_point, "qmin": qmin, "qmax": qmax}
+    return rounded(x / scale, **bounds, dtype=spec.dtype, lanes=lanes, ties=spec.ties)
+
+
+def dequantize(spec: DequantizeSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y = float32(q - zero_point) * scale."""
+    width = lanes_of(isa)
+
+    def emit(q: Buffer, y: Buffer) -> None:
+        def one(start: Expr, lanes: int) -> None:
+            store(y, start, real_vector(spec, q, start, lanes), lanes)
+
+        for_each_vector(spec.size, width, spec.threads, one)
+
+    return Kernel(name="dequantize", isa=isa, func=prim_func([("q", spec.size, spec.dtype), ("y", spec.size, "float32")], emit))
+
+
+def real_vector(spec: DequantizeSpec, q: Buffer, start: Expr, lanes: int) -> Expr:
+    """Return what a vector of integers stands for, float32."""
+    centered = load(q, start, lanes, "int32") - splat(B.int32(spec.zero_point), lanes)
+    scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
+    return centered.astype(scale.ty) * scale

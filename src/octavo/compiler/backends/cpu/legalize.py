@@ -1,0 +1,99 @@
+"""How ops that stay float become loops where TVM's own way is slow: functions that it takes from the C library, value by value,
+are written out as their definition in numerics has them, so that LLVM can vectorize them in whatever they are fused with. TVM's
+transposed convolutions know neither dilation nor channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm import te as _te
+from tvm import topi as _topi
+from tvm.relax import Expr
+
+from ....ir.graph.dataflow import op_name
+from ....ir.qdq.matchers.float_chain import function_of
+from .kernels import ElementExpressions
+
+# TVM ships no types for its operators.
+te: Any = _te
+
+
+topi: Any = _topi
+
+
+tirx: Any = tvm.tirx
+
+
+def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
+    """Return what LegalizeOps is to do differently, by op."""
+    functions = {"relax.exp": "exp", "relax.sigmoid": "sigmoid", "relax.tanh": "tanh", "relax.erf": "erf"}
+    chains = ("relax.nn.silu", "relax.nn.gelu", "relax.nn.gelu_tanh")
+    return {
+        **{op: _function(name) for op, name in functions.items()},
+        **dict.fromkeys(chains, _chain),
+        "relax.power": _power,
+        "relax.nn.conv2d_transpose": _conv2d_transpose,
+    }
+
+
+def _function(name: str) -> Callable[[relax.BlockBuilder, Any], Expr]:
+    def legalized(builder: relax.BlockBuilder, call: Any) -> Expr:
+        if str(call.args[0].ty.dtype) != "float32":
+            return builder.call_te(_elementwise(getattr(tirx, name)), call.args[0], primfunc_name_hint=name)
+        return builder.call_te(_elementwise(getattr(_MATH, name)), call.args[0], primfunc_name_hint=name)
+
+    return legalized
+
+
+def _chain(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Write out an op that is a chain of others; what is not float32 is computed in it."""
+    name = op_name(call)
+    dtype, function = str(call.args[0].ty.dtype), function_of(name)
+
+    def computed(value: Any) -> Any:
+        wide = value if dtype == "float32" else value.astype("float32")
+        result = _MATH.apply(function, [wide])
+        return result if dtype == "float32" else result.astype(dtype)
+
+    return builder.call_te(_elementwise(computed), call.args[0], primfunc_name_hint=name.removeprefix("nn."))
+
+
+def _power(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Write a power of float32 by the literal 2 without a function."""
+    x, exponent = call.args
+    literal = exponent.value.numpy() if isinstance(exponent, tvm.ir.GenericConst) else None
+    is_one = literal is not None and literal.size == 1 and literal.ndim <= len(x.ty.shape.values)
+    if literal is not None and is_one and str(x.ty.dtype) == "float32" and float(literal.reshape(())) == 2.0:
+        return builder.call_te(_elementwise(lambda value: value * value), x, primfunc_name_hint="square")
+    return builder.call_te(topi.power, x, exponent, primfunc_name_hint="power")
+
+
+def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:
+    attrs = call.attrs
+    layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
+    top, left, bottom, right = (int(width) for width in attrs.padding)
+    # What no tap reaches, behind the last row and column, is 0.
+    behind = [int(extra) - width for extra, width in zip(attrs.output_padding, (bottom, right), strict=True)]
+    padding = (top, left, max(-behind[0], 0), max(-behind[1], 0))
+
+    def convolve(x: Any, w: Any) -> Any:
+        x = topi.transpose(x, [layout.index(axis) for axis in "NCHW"])
+        w = topi.transpose(w, [kernel_layout.index(axis) for axis in "IOHW"])
+        w = topi.nn.dilate(w, [1, 1, *(int(distance) for distance in attrs.dilation)])
+        strides = tuple(int(stride) for stride in attrs.strides)
+        y = topi.nn.group_conv2d_transpose_nchw(x, w, strides, padding, str(call.ty.dtype), (0, 0), int(attrs.groups))
+        y = topi.nn.pad(y, [0, 0, 0, 0], [0, 0, *(max(width, 0) for width in behind)])
+        return topi.transpose(y, ["NCHW".index(axis) for axis in layout])
+
+    return builder.call_te(convolve, *call.args, primfunc_name_hint="conv2d_transpose")
+
+
+_MATH = ElementExpressions(1)
+
+
+def _elementwise(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: te.compute(x.shape, lambda *index: function(x(*index)), name="compute")

@@ -1,0 +1,124 @@
+"""Putting kernels into the module: calls to external symbols become call_tir of their PrimFuncs.
+
+The kernels are plain loops without s_tir blocks, which TVM's passes over TIR blocks (operator patterns, fusion, reshape
+rewriting) can't read. So these run first, over the float remainder, and the kernels enter after them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax as _relax
+from tvm.ir import Call, GlobalVar
+from tvm.relax import Expr, Var
+
+from ....errors import CompileError
+from ....ir.graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    eliminate_dead_code,
+    operand_vars,
+    replace_operands,
+    write_function,
+)
+from ....ir.graph.kernel_attributes import KERNEL_ATTR
+from ..external import static_libraries
+from .context import PlacedKernel
+from .kernels import without_vbmi
+from .legalize import legalizations
+from .lowering import Lowered
+
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
+
+
+def float_passes() -> tvm.transform.Pass:
+    """Return TVM's own passes over what stays float: legalize, fold, fuse."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.CanonicalizeBindings(),
+            # Sorting and running sums (TopK, CumSum) have no plain loops: LegalizeOps leaves them.
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(legalizations()),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
+            # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
+            relax.transform.RewriteDataflowReshape(),
+        ]
+    )
+
+
+def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
+    """Run TVM's float passes, then replace each external kernel call by call_tir.
+
+    Before::
+
+        y = R.call_dps_packed("octavo_kernel_3", (x, w), out_ty=R.Tensor((1, 56, 56, 24), "uint8"))
+
+    After::
+
+        y = R.call_tir(cls.octavo_kernel_3, (x, w), out_ty=R.Tensor((1, 56, 56, 24), "uint8"))
+
+    Raises
+    ------
+    CompileError
+        Where TVM has no way to compute an op that stays float; where the code of another back end cannot be compiled.
+    """
+    try:
+        with target:
+            module = float_passes()(lowered.module)
+    except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
+        said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
+        raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
+    builder = relax.BlockBuilder(module)
+    placed: dict[str, GlobalVar] = {}
+    linked: dict[GlobalVar, Any] = {}
+    for symbol, kernel in lowered.kernels.items():
+        named: Any = linked_kernel(kernel, target)
+        placed[symbol] = GlobalVar(builder.get_unique_name(symbol))
+        relax.expr._update_type(placed[symbol], named.ty)
+        # Not by `add_func`, which compares what it is given with all that is there: no two functions have one symbol.
+        linked[placed[symbol]] = named
+    main = module["main"]
+    view = DataflowView(main)
+    mapping: dict[Var, Expr] = {}
+    returned = set(operand_vars(view.result))
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            value = replace_operands(binding.value, lambda var: mapping.get(var, var))
+            mapping[binding.var] = writer.emit(
+                binding.var.name, _linked(value, placed, lowered.kernels), is_output=binding.var in returned
+            )
+        return replace_operands(view.result, lambda var: mapping.get(var, var))
+
+    linked_main = relax.BlockBuilder()
+    write_function(linked_main, "main", list(main.params), body, attrs_of(main))
+    result = builder.get()
+    result.update_func(result.get_global_var("main"), linked_main.get()["main"])
+    for var, function in linked.items():
+        result.update_func(var, function)
+    if lowered.externals:
+        others = list(result.attrs["external_mods"]) if result.attrs and "external_mods" in result.attrs else []
+        result = result.with_attr("external_mods", [*others, *static_libraries(lowered.externals)])
+    return result
+
+
+def linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.PrimFunc:
+    """Return the PrimFunc of a kernel as `link` puts it into the module."""
+    func: Any = without_vbmi(kernel.func, target)
+    return func.with_attr("global_symbol", kernel.symbol).with_attr(KERNEL_ATTR, kernel.name)
+
+
+def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel]) -> Expr:
+    if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
+        return value
+    symbol = str(getattr(value.args[0], "global_symbol", ""))
+    if symbol not in kernels:
+        return value
+    return relax.call_tir(placed[symbol], value.args[1], out_ty=value.ty_args[0])

@@ -1,0 +1,188 @@
+"""Kernels on a CPU: their own CUDA C, compiled by the host's compiler, each thread of a block a fiber.
+
+What runs is the source that the GPU gets. Only instructions that a CPU lacks have stand-ins, written from their definition in the
+PTX ISA: a warp's matrix product takes its fragments lane by lane, an asynchronous copy is made when it is waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .....errors import CompileError, ExecutableError
+from ..kernel import Kernel, translation_unit
+
+HERE = Path(__file__).parent
+DEVICE = HERE.parent / "device"
+
+Check = Literal["none", "races", "addresses"]
+"""What is looked for beside the result: two threads at one place of which one writes and none waited; reads and writes beyond a
+buffer or the shared memory."""
+
+_FLAGS: dict[Check, tuple[str, ...]] = {
+    "none": (),
+    "races": ("-fsanitize=thread", "-DOCTAVO_RACES", "-g1"),
+    "addresses": ("-fsanitize=address", "-DOCTAVO_ADDRESSES", "-g1"),
+}
+"""-g1 knows the lines that reports name, and no variables."""
+# Most programs run for less time than the compiler takes for them: -O2 would take a sixth more of both together.
+_ALWAYS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-DOCTAVO_EMULATED", "-w")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One launch of a kernel; each of `arguments` is the number of a buffer and an offset into it, in bytes."""
+
+    kernel: Kernel
+    arguments: tuple[tuple[int, int], ...]
+
+
+class Emulator:
+    """Kernels compiled for this CPU, to be launched on buffers in its memory.
+
+    Parameters
+    ----------
+    kernels
+        All that calls will name.
+    check
+        What to look for while they run.
+    device
+        Folder of the headers; another one tries changed kernels.
+
+    Raises
+    ------
+    CompileError
+        There is no C++ compiler, or it rejects the kernels.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], *, check: Check = "none", device: Path = DEVICE) -> None:
+        self._entries = {symbol: number for number, symbol in enumerate(sorted({kernel.symbol for kernel in kernels}))}
+        self._check: Check = check
+        text = "\n".join([translation_unit(kernels), _table(kernels)])
+        self._program = _program_of(text, check, device)
+
+    def run(
+        self, calls: Sequence[Call], buffers: Sequence[npt.NDArray[np.uint8]], returned: Sequence[int], seed: int = 0
+    ) -> list[npt.NDArray[np.uint8]]:
+        """Launch kernels one after the other.
+
+        Parameters
+        ----------
+        buffers
+            Bytes of each before the first launch.
+        returned
+            Numbers of the buffers that are returned.
+        seed
+            The order in which threads take turns, and what shared memory holds at first; 0 is their own order.
+
+        Raises
+        ------
+        ExecutableError
+            Threads wait for each other, one returned too early, or the check found something.
+        """
+        parts = [struct.pack("<qq", seed, len(buffers))]
+        for number, buffer in enumerate(buffers):
+            parts += [struct.pack("<qq", buffer.nbytes, number in returned), buffer.tobytes()]
+        parts.append(struct.pack("<q", len(calls)))
+        for call in calls:
+            kernel = call.kernel
+            entry = self._entries[kernel.symbol]
+            head = (entry, *kernel.grid, *kernel.block, kernel.shared_bytes, len(call.arguments))
+            parts += [struct.pack(f"<{len(head)}q", *head), *(struct.pack("<qq", *each) for each in call.arguments)]
+        with tempfile.TemporaryDirectory(prefix="octavo-emulation-") as folder:
+            job, result = Path(folder) / "job", Path(folder) / "result"
+            job.write_bytes(b"".join(parts))
+            options = {
+                "TSAN_OPTIONS": "exitcode=66 report_bugs=1",
+                "ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0",
+            }
+            found = subprocess.run(
+                [str(self._program), str(job), str(result)], capture_output=True, text=True, env={**os.environ, **options}
+            )
+            if found.returncode:
+                raise ExecutableError(f"emulated kernels failed ({found.returncode}): {_why(found.stderr)}")
+            data = np.fromfile(result, np.uint8)
+        sizes = [buffers[number].nbytes for number in sorted(returned)]
+        parts_of = np.split(data, np.cumsum(sizes)[:-1]) if sizes else []
+        by_number = dict(zip(sorted(returned), parts_of, strict=True))
+        return [by_number[number] for number in returned]
+
+
+def _why(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("====")]
+    return " | ".join(lines[:30]) or "no reason was given"
+
+
+def _table(kernels: Sequence[Kernel]) -> str:
+    """Return the table by which the emulator finds kernels, in the order of their symbols."""
+    by_symbol = {kernel.symbol: kernel for kernel in kernels}
+    rows: list[str] = []
+    for symbol, kernel in sorted(by_symbol.items()):
+        passed = ", ".join(f"({each.c_type})a[{number}]" for number, each in enumerate(kernel.arguments))
+        rows.append(f'  {{"{symbol}", [](void** a) {{ {symbol}({passed}); }}}},')
+    return "\n".join(
+        [
+            "namespace octavo_emulation {",
+            "struct Entry { const char* symbol; void (*call)(void**); };",
+            "extern const Entry entries[];",
+            "extern const int entry_count;",
+            "const Entry entries[] = {",
+            *rows,
+            "};",
+            f"const int entry_count = {len(rows)};",
+            "}",
+        ]
+    )
+
+
+def _program_of(text: str, check: Check, device: Path) -> Path:
+    """Return the program of these kernels, compiled where it is not yet."""
+    compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    if compiler is None:
+        raise CompileError("kernels for CUDA are emulated by the host's C++ compiler: install g++ or clang++, and put it on PATH")
+    digest = hashlib.sha256("\0".join([check, text, *(path.read_text() for path in sorted(device.glob("*.cuh")))]).encode())
+    program = _folder() / digest.hexdigest()[:32]
+    if program.exists():
+        return program
+    flags = (*_ALWAYS, *_FLAGS[check], f"-I{device}", f"-I{HERE}")
+    with tempfile.TemporaryDirectory(dir=_folder(), prefix="build-") as build:
+        source, draft = Path(build) / "kernels.cpp", Path(build) / "program"
+        source.write_text(text)
+        _compile([compiler, *flags, str(source), str(_runtime(compiler, check)), "-o", str(draft)])
+        os.replace(draft, program)
+    return program
+
+
+@cache
+def _folder() -> Path:
+    """Return where programs lie while this process lives."""
+    folder = tempfile.TemporaryDirectory(prefix="octavo-emulation-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@cache
+def _runtime(compiler: str, check: Check) -> Path:
+    """Return the scheduler, compiled once. It is not watched: what it moves between threads is no memory of theirs."""
+    flags = (*_ALWAYS, *(flag for flag in _FLAGS[check] if not flag.startswith("-fsanitize")), f"-I{HERE}")
+    _compile([compiler, *flags, "-c", str(HERE / "emulation.cpp"), "-o", str(_folder() / f"runtime-{check}.o")])
+    return _folder() / f"runtime-{check}.o"
+
+
+def _compile(command: list[str]) -> None:
+    found = subprocess.run(command, capture_output=True, text=True)
+    if found.returncode:
+        raise CompileError(f"the host's compiler rejects a kernel: {_why(found.stderr)}")

@@ -1,0 +1,210 @@
+"""The calls of a linked module one by one: each on the tensors that it is given, with the constants that it is given.
+
+For what looks at a model between its kernels, or changes a layer's constants while the rest runs: nothing is planned, shared or
+timed. Kernels are those of a Program, from the same cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx as _tirx
+from tvm.ir import GenericConst, GlobalVar
+from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
+
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, elements, operand_vars, static_shape
+from ...target.op_facts import movers
+from .generate import compile_calls
+from .objects import Compilable, EarlyObjects
+from .program import NeedsMachine, on_pointers
+from .tir_passes import CALLS_ATTR
+
+# TVM annotates its constructors more narrowly than what they take.
+tirx: Any = _tirx
+Value = Any
+"""A tvm.runtime.Tensor, or a tuple of values."""
+
+_AT_ONCE = 16
+"""Kernels of one library: to link it takes as long as to compile two or three of them."""
+_FIRST = 4
+"""Of the library that is waited for."""
+
+
+class KernelLibraries:
+    """Kernels on their way to machine code, a few in each library, in the order in which they are added.
+
+    They may be added as soon as they are written: LLVM compiles outside Python's lock, while others are being written.
+    """
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self._target = target
+        self._objects = EarlyObjects(target)
+        self._entries: dict[str, str] = {}
+        self._waiting: list[Compilable] = []
+        self._callers: dict[str, Any] = {}
+        self._libraries: list[Future[Any]] = []
+        self._number: dict[str, int] = {}
+        self._beside = ThreadPoolExecutor(1)
+
+    def add(self, name: str, function: tvm.tirx.PrimFunc) -> None:
+        """Compile a kernel soon, unless that is so of one with its name."""
+        if name in self._entries:
+            return
+        entry = self._entries[name] = f"octavo_call_{len(self._entries)}"
+        # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
+        own = f"octavo_{name.removeprefix('octavo_')}"
+        kernel = self._objects.start(own, on_pointers(function, own))
+        self._waiting.append(kernel)
+        self._callers[entry] = _caller(function, kernel.symbol, entry)
+        self._number[name] = len(self._libraries)
+        if len(self._waiting) == (_AT_ONCE if self._libraries else _FIRST):
+            self._start()
+
+    def finish(self) -> None:
+        """Compile what is still waiting for others, and return with the first library: the rest comes while that runs."""
+        if self._waiting:
+            self._start()
+        self._objects.finish()
+        self._beside.shutdown(wait=False)
+        for library in self._libraries[:1]:
+            library.result()
+
+    def function(self, name: str) -> Callable[..., None]:
+        """Return what calls a kernel on tensors, once its library is there."""
+        return self._libraries[self._number[name]].result()[self._entries[name]]
+
+    def _start(self) -> None:
+        self._libraries.append(self._beside.submit(compile_calls, self._callers, self._waiting, self._target, self._objects))
+        self._callers, self._waiting = {}, []
+
+
+def _caller(kernel: Any, symbol: str, entry: str) -> tvm.tirx.PrimFunc:
+    """Return a function of tensors that calls a kernel, by its symbol, on pointers to their data."""
+    buffers = [tirx.decl_buffer(buffer.ty.shape, str(buffer.ty.dtype), name=f"{buffer.name}_") for buffer in kernel.params]
+    body = tirx.Evaluate(tirx.call_extern("int32", symbol, *(tirx.buffer.buffer_data(buffer) for buffer in buffers)))
+    return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": entry, CALLS_ATTR: True})
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class KernelCall:
+    """One binding of "main".
+
+    Parameters
+    ----------
+    var
+        What it binds.
+    attrs
+        Attributes of the kernel that it calls; none of what calls none.
+    operands
+        What it reads: variables, and constants, which may be exchanged for others of their shape and dtype.
+    """
+
+    var: Var
+    operands: list[Any]
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    run: Callable[[Sequence[Value]], Value]
+
+
+class KernelCalls:
+    """ "main" of a linked module as a list of calls.
+
+    Parameters
+    ----------
+    module
+        As `link` leaves it; shapes are static.
+    target
+        What to compile for; None: the calls are looked at and never run.
+    libraries
+        Where kernels are compiled already, by their names in the module.
+
+    Raises
+    ------
+    NotImplementedError
+        Something in "main" is neither a call of a kernel nor a view: TVM's virtual machine alone can run it.
+    """
+
+    def __init__(self, module: tvm.IRModule, target: tvm.target.Target | None, libraries: KernelLibraries | None = None) -> None:
+        self._module = module
+        view = DataflowView(module["main"])
+        self.params: tuple[Var, ...] = tuple(view.function.params)
+        self._libraries = libraries if libraries is not None or target is None else KernelLibraries(target)
+        # Each variable is one object everywhere: tables of variables take others with the same address for it only after
+        # comparing them, which takes longer than small kernels do.
+        self._variables: dict[int, Var] = {hash(var): var for var in (*self.params, *(each.var for each in view.bindings))}
+        self.results: tuple[Var, ...] = tuple(self._canonical(operand_vars(view.result)))
+        try:
+            self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
+        except NeedsMachine:
+            raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
+        if self._libraries is not None:
+            self._libraries.finish()
+        last = {
+            var: number for number, call in enumerate(self.calls) for var in (*call.operands, call.var) if isinstance(var, Var)
+        }
+        self.unread_after: list[list[Var]] = [[] for _ in self.calls]
+        """By the number of a call the variables that nothing reads behind it."""
+        for var, number in last.items():
+            if var not in self.results:
+                self.unread_after[number].append(var)
+
+    def _call(self, var: Var, value: Expr) -> KernelCall:
+        call = call_to(value, "call_tir")
+        if call is not None:
+            return self._kernel(var, call)
+        moved = call_to(value, *movers("view"))
+        if moved is not None:
+            shape, dtype = _shape(var), dtype_of(var)
+            operands = self._canonical([moved.args[0]])
+            return KernelCall(var=var, operands=operands, run=lambda values: values[0]._create_view(shape, dtype))
+        if isinstance(value, Tuple):
+            return KernelCall(var=var, operands=self._canonical(elements(value.fields)), run=tuple)
+        if isinstance(value, TupleGetItem):
+            index = int(value.index)
+            return KernelCall(var=var, operands=self._canonical([value.tuple_value]), run=lambda values: values[0][index])
+        if isinstance(value, (Var, GenericConst)):
+            return KernelCall(var=var, operands=self._canonical([value]), run=lambda values: values[0])
+        raise NeedsMachine
+
+    def _kernel(self, var: Var, call: Any) -> KernelCall:
+        if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
+            raise NeedsMachine
+        name, libraries = call.args[0].name_hint, self._libraries
+        if libraries is not None:
+            libraries.add(name, self._module[call.args[0]])
+        out = call.ty_args[0]
+        types = [_allocation(ty) for ty in (out.fields if isinstance(out, TupleType) else [out])]
+        is_tuple = isinstance(out, TupleType)
+        functions: list[Any] = []
+
+        def run(values: Sequence[Value]) -> Value:
+            if not functions:  # its library may still be on its way until then
+                assert libraries is not None, "without a target nothing runs"
+                functions.append(libraries.function(name))
+            results = tuple(tvm.runtime.empty(*each) for each in types)
+            functions[0](*values, *results)
+            return results if is_tuple else results[0]
+
+        attrs: Any = self._module[call.args[0]].attrs
+        operands = self._canonical(elements(call.args[1].fields))
+        return KernelCall(var=var, operands=operands, attrs=dict(attrs.items()) if attrs else {}, run=run)
+
+    def _canonical(self, operands: Sequence[Any]) -> list[Any]:
+        """Return operands with the one object of each variable."""
+        return [self._variables.get(hash(each), each) if isinstance(each, Var) else each for each in operands]
+
+
+def _shape(expr: Expr) -> tuple[int, ...]:
+    shape = static_shape(expr)
+    if shape is None:
+        raise NeedsMachine
+    return shape
+
+
+def _allocation(ty: Any) -> tuple[Any, Any, Any]:
+    """Return what allocates a tensor of a type; made once, for it takes longer than to allocate."""
+    return tvm_ffi.Shape(_shape(Var("result", ty))), tvm_ffi.dtype(str(ty.dtype)), tvm.cpu()

@@ -1,0 +1,491 @@
+"""Program: the calls of a linked module as one native function over one block of memory.
+
+TVM's virtual machine spends about 0.3 us on each call it makes, allocates as it runs and keeps a call's state in itself. A model
+of static shapes needs none of that: its calls and the places of its tensors are known. Here they become one PrimFunc,
+"octavo_main(inputs..., constants, workspace, outputs...)", that calls the kernels on pointers. A module that calls anything but
+PrimFuncs on tensors of static shape is left to the virtual machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import tirx as _tirx
+from tvm.ir import Call, GenericConst, GlobalVar
+from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
+
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ...ir.graph.kernel_attributes import IN_PLACE_ATTR
+from ...runtime.code import ENTRY, takes_table
+from ...runtime.control_block import Layout
+from ...runtime.memory import Lifetime, align, place
+from ...target.op_facts import movers
+from .scratch import with_scratch
+from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
+from .tir_passes import CALLS_ATTR, PLAIN_CALL
+from .worker_pool_code import WORKER_SYMBOLS, WorkerPoolCode
+
+OWN_SYMBOLS = (ENTRY, *WORKER_SYMBOLS)
+"""Functions that keep their names; kernels are named by their content."""
+
+# TVM annotates its constructors more narrowly than what they take.
+tirx: Any = _tirx
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A module of PrimFuncs with its entry, and what the entry is called with.
+
+    Parameters
+    ----------
+    module
+        The entry and the kernels it calls.
+    constants
+        All constants in one array of uint8, each at a multiple of 64 bytes.
+    workspace
+        Bytes of the block that holds the intermediate tensors.
+    outputs
+        Shape and dtype of each result.
+    control
+        Control block of the worker pool that shares a call; None where one thread does it all.
+    """
+
+    module: tvm.IRModule
+    constants: npt.NDArray[np.uint8]
+    workspace: int
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+    control: Layout | None = None
+
+
+Region = Literal["input", "constants", "workspace", "output"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operand:
+    """An operand of a planned call: `offset` bytes into a region, of inputs and outputs the one numbered `index`."""
+
+    region: Region
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCall:
+    """One call of a kernel, by its name in the module; of none, a copy of so many `bytes` from the first operand to the second.
+
+    The first `reads` operands are only read.
+    """
+
+    kernel: str | None
+    operands: tuple[Operand, ...]
+    reads: int = 1
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallPlan:
+    """The calls of a module one after the other, for whoever writes them down in another language than TIR.
+
+    Parameters
+    ----------
+    module
+        The kernels, on pointers. None takes memory of its own: what it needs beside its tensors is in the workspace.
+    calls
+        In their order.
+    constants, workspace
+        As a Program has them.
+    """
+
+    module: tvm.IRModule
+    calls: tuple[PlannedCall, ...]
+    constants: npt.NDArray[np.uint8]
+    workspace: int
+
+
+def call_plan(module: tvm.IRModule, *, on_stack: int) -> CallPlan | None:
+    """Return a linked module's calls with all memory planned, or None where it needs the virtual machine.
+
+    A kernel may have `on_stack` bytes of buffers on the stack.
+    """
+    try:
+        return _Plan(DataflowView(module["main"])).call_plan(module, on_stack)
+    except NeedsMachine:
+        return None
+
+
+def native_program(module: tvm.IRModule, *, tasks: int = 1, pool: ConstantPool | None = None) -> Program | None:
+    """Return a linked module as a Program, or None where it needs the virtual machine.
+
+    With more than one of them, `tasks` threads at most share the kernels that are one parallel loop; a call with a table of its
+    inputs is not shared. Constants lie in `pool`, where other programs find theirs.
+    """
+    view = DataflowView(module["main"])
+    try:
+        return _Plan(view, pool).program(module, tasks)
+    except NeedsMachine:
+        return None
+
+
+class NeedsMachine(Exception):
+    """Something other than a call of a PrimFunc on tensors of static shape."""
+
+
+class ConstantPool:
+    """Where the constants of programs lie: each at a multiple of 64 bytes, and once what several read."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._arrays: list[npt.NDArray[Any]] = []
+        self._known: dict[bytes, int] = {}
+
+    def place(self, array: npt.NDArray[Any]) -> int:
+        """Return where an array's bytes lie; they are added where no other has the same."""
+        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
+        if digest not in self._known:
+            self._known[digest] = self.size
+            self._arrays.append(array)
+            self.size += align(array.nbytes)
+        return self._known[digest]
+
+    def blob(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes of all."""
+        blob = np.zeros(max(self.size, 1), np.uint8)
+        offset = 0
+        for array in self._arrays:
+            blob[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+            offset += align(array.nbytes)
+        return blob
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Memory:
+    """Where the bytes of a value lie: in argument `argument` of the entry, `offset` bytes from its start.
+
+    None until it is known: the workspace, unless the caller wants it as a result. Calls `first` to `last` write or read it. One
+    that is written `over` another lies where that does.
+    """
+
+    size: int
+    argument: int | None = None
+    offset: int = 0
+    first: int = 0
+    last: int = -1
+    over: _Memory | None = None
+
+    @property
+    def root(self) -> _Memory:
+        """The memory that it lies in: its own, or what it is written over."""
+        return self if self.over is None else self.over.root
+
+    @property
+    def place(self) -> ByteRange:
+        """The bytes, once they are known."""
+        if self.over is not None:
+            return self.over.place
+        assert self.argument is not None, "every tensor has its place"
+        return self.argument, self.offset, self.offset + self.size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _KernelCall:
+    """One call; `callee` is None for a copy of the first operand to the second. The last `results` operands are written."""
+
+    callee: GlobalVar | None
+    operands: tuple[_Memory, ...]
+    results: int = 1
+
+    def access(self, *, shared: bool) -> Access:
+        """Return what it reads and writes; to be called once all memory has its place."""
+        places = [memory.place for memory in self.operands]
+        inputs = len(places) - self.results
+        return Access(reads=tuple(places[:inputs]), writes=tuple(places[inputs:]), shared=shared)
+
+
+class _Plan:
+    """Reads "main" once: its calls in order, and which memory each operand is."""
+
+    def __init__(self, view: DataflowView, pool: ConstantPool | None = None) -> None:
+        self._params = list(view.function.params)
+        self._has_table = takes_table(len(self._params))
+        self._constants_at = len(self._params)
+        self._workspace_at = self._constants_at + 1
+        self._calls: list[_KernelCall] = []
+        self._values: dict[Var, _Memory | list[_Memory]] = {
+            param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
+        }
+        self._constant_pool, self._is_shared = pool or ConstantPool(), pool is not None
+        self._constant_memory: dict[tuple[int, int], _Memory] = {}
+        self._results: list[Expr] = []
+        for binding in view.bindings:
+            self._values[binding.var] = self._value(binding.value)
+        self._return(view.result)
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def _value(self, value: Expr) -> _Memory | list[_Memory]:
+        call = call_to(value, "call_tir")
+        if call is not None:
+            return self._kernel_call(call)
+        moved = call_to(value, *movers("view"))
+        if moved is not None:  # a view of the same bytes
+            return self._memory(moved.args[0])
+        if isinstance(value, Tuple):
+            return [self._memory(item) for item in value.fields]
+        if isinstance(value, TupleGetItem):
+            fields = self._values.get(value.tuple_value) if isinstance(value.tuple_value, Var) else None
+            if not isinstance(fields, list):
+                raise NeedsMachine
+            return fields[int(value.index)]
+        if isinstance(value, Var) and isinstance(self._values.get(value), list):
+            return self._values[value]
+        return self._memory(value)
+
+    def _kernel_call(self, call: Any) -> _Memory | list[_Memory]:
+        if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
+            raise NeedsMachine
+        number = len(self._calls)
+        operands = [self._memory(operand) for operand in call.args[1].fields]
+        for memory in operands:
+            memory.last = max(memory.last, number)
+        out = call.ty_args[0]
+        results = [_Memory(size=_bytes(Var("result", ty)), first=number, last=number) for ty in _fields(out)]
+        self._calls.append(_KernelCall(callee=call.args[0], operands=(*operands, *results), results=len(results)))
+        return results if isinstance(out, TupleType) else results[0]
+
+    def _memory(self, expr: Expr) -> _Memory:
+        if isinstance(expr, GenericConst):
+            return self._constant(expr)
+        memory = self._values.get(expr) if isinstance(expr, Var) else None
+        if not isinstance(memory, _Memory):
+            raise NeedsMachine
+        return memory
+
+    def _constant(self, constant: GenericConst) -> _Memory:
+        if not isinstance(constant.ty, TensorType):
+            raise NeedsMachine
+        array = np.ascontiguousarray(constant.value.numpy())
+        place = int(constant.value.data_ptr()), array.nbytes
+        if place in self._constant_memory:
+            return self._constant_memory[place]
+        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constant_pool.place(array))
+        self._constant_memory[place] = memory
+        return memory
+
+    def _return(self, result: Expr) -> None:
+        """Let kernels write results where the caller wants them; what isn't a kernel's own to give is copied there."""
+        self._results = list(result.fields) if isinstance(result, Tuple) else [result]
+        for index, expr in enumerate(self._results):
+            argument = self._workspace_at + 1 + index
+            size = _bytes(expr)
+            memory = self._memory(expr)
+            if memory.argument is None:
+                memory.argument = argument
+                continue
+            memory.last = max(memory.last, len(self._calls))
+            copy = _Memory(size=size, argument=argument)
+            self._calls.append(_KernelCall(callee=None, operands=(memory, copy)))
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def program(self, module: tvm.IRModule, tasks: int) -> Program:
+        """Place the intermediate tensors and write the entry."""
+        self._write_over(module)
+        workspace = self._place()
+        tasks = 1 if self._has_table else tasks
+        kernels: dict[GlobalVar, GlobalVar] = {}
+        functions: dict[GlobalVar, Any] = {}
+        chunks: dict[GlobalVar, int] = {}
+        for call in self._calls:
+            if call.callee is not None and call.callee not in kernels:
+                name = _own_name(call.callee)
+                kernels[call.callee] = GlobalVar(name)
+                shared = shared_kernel(module[call.callee]) if tasks > 1 else None
+                functions[kernels[call.callee]] = on_pointers(module[call.callee], name, shared)
+                if shared is not None:
+                    chunks[call.callee] = shared.chunks
+        buffers = self._buffers(workspace)
+        control = None
+        if chunks:
+            control, shared_functions = self._pool(tasks, kernels, chunks, buffers)
+            functions |= shared_functions
+        else:
+            functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
+        outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
+        made = tvm.IRModule(functions)
+        # What others add to a pool that is theirs, too, is not there yet.
+        constants = np.zeros(1, np.uint8) if self._is_shared else self._constant_pool.blob()
+        return Program(module=made, constants=constants, workspace=workspace, outputs=outputs, control=control)
+
+    def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
+        """Place the intermediate tensors and the kernels' own buffers, and return the calls."""
+        functions: dict[str, Any] = {}
+        scratch: dict[str, list[int]] = {}
+        calls: list[_KernelCall] = []
+        for number, call in enumerate(self._calls):
+            if call.callee is None:
+                calls.append(call)
+                continue
+            name = _own_name(call.callee)
+            if name not in functions:
+                functions[name], scratch[name] = with_scratch(on_pointers(module[call.callee], name), on_stack)
+            own = [_Memory(size=size, first=number, last=number) for size in scratch[name]]
+            results = call.results + len(own)
+            calls.append(_KernelCall(callee=call.callee, operands=(*call.operands, *own), results=results))
+        self._calls = calls
+        self._write_over(module)
+        workspace = self._place()
+        kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
+        planned = tuple(self._planned(call) for call in calls)
+        return CallPlan(module=kernels, calls=planned, constants=self._constant_pool.blob(), workspace=workspace)
+
+    def _planned(self, call: _KernelCall) -> PlannedCall:
+        operands = tuple(self._operand(memory) for memory in call.operands)
+        if call.callee is None:
+            return PlannedCall(kernel=None, operands=operands, bytes=call.operands[0].size)
+        return PlannedCall(kernel=_own_name(call.callee), operands=operands, reads=len(operands) - call.results)
+
+    def _operand(self, memory: _Memory) -> Operand:
+        argument, offset, _ = memory.place
+        if argument < self._constants_at:
+            return Operand(region="input", index=argument, offset=offset)
+        if argument <= self._workspace_at:
+            return Operand(region="constants" if argument == self._constants_at else "workspace", index=0, offset=offset)
+        return Operand(region="output", index=argument - self._workspace_at - 1, offset=offset)
+
+    def _write_over(self, module: tvm.IRModule) -> None:
+        """Let kernels write a result over their first operand where they can and nothing reads it later."""
+        for number, call in enumerate(self._calls):
+            if call.callee is None or IN_PLACE_ATTR not in module[call.callee].attrs:
+                continue
+            source, result = call.operands[0].root, call.operands[-call.results]
+            is_own = source.argument is None and result.argument is None
+            if is_own and source.size == result.size and source.last == number and call.operands.count(call.operands[0]) == 1:
+                result.over, source.last = source, result.last
+
+    def _place(self) -> int:
+        intermediates: list[_Memory] = []
+        for call in self._calls:
+            roots = [memory.root for memory in call.operands]
+            intermediates += [memory for memory in roots if memory.argument is None and memory not in intermediates]
+        lifetimes = [Lifetime(size=memory.size, first=memory.first, last=memory.last) for memory in intermediates]
+        offsets, size = place(lifetimes)
+        for memory, offset in zip(intermediates, offsets, strict=True):
+            memory.argument, memory.offset = self._workspace_at, offset
+        return size
+
+    def _bytes(self, name: str, size: int) -> Any:
+        """Return the size of a block; what programs share is as large as it is."""
+        return tirx.Var(name, "int64") if self._is_shared else max(size, 1)
+
+    def _buffers(self, workspace: int) -> list[Any]:
+        """Return the entry's arguments."""
+        inputs = [tirx.decl_buffer((len(self._params),), "int64", name="inputs")]
+        if not self._has_table:
+            names = [f"input{index}" for index in range(len(self._params))]
+            inputs = [
+                tirx.decl_buffer(_shape(param), dtype_of(param), name=name)
+                for param, name in zip(self._params, names, strict=True)
+            ]
+        return [
+            *inputs,
+            tirx.decl_buffer((self._bytes("constant_bytes", self._constant_pool.size),), "uint8", name="constants"),
+            tirx.decl_buffer((self._bytes("workspace_bytes", workspace),), "uint8", name="workspace"),
+            *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
+        ]
+
+    def _call(self, call: _KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
+        """Return the statement of one call; a shared kernel takes the first and last of its chunks."""
+
+        def pointer(memory: _Memory) -> Any:
+            argument, offset, _ = memory.place
+            if argument < self._constants_at and self._has_table:
+                return tirx.reinterpret("handle", buffers[0][argument])
+            buffer = buffers[argument - self._constants_at - 2 - len(self._results)]
+            if argument in (self._constants_at, self._workspace_at):
+                return tirx.address_of(buffer[offset])
+            return tirx.buffer.buffer_data(buffer)
+
+        pointers = [pointer(memory) for memory in call.operands]
+        if call.callee is None:
+            return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], call.operands[0].size))
+        return tirx.Evaluate(Call(kernels[call.callee], [*pointers, *chunks]))
+
+    def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:
+        statements = [self._call(call, kernels, buffers) for call in self._calls]
+        body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
+        return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": ENTRY, CALLS_ATTR: True})
+
+    def _pool(
+        self, tasks: int, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]
+    ) -> tuple[Layout, dict[GlobalVar, Any]]:
+        """Return the worker pool's control layout, and the entry with what else the workers run."""
+        accesses = [call.access(shared=call.callee in chunks) for call in self._calls]
+        parts = phases(accesses)
+        code = WorkerPoolCode(buffers, tasks, sum(len(units) for units in parts))
+        statements: list[Any] = []
+        waits: list[Any] = []
+        for units in parts:
+            statements += waits
+            for unit in units:
+                calls = [self._calls[index] for index in unit]
+                callee = calls[0].callee
+                count = chunks.get(callee, 0) if callee is not None else 0
+
+                def work(first: Any, last: Any, calls: Sequence[_KernelCall] = calls, shared: bool = count > 0) -> Any:
+                    bounds = (first, last) if shared else ()
+                    made = [self._call(call, kernels, buffers, *bounds) for call in calls]
+                    return tirx.SeqStmt(made) if len(made) > 1 else made[0]
+
+                statements.append(code.unit(max(count, 1), work))
+            waits = [code.wait(number) for number in range(code.units - len(units), code.units)]
+        statements += [code.alone(wait) for wait in waits]
+        functions = code.functions(statements)
+        functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1)
+        return code.layout, {GlobalVar(symbol): function for symbol, function in functions.items()}
+
+
+def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) -> Any:
+    """Return a PrimFunc over tensors as one over pointers to their data, and a range of chunks where it is shared.
+
+    It needs no checks: the caller is ours.
+    """
+    params: list[Any] = []
+    views: list[Any] = []
+    for buffer in kernel.params:
+        if not isinstance(buffer.ty, tirx.BufferType):
+            raise NeedsMachine
+        pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
+        params.append(pointer)
+        views.append(tirx.DeclBuffer(buffer, data=pointer))
+    body = tirx.SeqStmt([*views, kernel.body if shared is None else shared.body])
+    bounds = [] if shared is None else [shared.first, shared.last]
+    # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
+    made = tirx.PrimFunc([*params, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
+    return made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
+
+
+def _own_name(kernel: GlobalVar) -> str:
+    """Return a kernel's name with a prefix: what TVM calls "exp" is not to be taken for the C library's."""
+    return f"octavo_{kernel.name_hint.removeprefix('octavo_')}"
+
+
+def _fields(ty: Any) -> Sequence[Any]:
+    return list(ty.fields) if isinstance(ty, TupleType) else [ty]
+
+
+def _shape(expr: Expr) -> tuple[int, ...]:
+    shape = static_shape(expr)
+    if shape is None:
+        raise NeedsMachine
+    return shape
+
+
+def _bytes(expr: Expr) -> int:
+    shape = _shape(expr)
+    return int(np.prod(shape, dtype=np.int64)) * -(-int(tvm.DataType(dtype_of(expr)).bits) // 8)

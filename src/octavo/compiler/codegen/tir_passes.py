@@ -1,0 +1,206 @@
+"""From PrimFuncs to an LLVM module: TVM's passes below TIR. Knows no graph, no files and no caches.
+
+Three lists of passes, by what a function is made of. What TVM legalised consists of s_tir blocks and takes its default pipeline.
+Octavo's kernels are plain loops over flat buffers whose loads, stores and local accumulators are final: of that pipeline they
+need a third, and the rest (compaction of buffers, virtual threads, GPU memory scopes, hoisting) costs more than LLVM does. What
+only calls kernels needs hardly any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir as _s_tir
+from tvm import tirx as _tirx
+from tvm.ir import Call, StringImm
+
+from ...ir.graph.evaluate import at_level
+from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR
+from ...runtime.llvm_host import has_features
+
+# TVM annotates its constructors more narrowly than what they take, and its passes not at all.
+tirx: Any = _tirx
+s_tir: Any = _s_tir
+
+PLAIN_CALL = 1
+"""TVM's CallingConv::kCPackedFunc: a function that gets no checking wrapper around it; its callers pass plain pointers."""
+
+CALLS_ATTR = "octavo.calls"
+"""Attribute of a function that calls others, computes next to nothing itself and consists of no s_tir blocks."""
+
+_STACK = 1 << 14
+"""Bytes of buffers of its own that a kernel may have on the stack."""
+
+_LEVEL = 2
+"""LLVM's optimization of kernels. They come unrolled and in vectors: -O3 unrolls them again, which takes up to half as long again
+to compile, and no network runs faster for it."""
+
+_KEPT = "disable_lower_builtin"
+"""TVM's annotation (tir::transform::kDisableLowerTVMBuiltin) of what LowerTVMBuiltin must leave as it is."""
+
+_NEED_WRAPPING = (
+    "tirx.tvm_call_packed",
+    "tirx.tvm_call_cpacked",
+    "tirx.tvm_stack_alloca",
+    "tirx.tvm_stack_make_array",
+    "tirx.tvm_stack_make_shape",
+)
+"""Builtins that LowerTVMBuiltin must rewrite."""
+
+HALF_CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
+_NO_HALF_CONVERSIONS = "".join(f"@{name} = common hidden global i8 0\n" for name in HALF_CONVERSIONS)
+"""TVM gives each module two functions that convert half floats, weak ones, which LLVM optimizes and writes though nothing calls
+them: most of the time that a small kernel takes to compile. A common symbol takes a weak one's place when LLVM links modules, and
+any number of objects may have it."""
+
+Functions = Mapping[str, tvm.tirx.PrimFunc]
+
+
+def kernel_passes() -> tvm.transform.Pass:
+    """Return the passes for kernels of plain loops, up to functions of TVM's calling convention."""
+    return tvm.transform.Sequential(
+        [
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.VectorizeLoop(),
+            # Without it every local accumulator becomes its own array on the stack, and LLVM keeps none in registers.
+            tirx.transform.StorageRewrite(),
+            tirx.transform.UnrollLoop(),
+            tirx.transform.StmtSimplify(),
+            s_tir.transform.RewriteUnsafeSelect(),
+            tirx.transform.CommonSubexprElim(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
+
+
+def call_passes() -> tvm.transform.Pass:
+    """Return the passes for functions that only call others, up to TVM's calling convention."""
+    return tvm.transform.Sequential(
+        [
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
+
+
+def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
+    """Compile functions to one LLVM module (tvm.runtime.Module): optimised IR, which emits objects or runs in place.
+
+    The same input gives the same code whatever TVM PassContext the caller has entered: machine code is cached by its input.
+
+    Parameters
+    ----------
+    functions
+        By symbol. Those that carry the attribute KERNEL_ATTR must be plain loops, those with CALLS_ATTR what it says; those whose
+        calling convention is PLAIN_CALL take plain pointers, and return 0 at their end; the others take TVM's packed arguments.
+        None checks what it is given.
+    """
+    kernels = {symbol: function for symbol, function in functions.items() if KERNEL_ATTR in function.attrs}
+    callers = {symbol: function for symbol, function in functions.items() if CALLS_ATTR in function.attrs}
+    others = {symbol: function for symbol, function in functions.items() if symbol not in kernels and symbol not in callers}
+    with tvm.transform.PassContext(opt_level=2), target:
+        default, _, _ = tirx.get_default_tir_pipeline(target)
+        lowered: dict[Any, Any] = {}
+        for passes, some in ((kernel_passes(), kernels), (call_passes(), callers), (default, others)):
+            if some:
+                lowered.update(passes(_bound(some, target)).functions.items())
+        plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
+        # To optimize what runs once a call and calls the rest costs more than it will ever save.
+        level = 0 if len(callers) == len(functions) else _LEVEL
+        unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
+
+
+def has_placeholders(target: tvm.target.Target) -> bool:
+    """Return whether in code for a target HALF_CONVERSIONS are no functions: with instructions for them LLVM calls none."""
+    return is_linux_x86(target) and has_features(("f16c",), target)
+
+
+def is_linux_x86(target: tvm.target.Target) -> bool:
+    """Return whether code for a target is for Linux on x86-64, as this machine's own is where the target names no other."""
+    triple = str(target.attrs.get("mtriple") or tvm.target.codegen.llvm_get_system_triple())
+    return triple.startswith("x86_64") and "linux" in triple
+
+
+def _bound(functions: Functions, target: tvm.target.Target) -> tvm.IRModule:
+    named: Any = {symbol: function.with_attr("global_symbol", symbol) for symbol, function in functions.items()}
+    return tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(named))
+
+
+def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModule:
+    """Replace what LLVM doesn't know; `plain` functions take pointers, the others TVM's packed arguments.
+
+    LLVM is to read the module's `text`, and what kernels bring along: it links both into what the functions become.
+    """
+    light = {var: function for var, function in lowered.items() if var.name_hint in plain and _is_light(function)}
+    heavy = {
+        var: _with_device(function) if var.name_hint in plain else function
+        for var, function in lowered.items()
+        if var not in light
+    }
+    heavy = {var: _with_registers(function) if KERNEL_ATTR in function.attrs else function for var, function in heavy.items()}
+    # The checks of an entry's arguments are most of its machine code; who calls it has checked them, or made them.
+    unchecked = tirx.transform.SkipAssert()(tvm.IRModule(heavy))
+    wrapped = dict(tirx.transform.LowerTVMBuiltin()(unchecked).functions.items())
+    complete: dict[Any, Any] = {}
+    for number, (var, function) in enumerate({**light, **wrapped}.items()):
+        body = function.body
+        if var.name_hint in plain:
+            # Only here: LowerTVMBuiltin puts the release of a kernel's buffers last, and behind a return it would never run.
+            body = tirx.SeqStmt([body, tirx.Return(tirx.IntImm("int32", 0))])
+        # Only here, too: the passes look for a parallel loop no more.
+        texts = (text if number == 0 else "", str(function.attrs.get(LLVM_ATTR, "")))
+        for each in filter(None, texts):
+            body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", StringImm(each), body)
+        complete[var] = function if body is function.body else function.with_body(body)
+    return tirx.transform.LowerIntrin()(tvm.IRModule(complete))
+
+
+def _is_light(function: Any) -> bool:
+    """Return whether a kernel can do without LowerTVMBuiltin, which takes its buffers from the heap.
+
+    On the stack LLVM keeps them in registers as far as they go.
+    """
+    sizes: list[int] = []
+    builtins: list[Call] = []
+
+    def allocated(node: Any) -> None:
+        size = -(-int(tvm.DataType(str(node.buffer.ty.dtype)).bits) // 8)
+        for dim in node.buffer.ty.shape:
+            size *= int(dim) if isinstance(dim, _tirx.IntImm) else _STACK + 1
+        sizes.append(size)
+
+    def called(node: Any) -> None:
+        if getattr(node.op, "name", "") in _NEED_WRAPPING:
+            builtins.append(node)
+
+    tvm_ffi.structural_walk(function.body, ((_tirx.AllocBuffer, allocated), (Call, called)))
+    return not builtins and sum(sizes) <= _STACK
+
+
+def _with_registers(function: Any) -> Any:
+    """Keep accumulators ("local" buffers) where LLVM finds registers for them: LowerTVMBuiltin would take them from the heap."""
+
+    def kept(node: Any) -> Any:
+        if str(node.buffer.ty.storage_scope) != "local":
+            return node
+        return _tirx.AllocBuffer(node.buffer, {**node.annotations, _KEPT: tirx.IntImm("bool", 1)})
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (_tirx.AllocBuffer, kept)))
+
+
+def _with_device(function: Any) -> Any:
+    """Set the device of a kernel's own buffers: TVM's checking wrapper would, which the kernels don't have."""
+    body = function.body
+    for key, value in (("device_id", 0), ("device_type", tvm.cpu().dlpack_device_type())):
+        body = tirx.AttrStmt("default", key, tirx.IntImm("int32", value), body)
+    return function.with_body(body)

@@ -1,0 +1,103 @@
+"""Compile: a model, as it is, becomes machine code. What options quantize first is done by `quantizer/compile.py`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import TargetError, check_type
+from ..ir.graph import Model
+from ..ir.graph.inputs import input_specs
+from ..ir.graph.model import checked_model
+from ..runtime.cpu_features import features_of, names_of
+from ..runtime.executable import Description, Executable, OutputSpec
+from ..target.precision import Precision
+from .backends.cpu.lowering import Lowered
+from .backends.tuning import Tuning, schedules_of
+from .codegen.generate import constant_bytes, generate
+from .codegen.program import ConstantPool
+from .device_models import compiled_for
+from .explanation import explained_ops, output_specs
+from .lower import linked, lower
+from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, resolve_target
+
+MAX_THREADS = 256
+"""Of one call."""
+
+
+def compile_model(
+    model: Model,
+    *,
+    target: TargetLike = None,
+    threads: int | None = None,
+    precision: Precision | None = None,
+    tuning: str | Path | Tuning | None = None,
+    pool: ConstantPool | None = None,
+) -> Executable:
+    """Compile a model as it is.
+
+    Parameters
+    ----------
+    target, threads, tuning
+        As `octavo.compile` takes them.
+    precision
+        What a float model is downcast to.
+    pool
+        Where its constants lie beside those of other models, which is not whole before all are compiled.
+
+    Raises
+    ------
+    TargetError, TuningError, CompileError
+        As `octavo.compile` raises them.
+    """
+    chosen = resolve_target(target)
+    check_compiles_here(chosen)
+    count = resolve_threads(threads)
+    schedules = schedules_of(tuning, chosen.isa, chosen.processor)
+    if chosen.device is not None:
+        return compiled_for(chosen.device, checked_model(model), chosen, schedules)
+    module, backends = checked_model(model).bound(), chosen.backends
+    lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)
+    return build_executable(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)
+
+
+def build_executable(
+    lowered: Lowered,
+    model: Model,
+    target: ResolvedTarget,
+    threads: int,
+    outputs: tuple[OutputSpec, ...],
+    pool: ConstantPool | None = None,
+) -> Executable:
+    """Generate the code of a lowered model, and say what it is."""
+    module = linked(lowered, target.llvm)
+    code = generate(module, target.llvm, threads=threads, pool=pool)
+    description = Description(
+        inputs=input_specs(model),
+        outputs=outputs,
+        fingerprint=model.fingerprint,
+        target=str(target.llvm),
+        isa=target.isas[0],
+        features=names_of(features_of(target.llvm)),
+        threads=threads,
+        weight_bytes=constant_bytes(module),
+        workspace=code.workspace,
+        shared_units=0 if code.control is None else code.control.units,
+        any_batch=model.any_batch and all(output.shape for output in outputs),
+        batch_range=model.batch_range,
+        batch_obstacle=model.batch_obstacle,
+        ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
+    )
+    return Executable(code, description)
+
+
+def resolve_threads(threads: int | None) -> int:
+    """Return the number of chunks: 1 for None. TargetError if it is below 1 or beyond any machine's use."""
+    if threads is None:
+        return 1
+    check_type(threads, int | np.integer, TargetError, "a whole number of threads")
+    if not 1 <= threads <= MAX_THREADS:
+        raise TargetError(f"threads must be 1 to {MAX_THREADS}, got {threads}")
+    return int(threads)

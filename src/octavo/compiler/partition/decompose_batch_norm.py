@@ -1,0 +1,63 @@
+"""Write batch normalizations of dequantized values as what integer kernels compute: a product and a sum by channel.
+
+Before::
+
+    x = R.dequantize(x_q, ...); n = R.nn.batch_norm(x, gamma, beta, mean, variance); y = n[0]
+
+After::
+
+    y_product = R.multiply(x, factor); y = R.add(y_product, shift)                 # factor = gamma / sqrt(variance + epsilon)
+
+A convolution absorbs its normalization before anything is quantized; this is for those behind a concatenation or an addition, as
+DenseNet and residual networks with normalization first have them. Requires constants bound. Ensures that y keeps its variable;
+normalizations of float values, and those that still collect statistics, stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax as _relax
+from tvm.relax import Expr, Var
+
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, eliminate_dead_code, replace_operands, with_main
+from ...ir.identity import NameSupply
+from ...ir.qdq.batch_norm import Line, line_of
+from ...ir.qdq.values import dequantized
+
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
+
+
+def decompose_batch_norm(module: tvm.IRModule) -> tvm.IRModule:
+    """Write a batch normalization of dequantized values as a product and a sum by channel, which have integer kernels."""
+    view = DataflowView(module["main"])
+    found = {binding.var: line for binding in view.bindings if (line := _line(view, binding.var)) is not None}
+    if not found:
+        return module
+    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    new: dict[Var, Expr] = {}
+
+    def renewed(var: Var) -> Expr:
+        return new.get(var, var)
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            var, line = binding.var, found.get(binding.var)
+            value = replace_operands(binding.value, renewed)
+            if line is not None:
+                product = relax.op.multiply(replace_operands(line.x, renewed), relax.const(line.factor))
+                value = relax.op.add(writer.emit(names.fresh(f"{var.name}_product"), product), relax.const(line.shift))
+            new[var] = writer.emit(var.name, value, is_output=not isinstance(var, relax.DataflowVar))
+        return replace_operands(view.result, renewed)
+
+    return eliminate_dead_code(with_main(module, body))
+
+
+def _line(view: DataflowView, var: Var) -> Line | None:
+    item = view.definition(var)
+    if not isinstance(item, relax.TupleGetItem) or item.index != 0:
+        return None
+    norm: Any = call_to(view.definition(item.tuple_value), "nn.batch_norm")
+    return None if norm is None or dequantized(view, norm.args[0]) is None else line_of(view, norm)

@@ -1,0 +1,64 @@
+"""Outline the float ops that have kernels of their own, with the elementwise ops behind them, as composite functions.
+
+Before::
+
+    y = R.nn.conv2d(x, w); z = R.nn.relu(y)
+
+After::
+
+    z = cls.octavo_float_conv2d_z(x)          # a private function with the attributes Composite and octavo.op
+
+Not for vendors, whose targets say what integers they compute. Where the host is a device without such kernels, observers of
+tensors alone are outlined. Requires that what can be integer is outlined.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm.relax import Var
+
+from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.observe import OBSERVE
+from ...ir.graph.rules import Rule, partition
+from ...ir.qdq.matchers.float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
+from ...ir.qdq.matchers.float_chain import CHAINED
+from ...ir.qdq.matchers.float_concat import match_float_concat, match_float_norm
+from ...ir.qdq.matchers.float_conv2d import match_float_conv2d, match_float_matmul
+from ...ir.qdq.matchers.float_conv2d_transpose import match_float_conv2d_transpose
+from ...ir.qdq.matchers.float_elementwise import match_float_elementwise, match_mixed_elementwise
+from ...ir.qdq.matchers.float_group_norm import match_float_group_norm
+from ...ir.qdq.matchers.float_mean import match_float_mean
+from ...ir.qdq.matchers.half_float import half_rules, is_widening
+from ...ir.qdq.matchers.observe import match_observe
+from .context import PartitionContext
+from .target_rules import describe, is_repeatable
+
+OBSERVERS: tuple[Rule, ...] = (Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),)
+FLOAT: tuple[Rule, ...] = (
+    Rule(composite="octavo.float_conv2d", ops=("nn.conv2d",), match=match_float_conv2d),
+    Rule(composite="octavo.float_conv2d_transpose", ops=("nn.conv2d_transpose",), match=match_float_conv2d_transpose),
+    Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
+    Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
+    Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
+    Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
+    Rule(composite="octavo.float_group_norm", ops=("nn.group_norm",), match=match_float_group_norm),
+    Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),
+    Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
+    Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
+    Rule(composite="octavo.mixed_elementwise", ops=CHAINED, match=match_mixed_elementwise),
+    Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
+    *OBSERVERS,
+)
+
+
+def outline_float(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
+    """Outline the float ops that have kernels of their own, with the elementwise ops behind them, as composite functions."""
+    own = FLOAT if context.float_kernels else OBSERVERS
+    rules = (*(half_rules(context.precision) if context.precision else ()), *own)
+    found = partition(module, rules, repeatable=_is_repeatable, describe=describe)
+    context.regions |= found.regions
+    return found.module
+
+
+def _is_repeatable(view: DataflowView, var: Var) -> bool:
+    return is_repeatable(view, var) or is_widening(view, var)

@@ -1,0 +1,184 @@
+"""The passes of partition in their order: from a QDQ module to one whose "main" calls composites. Knows no back end.
+
+`PASSES` is the one place that says the order, and why; `octavo passes` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import tvm
+
+from ...errors import CompileError
+from ...ir.composites.attributes import HOST
+from ...ir.graph.dataflow import DataflowView, dtype_of, op_name
+from ...ir.graph.partition_state import is_partitioned
+from ...ir.graph.passes import GraphPass, run_passes
+from ...ir.graph.rules import Claims, Partition
+from ...ir.graph.split_to_slices import split_to_slices
+from ...ir.qdq.tensor_ids import tensors_of_variables
+from ...target import TargetDescription
+from ...target.precision import Precision
+from .attach_state import FLOAT_MODEL, attach_state
+from .carry_strides import carry_strides
+from .context import PartitionContext
+from .decompose_batch_norm import decompose_batch_norm
+from .downcast import downcast
+from .fuse_norms import fuse_norms
+from .hoist_quantize import hoist_quantize
+from .outline_boundary import outline_boundary
+from .outline_float import outline_float
+from .outline_integer import claim_integer, outline_integer
+from .share_zero_points import share_zero_points
+from .sink_dequantize import sink_dequantize
+from .split_blocks import split_blocks
+
+__all__ = ["FLOAT_MODEL", "PASSES", "check_main", "integer_claims", "integer_regions", "is_partitioned", "partition_module"]
+
+_SHRINK = (
+    GraphPass(
+        function=carry_strides,
+        reason="first: it knows the ops of the source, which later passes take apart or put casts around",
+        uses_context=True,
+    ),
+)
+_CANONICALIZE = (
+    GraphPass(
+        function=decompose_batch_norm,
+        reason="before outline_integer, which has kernels for a product and a sum by channel and none for a normalization",
+    ),
+    GraphPass(
+        function=fuse_norms,
+        reason="before sink_dequantize, which would move into the steps, and the outlines, which know the one op",
+    ),
+    GraphPass(function=split_blocks, reason="before outline_integer, which rejects scales that vary within an output channel"),
+    GraphPass(
+        function=split_to_slices,
+        reason="before downcast, sink_dequantize and the outlines, which know slices and no op with several results",
+    ),
+    GraphPass(
+        function=downcast,
+        reason="after carry_strides, so that only pixels that are read get casts; after split_to_slices: slices move 16 bits",
+        uses_context=True,
+    ),
+    GraphPass(function=share_zero_points, reason="before outline_integer, which rejects zero points that differ by channel"),
+    GraphPass(
+        function=hoist_quantize,
+        reason="before sink_dequantize, which leaves an op alone whose result is quantized right away: both are one kernel",
+    ),
+    GraphPass(
+        function=sink_dequantize,
+        reason="before outline_integer: an op between a dequantize and an op that reads integers is one of integers then",
+    ),
+)
+_OUTLINE_INTEGER = GraphPass(
+    function=outline_integer,
+    reason="before the other outlines: an op that can run in integers does",
+    uses_context=True,
+)
+_OUTLINE_FLOAT = GraphPass(
+    function=outline_float,
+    reason="after outline_integer, for what no integer op took",
+    uses_context=True,
+)
+_OUTLINE_BOUNDARY = GraphPass(
+    function=outline_boundary,
+    reason="after the other outlines: a quantize or dequantize inside a composite costs nothing, the others get kernels",
+    uses_context=True,
+)
+_ATTACH_STATE = GraphPass(
+    function=attach_state,
+    reason="last: it writes down what the others found out",
+    uses_context=True,
+)
+
+PASSES = (*_SHRINK, *_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_FLOAT, _OUTLINE_BOUNDARY, _ATTACH_STATE)
+"""All passes of `partition_module`, in order."""
+
+
+def partition_module(
+    module: tvm.IRModule,
+    target: TargetDescription,
+    ids: Collection[str] = (),
+    precision: Precision | None = None,
+    vendors: Sequence[TargetDescription] = (),
+    simulated: Collection[str] = (),
+    *,
+    float_kernels: bool = True,
+) -> tvm.IRModule:
+    """Return the module with calls of composites in "main", complete in its attributes: it can be saved and lowered elsewhere.
+
+    Parameters
+    ----------
+    module
+        In QDQ form or float, its constants bound.
+    ids
+        TensorIds of the source model, by which composites name tensors.
+    precision
+        What a float module is downcast to; None leaves it as it is.
+    vendors
+        Targets that choose their ops before `target`, which is the host's.
+    simulated
+        The names of those vendors whose ops the host's kernels compute.
+    float_kernels
+        Whether the host has kernels of Octavo's for float ops, too; else they stay Relax ops, for TVM to compile, and observers
+        of tensors alone are outlined.
+
+    Raises
+    ------
+    CompileError
+        No function "main"; `precision` for a module that is quantized.
+    """
+    check_main(module)
+    source = DataflowView(module["main"])
+    context = PartitionContext(
+        target=target,
+        vendors=vendors,
+        simulated=simulated,
+        ids=ids,
+        precision=precision,
+        is_float=_is_float(source),
+        source_tensors=tensors_of_variables(source, ids),
+        float_kernels=float_kernels,
+    )
+    if precision is not None and not context.is_float:
+        raise CompileError(f"precision {precision.dtype!r} is for float models, and this one is quantized; compile it without")
+    return run_passes(PASSES, module, context)
+
+
+def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: Collection[str] = ()) -> Claims:
+    """Return the integer ops that partition outlines, without outlining them; quantize and dequantize are none.
+
+    Parameters
+    ----------
+    targets
+        In the order in which they choose.
+    vendors
+        Names of those with code of their own: what that rounds, the host's kernels need not.
+    """
+    context = PartitionContext(target=targets[-1])
+    for each in _CANONICALIZE:
+        module = each(module, context)
+    return claim_integer(module, context, [(each, each.name if each.name in vendors else HOST) for each in targets])
+
+
+def integer_regions(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
+    """Outline the integer regions alone, and say of each region what it holds and of each op that stays float why."""
+    check_main(module)
+    context = PartitionContext(target=target, ids=ids)
+    module = run_passes((*_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_BOUNDARY), module, context)
+    return Partition(module=module, regions=context.regions, rejections=context.rejections)
+
+
+def check_main(module: tvm.IRModule) -> None:
+    """Raise CompileError unless the module has a function "main"."""
+    if "main" not in {var.name_hint for var in module.get_global_vars()}:
+        raise CompileError("the module has no function main")
+
+
+def _is_float(view: DataflowView) -> bool:
+    """Return whether nothing in a function is quantized."""
+    values = [*view.function.params, *(binding.var for binding in view.bindings)]
+    if any(dtype_of(value) in ("int8", "uint8", "int16", "uint16") for value in values):
+        return False
+    return not any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)

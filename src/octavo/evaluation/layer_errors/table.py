@@ -1,0 +1,280 @@
+"""The error of quantization layer by layer, on the source model's own names, and where it comes from.
+
+A quantized tensor differs from the float one by what its block adds (its weights' rounding and the tensor's own) and by what it
+inherits. To tell these apart each block is also computed from the float model's values of what it reads; and within a block of
+several layers of the source, each layer by itself, so that the block's error can be split over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ...compiler.target_choice import TargetLike
+from ...errors import QuantizationError
+from ...ir.graph import Model
+from ...ir.graph.channels import channel_axis
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ...ir.graph.inputs import input_specs
+from ...ir.graph.model import checked_model
+from ...ir.identity import TensorId
+from ...ir.qdq.values import params_of
+from ...numerics import QuantParams, dequantize, quantize
+from ...numerics.statistics.metrics import ratio_db
+from ...quantizer.plan.plan import QuantizedModel
+from ...runtime.inputs import split_batch
+from .blocks import Blocks, find_blocks
+from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
+from .source_names import with_source_names
+
+Array = npt.NDArray[Any]
+_UNFIT_DB = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerError:
+    """The error of one quantized tensor.
+
+    Parameters
+    ----------
+    id, source_name, op
+        The tensor, and the source's op that makes it ("" for an input).
+    sqnr_db
+        Of the tensor against the float model's, in dB over all samples. A quantized tensor is dequantized; one within a block
+        is computed in float from the quantized tensors that the block reads, with the block's own weights.
+    local_sqnr_db
+        The same where the block reads the float model's values: the error that arises within the block up to this tensor.
+    scale_excess_db
+        By how much the block's own error would fall if the scale fitted the values seen: near 0 for a good scale, about 12 dB
+        for one four times too large whose rounding is most of the error. 0 where the scale is finer than the values need, and
+        within a block.
+    inherited
+        Share of the error's power that was there before the block, in [0; 1].
+    block
+        The quantized tensor at the end of the block that the tensor is computed in: its own id where it is quantized itself.
+    block_share
+        This layer's share of the block's own error, in [0; 1]; the shares of a block add up to 1. With E(t) the power of the
+        error of the block's result where the layer that makes t is computed with its quantized weights, on the float model's
+        values, and all other layers as the float model has them, it is E(t) over the sum of E of the block's tensors. The
+        block's last layer counts the rounding to the block's scale as its own.
+    channel_errors
+        Of each channel the error's root mean square over that of the whole float tensor; () of a tensor without channels.
+    """
+
+    id: TensorId
+    source_name: str
+    op: str
+    sqnr_db: float
+    local_sqnr_db: float
+    scale_excess_db: float
+    inherited: float
+    block: TensorId
+    block_share: float
+    channel_errors: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether the tensor is computed within a block and never quantized itself."""
+        return self.block != self.id
+
+    @property
+    def has_unfit_scale(self) -> bool:
+        """Whether the tensor's own scale is at fault: one that fits would take 4 dB or more off the op's own error."""
+        return self.scale_excess_db >= _UNFIT_DB
+
+    @property
+    def is_origin(self) -> bool:
+        """Whether the error to look at arises here: most of it, or for a scale that does not fit."""
+        return self.has_unfit_scale or self.inherited < 0.5
+
+
+def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, target: TargetLike = None) -> tuple[LayerError, ...]:
+    """Compare every quantized tensor with the float one, what deserves a look first.
+
+    Parameters
+    ----------
+    model
+        The float model.
+    quantized
+        What `octavo.quantize` made of it.
+    batches
+        Arrays or {input name: array}; first dimensions may be multiples of the model's.
+    target
+        Who computes the quantized model, as `octavo.compile` takes it: of a Backend its own code, each op in a call of its own,
+        so that every tensor that it reads or gives is compared. What arises within a block is of Octavo's kernels for any target.
+
+    Returns
+    -------
+    tuple
+        One LayerError for each tensor that both models have: those whose scale does not fit, worst first; then the others, the
+        block with the worst `local_sqnr_db` of its result first, and within it the layer with the largest `block_share`.
+
+    Raises
+    ------
+    QuantizationError
+        If `quantized` has no quantized tensor of the model.
+    DataError
+        A batch that does not fit the model.
+    """
+    checked_model(model)
+    floats = DataflowView(model.bound()["main"])
+    # What `quantize` returned has the model's names already.
+    is_file = not isinstance(checked_model(quantized), QuantizedModel)
+    view = DataflowView((with_source_names(model, quantized) if is_file else quantized.bound())["main"])
+    blocks = find_blocks(model, floats, quantized, view)
+    if not blocks.quantized:
+        raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")
+    params = _params(view, blocks.quantized)
+    run_quantized = build_runner(quantized_outputs(view, blocks), target)
+    run_inner = build_runner(inner_outputs(floats, view, blocks)) if blocks.inner else None
+    run_isolated = build_runner(isolated_blocks(floats, view, blocks))
+    totals = _Totals.of(blocks, floats)
+    for index, batch in enumerate([batches] if isinstance(batches, (np.ndarray, Mapping)) else batches):
+        for arrays in split_batch(input_specs(model), batch, where=f"batch {index}"):
+            values = run_quantized(arrays)
+            values += run_inner([*arrays, *values]) if run_inner is not None else []
+            totals.add(values, run_isolated(arrays), params)
+    return totals.rows(model, params)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Running sums over one tensor's samples: powers of signal, error, the op's own error and its rounding; the range."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    local: float = 0.0
+    rounding: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    count: int = 0
+    channel_axis: int | None = None
+    by_channel: npt.NDArray[np.float64] | None = None
+
+    def add(self, real: Array, local: Array, quantized: Array, params: QuantParams | None) -> None:
+        """Add one sample; a tensor within a block has no parameters."""
+        reference = real.astype(np.float64)
+        self.signal += float(np.sum(reference**2))
+        squares = np.square(reference - quantized)
+        self.noise += float(np.sum(squares))
+        if self.channel_axis is not None:
+            others = tuple(axis for axis in range(squares.ndim) if axis != self.channel_axis)
+            powers = squares.sum(axis=others)
+            self.by_channel = powers if self.by_channel is None else self.by_channel + powers
+        self.local += _power(reference, local)
+        if params is not None:
+            self.rounding += _power(reference, dequantize(quantize(real, params), params))
+            self.low, self.high = min(self.low, float(reference.min())), max(self.high, float(reference.max()))
+            self.count += reference.size
+
+    def channel_errors(self) -> tuple[float, ...]:
+        """Return the root mean square error of each channel over that of the signal."""
+        if self.by_channel is None or not self.signal:
+            return ()
+        return tuple(float(each) for each in np.sqrt(self.by_channel * self.by_channel.size / self.signal))
+
+    def scale_excess_db(self, params: QuantParams) -> float:
+        """Return what a scale over the range seen would win, its rounding error taken as uniform (scale^2 / 12)."""
+        scale = (self.high - self.low) / (params.qmax - params.qmin)
+        fitting = self.count * scale**2 / 12
+        if self.rounding <= fitting or not self.local or not fitting:
+            return 0.0
+        return max(0.0, 10 * math.log10(self.local / max(self.local - self.rounding + fitting, fitting)))
+
+
+def _power(reference: Array, value: Array) -> float:
+    return float(np.sum((reference - value) ** 2))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Totals:
+    """The sums of all tensors, and what each layer of a block does to the block's result.
+
+    Parameters
+    ----------
+    shares
+        (block, tensor) -> power of the error of the block's result that the tensor's layer makes alone.
+    """
+
+    blocks: Blocks
+    sums: dict[TensorId, _Sums]
+    shares: dict[tuple[TensorId, TensorId], float] = field(default_factory=dict[tuple[TensorId, TensorId], float])
+
+    @classmethod
+    def of(cls, blocks: Blocks, floats: DataflowView) -> _Totals:
+        """Start."""
+        ranks = {
+            var.name: len(static_shape(var) or ()) for var in (*floats.function.params, *(each.var for each in floats.bindings))
+        }
+        axes = {tensor: channel_axis(floats, ranks.get(tensor, 0)) for tensor in (*blocks.quantized, *blocks.inner)}
+        return cls(blocks=blocks, sums={tensor: _Sums(channel_axis=axis) for tensor, axis in axes.items()})
+
+    def add(self, values: Sequence[Array], isolated: Sequence[Array], params: Mapping[TensorId, QuantParams]) -> None:
+        """Add one sample: what `quantized_outputs` and `inner_outputs` returned, and what `isolated_blocks` did."""
+        count = len(self.sums)
+        real = dict(zip(self.sums, isolated[:count], strict=True))
+        for (tensor, total), local, now in zip(self.sums.items(), isolated[count : 2 * count], values, strict=True):
+            total.add(real[tensor], local, now, params.get(tensor))
+        alone = iter(isolated[2 * count :])
+        for block, members in self.blocks.members.items():
+            reference = real[block].astype(np.float64)
+            for tensor in (block, *members):
+                self.shares[block, tensor] = self.shares.get((block, tensor), 0.0) + _power(reference, next(alone))
+
+    def rows(self, model: Model, params: Mapping[TensorId, QuantParams]) -> tuple[LayerError, ...]:
+        """Return the rows, what deserves a look first."""
+        rows = [self._row(model, tensor, params) for tensor in self.sums]
+        local = {row.id: row.local_sqnr_db for row in rows}
+        order = {tensor: index for index, tensor in enumerate(self.blocks.quantized)}
+
+        def key(row: LayerError) -> tuple[float, ...]:
+            return (-row.scale_excess_db if row.has_unfit_scale else 0.0, local[row.block], order[row.block], -row.block_share)
+
+        return tuple(sorted(rows, key=key))
+
+    def _row(self, model: Model, tensor: TensorId, params: Mapping[TensorId, QuantParams]) -> LayerError:
+        entry, sums = model.tensors[tensor], self.sums[tensor]
+        block, share = self._share(tensor)
+        return LayerError(
+            id=tensor,
+            source_name=entry.source_name,
+            op=entry.op,
+            sqnr_db=ratio_db(sums.signal, sums.noise),
+            local_sqnr_db=ratio_db(sums.signal, sums.local),
+            scale_excess_db=sums.scale_excess_db(params[tensor]) if tensor in params else 0.0,
+            inherited=max(0.0, 1.0 - sums.local / sums.noise) if sums.noise else 0.0,
+            block=block,
+            block_share=share,
+            channel_errors=sums.channel_errors(),
+        )
+
+    def _share(self, tensor: TensorId) -> tuple[TensorId, float]:
+        """Return the block of a tensor, and its share there; of several blocks that of the largest share."""
+        if tensor in self.blocks.quantized and tensor not in self.blocks.members:
+            return tensor, 1.0
+        found: list[tuple[TensorId, float]] = []
+        for block, members in self.blocks.members.items():
+            if tensor == block or tensor in members:
+                total = sum(self.shares[block, each] for each in (block, *members))
+                found.append((block, self.shares[block, tensor] / total if total else 0.0))
+        own = [each for each in found if each[0] == tensor]
+        return max(own or found, key=lambda each: each[1])
+
+
+def _params(view: DataflowView, ids: Iterable[TensorId]) -> dict[TensorId, QuantParams]:
+    """Return the parameters that the quantized module holds for each tensor."""
+    found: dict[TensorId, QuantParams] = {}
+    for binding in view.bindings:
+        call = call_to(binding.value, "quantize")
+        if call is not None and isinstance(call.args[0], Var):
+            params = params_of(call, dtype_of(binding.var))
+            if params is None:
+                raise QuantizationError(f"{call.args[0].name}: scale and zero point must be constants to be compared")
+            found.setdefault(TensorId(call.args[0].name), params)
+    return {tensor: found[tensor] for tensor in ids}

@@ -1,0 +1,178 @@
+"""Canonicalize an ONNX model: one graph of float32 ops without functions, branches and opaque ops.
+
+Functions and the taken branches of If are inlined, Einsums decomposed to MatMuls, 16-bit floats widened.
+Ops that nothing converts and that ONNX defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
+
+The result is what a Model calls its source, and what is exported; a model that is canonical already is returned as it is.
+Names of tensors stay, but for those of a branch that the graph around it uses, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.inliner
+import onnx.shape_inference
+
+from ...errors import UnsupportedOpError
+from ...ir.identity import NameSupply
+from .einsum import decompose_einsums
+from .float16 import compute_in_float32, has_float16
+from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
+from .prepare import known_values
+
+_ALWAYS_DECOMPOSED = frozenset({"Attention"})
+"""Ops that have a converter, but for another op of that name."""
+
+_DEFINITIONS = "octavo.definitions"
+
+
+def canonicalize(
+    source: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    supported: Callable[[onnx.NodeProto], bool],
+    origin: str,
+) -> onnx.ModelProto:
+    """Return a canonical model; `source` stays as it is.
+
+    Parameters
+    ----------
+    source
+        A checked model.
+    shapes
+        Shapes of graph inputs by name: conditions may depend on them.
+    supported
+        Whether there is a converter for a node.
+    origin
+        Name of the file in messages.
+
+    Raises
+    ------
+    UnsupportedOpError
+        For an If whose condition depends on what is fed.
+    """
+    model = source
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(_copy(source))
+    if any(_definition(node, opset_of(model), supported) is not None for node in model.graph.node):
+        model = onnx.inliner.inline_local_functions(_with_definitions(model, supported))
+    if {"If", "Einsum"}.intersection(node.op_type for node in model.graph.node) or has_float16(model.graph):
+        model = _copy(model)
+        _inline_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
+        decompose_einsums(model)
+        compute_in_float32(model.graph)
+    return model
+
+
+def _definition(node: onnx.NodeProto, opset: int, supported: Callable[[onnx.NodeProto], bool]) -> Any:
+    """Return the schema of a standard op that is to be decomposed as ONNX defines it; None for any other."""
+    if node.domain not in STANDARD_DOMAINS or (supported(node) and node.op_type not in _ALWAYS_DECOMPOSED):
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "") if onnx.defs.has(node.op_type, opset, "") else None
+    return schema if schema is not None and (schema.has_function or schema.has_context_dependent_function) else None
+
+
+def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """Return a copy in which each op that is defined by others calls a function of its own.
+
+    ONNX's inliner could look the definitions up itself, but for inputs that are constants or left out.
+    """
+    opset = opset_of(model)
+    made = _copy(model)
+    typed = onnx.shape_inference.infer_shapes(model).graph
+    types = {value.name: value.type for value in (*typed.input, *typed.value_info, *typed.output)}
+    types |= {each.name: onnx.helper.make_tensor_type_proto(each.data_type, each.dims) for each in typed.initializer}
+    for number, node in enumerate(made.graph.node):
+        schema = _definition(node, opset, supported)
+        if schema is None:
+            continue
+        if schema.has_function:
+            function = onnx.FunctionProto()
+            function.CopyFrom(schema.function_body)
+        else:
+            inputs = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+            function = onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), inputs))
+        if not all(supported(step) for step in function.node):  # the message shall name the op that the file has
+            continue
+        function.domain, function.name = _DEFINITIONS, f"{node.op_type}_{number}"
+        node.domain, node.op_type = function.domain, function.name
+        made.functions.append(function)
+    made.opset_import.append(onnx.helper.make_opsetid(_DEFINITIONS, 1))
+    return made
+
+
+def _copy(source: onnx.ModelProto) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    return model
+
+
+def _inline_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> None:
+    """Inline the branch that each If takes, nested ones too."""
+    while conditionals := [node for node in model.graph.node if node.op_type == "If"]:
+        known = known_values(model, shapes, origin)
+        if not any(node.input[0] in known for node in conditionals):
+            raise UnsupportedOpError(
+                f"{origin}: {describe(conditionals[0])}: its condition {conditionals[0].input[0]!r} depends on what is fed; "
+                f"export the model with one branch, or each branch as a model"
+            )
+        supply = NameSupply(_names_in(model.graph))
+        nodes: list[onnx.NodeProto] = []
+        for node in model.graph.node:
+            if node.op_type == "If" and node.input[0] in known:
+                wanted = "then_branch" if bool(known[node.input[0]].reshape(-1)[0]) else "else_branch"
+                branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+                nodes.extend(_inlined(branch, list(node.output), supply, model.graph))
+            else:
+                nodes.append(node)
+        replace_nodes(model.graph, nodes)
+
+
+def _names_in(graph: onnx.GraphProto) -> Iterable[str]:
+    """Yield the names that a graph gives to values, without those inside of its branches."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (name for name in node.output if name)
+
+
+def _inlined(branch: Any, outputs: list[str], supply: NameSupply, graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    """Return the nodes of a branch with its results under the names of the If's; its constants go to `graph`."""
+    made = {name for node in branch.node for name in node.output if name}
+    inner = {tensor.name for tensor in branch.initializer}
+    names = {name: supply.fresh(name) for name in sorted(made | inner)}
+    passed: list[onnx.NodeProto] = []
+    for value, output in zip(branch.output, outputs, strict=True):
+        if value.name in made and names[value.name] not in outputs:
+            names[value.name] = output
+        else:  # a constant, or a value that is returned twice
+            result: str = value.name
+            passed.append(onnx.helper.make_node("Identity", [names.get(result, result)], [output]))
+    for tensor in branch.initializer:
+        constant = graph.initializer.add()
+        constant.CopyFrom(tensor)
+        constant.name = names[tensor.name]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in branch.node]
+    for node in nodes:
+        _rename(node, names)
+    return [*nodes, *passed]
+
+
+def _rename(node: Any, names: Mapping[str, str]) -> None:
+    """Rename what a node reads and makes, and what the graphs inside of it read."""
+    for values in (node.input, node.output):
+        for position, name in enumerate(values):
+            values[position] = names.get(name, name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            own |= {name for inner in graph.node for name in inner.output}
+            outside = {name: new for name, new in names.items() if name not in own}
+            for inner in graph.node:
+                _rename(inner, outside)
+            for value in graph.output:
+                value.name = outside.get(value.name, value.name)

@@ -1,0 +1,141 @@
+"""Convert an ONNX graph to Relax with TVM's importer, mended where it leaves more than plain ops. Reads no file.
+
+TVM's converters do most ops. Ours come first, for these: Clip, Pad and Tile (TVM: PrimFuncs), Conv and the pools (auto_pad as
+attributes), ConvTranspose, Gemm and Expand (forms that integer kernels take), Gather (indices in range), Dropout (the identity of
+inference), Softmax before opset 13, Resize of opset 10; normalizations by layer and instance (one op each); LSTM, GRU and RNN
+(unrolled), CumSum and scattering (TVM: code that does not build), Celu; QuantizeLinear and DequantizeLinear (one spelling of
+parameters) and ops that compute in integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from ...errors import ModelError, OctavoError
+from ...ir.graph.dataflow import call_to
+from ..assemble import Assembled, assemble
+from ..frontend import conversion_errors, discard, quiet, reason
+from ..source_tensor import SourceTensor
+from . import conv, data_movement, decompositions, integer_ops, norms, ops, qoperator, recurrent
+from .graph import describe
+from .ops import NodeContext
+from .prepare import PreparedOnnx
+
+_frontend: Any = onnx_frontend
+_CONVERTERS = {
+    **ops.CONVERTERS,
+    **data_movement.CONVERTERS,
+    **norms.CONVERTERS,
+    **recurrent.CONVERTERS,
+    **decompositions.CONVERTERS,
+    **conv.CONVERTERS,
+    **integer_ops.CONVERTERS,
+}
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+def supported(node: onnx.NodeProto) -> bool:
+    """Whether there is a converter for the node's op, ours or TVM's."""
+    if node.op_type in _CONTROL_FLOW:
+        return False
+    return node.op_type in _CONVERTERS or node.op_type in qoperator.REWRITES or node.op_type in _frontend._get_convert_map()
+
+
+class _GraphImporter(onnx_frontend.ONNXGraphImporter):
+    """TVM's importer with our converters in front; every result is bound to a variable, so that it can be named."""
+
+    def __init__(self, prepared: PreparedOnnx, origin: str) -> None:
+        super().__init__({}, {}, keep_params_in_input=False, sanitize=False)
+        self._prepared = prepared
+        self._origin = origin
+        self._outputs = {value.name for value in prepared.graph.output}
+        self._quantized: dict[tuple[Any, ...], Any] = {}
+
+    def holder(self, name: str) -> Any:
+        """Return what holds the tensor that the source calls `name`; None if nothing does."""
+        return self._nodes.get(name)
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Leave it to `prepare`, which knows the nodes."""
+
+    def _parse_attr(self, attr_proto: Any) -> dict[str, Any]:
+        """Read the attributes; an empty list, which TVM's importer rejects, means the default."""
+        declared: Any = [a for a in attr_proto if onnx.helper.get_attribute_value(a) not in ([], ())]
+        return super()._parse_attr(declared)
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]
+        with conversion_errors(lambda: f"{self._origin}: {describe(node)}"):
+            converter = _CONVERTERS.get(op_name)
+            result: Any = None
+            if converter is not None:
+                result = converter(NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset), list(inputs))
+            if result is None:
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
+            return self._merged(node, self._bind(result))
+
+    def _merged(self, node: onnx.NodeProto, result: Any) -> Any:
+        """Return what an equal QuantizeLinear of the same value gave before: some quantizers write one for each reader.
+
+        Its output is then another name of the same tensor. Outputs of the graph keep a variable of their own.
+        """
+        call: Any = self.bb.lookup_binding(result) if isinstance(result, relax.Var) else None
+        if call_to(call, "quantize") is None or self._outputs.intersection(node.output):
+            return result
+        data, *parameters = call.args[:3]
+        if not all(isinstance(parameter, tvm.ir.GenericConst) for parameter in parameters):
+            return result
+        values = [parameter.value.numpy() for parameter in parameters]
+        key = (hash(data), call.attrs.axis, str(call.attrs.out_dtype), *((v.shape, v.tobytes()) for v in values))
+        return self._quantized.setdefault(key, result)
+
+    def _bind(self, result: Any) -> Any:
+        result = self.bb.normalize(result) if isinstance(result, relax.Call) else result
+        if isinstance(result, relax.Tuple):
+            return relax.Tuple([self._bind(field) for field in result.fields])
+        if isinstance(result, relax.Call | relax.TupleGetItem) and isinstance(result.ty, relax.TensorType):
+            return self.bb.emit(result)
+        return result
+
+
+def convert(prepared: PreparedOnnx, origin: str) -> Assembled:
+    """Build the named module of a prepared graph.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If a node has a form that no converter takes.
+    """
+    importer = _GraphImporter(prepared, origin)
+    graph: Any = prepared.graph
+    try:
+        with quiet():
+            module: tvm.IRModule = importer.from_onnx(graph, prepared.opset)
+    except OctavoError:
+        discard(importer.bb)
+        raise
+    except Exception as error:
+        discard(importer.bb)
+        raise ModelError(f"{origin}: TVM's ONNX importer cannot read the graph: {reason(error)}") from error
+    sources = _complete_shapes(prepared, importer)
+    positions = {source.name: position for position, source in enumerate(sources)}
+    outputs = [positions[value.name] for value in prepared.graph.output]
+    return assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
+
+
+def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter) -> list[SourceTensor]:
+    """Fill in the shapes that ONNX does not infer (ops of other operator sets) from the Relax types."""
+    completed: list[SourceTensor] = []
+    for source in prepared.sources:
+        holder = importer.holder(source.name)
+        if isinstance(holder, relax.Var) and isinstance(holder.ty, relax.TensorType) and holder.ty.shape is not None:
+            shape = tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else str(d) for d in holder.ty.shape)
+            source = replace(source, shape=shape, dtype=str(holder.ty.dtype))
+        completed.append(source)
+    return completed

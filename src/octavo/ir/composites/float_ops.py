@@ -1,0 +1,212 @@
+"""Composite ops: float ops. Plain facts of what one composite computes; nothing is matched and nothing emitted here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Expr, Var
+
+from ...numerics.floats.float_function import FloatFunction
+from ...numerics.floats.half import HalfDtype
+from .base import FloatOp, Layout
+from .matrix_view import MatrixView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatBatchMatmulOp(FloatOp):
+    """a @ b * factor; a and b are the variables that `a_view` and `b_view` see."""
+
+    a: str
+    b: str
+    a_view: MatrixView
+    b_view: MatrixView
+    y_view: MatrixView
+    factor: float
+    output_shape: tuple[int, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return self.y_view.size * self.a_view.shape[-1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatSoftmaxOp(FloatOp):
+    """softmax over the last axis."""
+
+    x: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatLayerNormOp(FloatOp):
+    """layer_norm over the last axis, by constants."""
+
+    x: str
+    shape: tuple[int, ...]
+    gamma: npt.NDArray[np.float32]
+    beta: npt.NDArray[np.float32]
+    epsilon: float
+
+
+Line = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatConcatOp(FloatOp):
+    """clamp(concat(inputs) * factor + addend) along `axis` of the source's layout, the factors and addends along it, too."""
+
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...]
+    axis: int
+    line: Line | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatWeightedOp(FloatOp):
+    """clamp(op(x, weight) + bias + addend), or function(op(x, weight) + bias, addend).
+
+    What is observed is the sum, before the clamp; then there is neither addend nor function.
+    """
+
+    x: str
+    addend: str | None
+    weight: Floats
+    bias: Floats
+    low: float
+    high: float
+    output_shape: tuple[int, ...]
+    observation: Observation | None
+    function: FloatFunction | None = None
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return math.prod(self.output_shape) * math.prod(self.weight.shape[:-1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatConv2dOp(FloatWeightedOp):
+    """A convolution; weight is HWIO."""
+
+    layout: Layout
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatMatmulOp(FloatWeightedOp):
+    """A matmul; weight is (in, out), x (..., in)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatConv2dTransposeOp(FloatWeightedOp):
+    """A transposed convolution; weight is HWIO with the inputs of one group, `padding` (top, left)."""
+
+    x_shape: tuple[int, ...]
+    layout: Layout
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference: each element of the input meets each tap, for the outputs of its group."""
+        rows, columns, _, outputs = self.weight.shape
+        return math.prod(self.x_shape) * rows * columns * outputs // self.groups
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatElementwiseOp(FloatOp):
+    """function(x, ...) of tensors of one shape."""
+
+    inputs: tuple[str, ...]
+    function: FloatFunction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatGroupNormOp(FloatOp):
+    """function(group_norm(x), ...) in groups of the channels, `axis` of the source's layout."""
+
+    inputs: tuple[str, ...]
+    groups: int
+    axis: int
+    gamma: npt.NDArray[np.float32]
+    beta: npt.NDArray[np.float32]
+    epsilon: float
+    function: FloatFunction | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatMeanOp(FloatOp):
+    """A mean over `axes` of the source's layout; over height and width of NCHW it reads and writes NHWC."""
+
+    x: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Bfloat16Op(FloatOp):
+    """A convolution or matmul as `float_op` says it, from 16 bits `x`; `addend` and the result are 16 bits wide or float32."""
+
+    float_op: FloatConv2dOp | FloatMatmulOp
+    x: str
+    addend: str | None
+    addend_dtype: Literal["uint16", "float32"]
+    output_dtype: Literal["uint16", "float32"]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return self.float_op.macs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class HalfPool2dOp(FloatOp):
+    """Max or average pooling from 16 bits to 16 bits."""
+
+    x: str
+    dtype: HalfDtype
+    kind: Literal["max", "avg"]
+    layout: Layout
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    count_include_pad: bool
+    output_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """The parameters that an observer writes to, by name, and the channel axis of the tensor in the source's layout."""
+
+    ranges: str
+    counts: str
+    channel_axis: int | None
+
+    def states(self, inputs: dict[str, Var]) -> list[Expr]:
+        """Return the parameters that the observer writes to."""
+        return [inputs[self.ranges], inputs[self.counts]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ObserveOp(FloatOp):
+    """An observed float32 tensor; what it computes is the tensor itself."""
+
+    tensor: str
+    observation: Observation

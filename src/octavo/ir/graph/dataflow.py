@@ -1,0 +1,353 @@
+"""Reading and rebuilding the body of a Relax function.
+
+An `If` or a local function is one binding that reads whatever its body reads of the function around it; nothing looks into it.
+Knows nothing of quantization: it answers "who defines this, who reads it", and writes functions binding by binding.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax import Expr, Var
+
+from ...errors import CompileError
+from .layout_types import normalized
+
+ALLOCATIONS = (
+    *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
+    *("relax.vm.alloc_tensor", "relax.vm.alloc_storage"),
+)
+"""Ops whose result holds nothing until a call fills it."""
+BOOKKEEPING = ("relax.memory.kill_tensor", "relax.memory.kill_storage", "relax.vm.kill_object", "relax.null_value")
+"""Ops that compute nothing."""
+
+
+class DataflowView:
+    """Definitions and users among the bindings of a function's own body.
+
+    Parameters
+    ----------
+    function
+        A Relax function in A-normal form without match_cast.
+
+    Raises
+    ------
+    CompileError
+        If the body has a match_cast.
+    """
+
+    def __init__(self, function: relax.Function) -> None:
+        self.function = function
+        self.bindings: list[relax.VarBinding] = []
+        for block in function.body.blocks:
+            for binding in elements(block.bindings):
+                if not isinstance(binding, relax.VarBinding):
+                    raise CompileError(f"{binding.var.name}: match_cast cannot be compiled; export a graph of static shapes")
+                self.bindings.append(binding)
+        self.result: Expr = function.body.body
+        # By hash, which is the variable's address: `==` of TVM's expressions first asks for their types, which takes ten times as
+        # long. The function keeps its variables alive, so no other has the address of one.
+        self._definition: dict[int, Expr] = {}
+        self._places: dict[int, int] = {}
+        self._users: dict[int, list[Var]] = {}
+        for place, binding in enumerate(self.bindings):
+            var, value = binding.var, binding.value
+            key = hash(var)
+            self._definition[key], self._places[key] = value, place
+            for operand in operand_vars(value):
+                self._users.setdefault(hash(operand), []).append(var)
+        self._returned = {hash(var) for var in operand_vars(self.result)}
+
+    def definition(self, expr: Expr) -> Expr:
+        """Return the value bound to a variable, following renames; other expressions and parameters are returned as they are."""
+        while True:
+            bound = self._definition.get(hash(expr))
+            if bound is None:
+                return expr
+            expr = bound
+
+    def binding_of(self, expr: Expr) -> Var | None:
+        """Return the variable whose bound value is a call, following renames; None for parameters and constants."""
+        while isinstance(bound := self._definition.get(hash(expr)), Var):
+            expr = bound
+        return expr if isinstance(expr, Var) and bound is not None else None
+
+    def root_of(self, var: Var) -> Var:
+        """Return the variable that `var` is another name of, itself if it is none: one bound to a call, or a parameter."""
+        value = self.definition(var)
+        if isinstance(value, Var):
+            return value
+        bound = self.binding_of(var)
+        return var if bound is None else bound
+
+    def users(self, var: Var) -> list[Var]:
+        """Return the variables whose bound values read `var`, once for each reading."""
+        return self._users.get(hash(var), [])
+
+    def is_returned(self, var: Var) -> bool:
+        """Return whether the function returns `var`."""
+        return hash(var) in self._returned
+
+    def is_unread(self, var: Var) -> bool:
+        """Return whether neither a binding nor the result reads `var`."""
+        return hash(var) not in self._users and hash(var) not in self._returned
+
+    def is_bound_before(self, var: Var, other: Var) -> bool:
+        """Return whether the value of `var` is there before that of `other`; a parameter's is before any other."""
+        return self._places.get(hash(var), -1) < self._places.get(hash(other), -1)
+
+    def place_of(self, var: Var) -> int:
+        """Return which of the bindings binds a variable."""
+        return self._places[hash(var)]
+
+    def only_user(self, var: Var) -> Var | None:
+        """Return the single reader of `var`, or None if it is returned, unread or read more than once."""
+        users = self.users(var)
+        return users[0] if len(users) == 1 and not self.is_returned(var) else None
+
+
+def elements(array: Any) -> list[Any]:
+    """Return the elements of a TVM array; to iterate over it takes three times as long."""
+    return array[:]
+
+
+def operand_vars(expr: Expr) -> list[Var]:
+    """Return the variables that an A-normal expression reads, in order, with repetitions."""
+    found: list[Var] = []
+    _collect(expr, found)
+    return found
+
+
+def _collect(expr: Any, found: list[Var]) -> None:
+    kind = _kind(type(expr))
+    if kind is Var:
+        found.append(expr)
+    elif kind is Call:
+        found.extend(_local_callee(expr))
+        for arg in elements(expr.args):
+            _collect(arg, found)
+    elif kind is relax.Tuple:
+        for field in elements(expr.fields):
+            _collect(field, found)
+    elif kind is relax.TupleGetItem:
+        _collect(expr.tuple_value, found)
+    elif kind is relax.If or kind is relax.Function:
+        found.extend(relax.analysis.free_vars(expr))
+
+
+@functools.cache
+def _kind(kind: type) -> type | None:
+    """Return which class of those that read variables a class is derived from; `isinstance` of TVM's classes is slow."""
+    return next((each for each in (Var, Call, relax.Tuple, relax.TupleGetItem, *_NESTED) if issubclass(kind, each)), None)
+
+
+_NESTED = (relax.If, relax.Function)
+
+
+def _local_callee(call: Call) -> tuple[Var, ...]:
+    callee: Any = call.op
+    return (callee,) if _kind(type(callee)) is Var else ()
+
+
+def replace_operands(expr: Any, replace: Callable[[Var], Expr]) -> Any:
+    """Return `expr` with each variable it reads replaced; the expression itself when nothing changes."""
+    kind = _kind(type(expr))
+    if kind is None:
+        return expr
+    if kind is Var:
+        return replace(expr)
+    if kind is Call:
+        old = elements(expr.args)
+        args = [replace_operands(arg, replace) for arg in old]
+        op = next((replace(callee) for callee in _local_callee(expr)), expr.op)
+        if op.same_as(expr.op) and all(new.same_as(arg) for new, arg in zip(args, old, strict=True)):
+            return expr
+        return Call(op, args, expr.attrs, expr.ty_args)
+    if kind is relax.Tuple:
+        return relax.Tuple([replace_operands(field, replace) for field in elements(expr.fields)])
+    if kind is relax.TupleGetItem:
+        return relax.TupleGetItem(replace_operands(expr.tuple_value, replace), expr.index)
+    return _replace_free(expr, {var: replace(var) for var in operand_vars(expr)})
+
+
+def _replace_free(expr: Any, new: Mapping[Var, Expr]) -> Any:
+    """Return an If, a local function or a body with its free variables replaced; the very object where none is."""
+    if all(value.same_as(var) for var, value in new.items()):
+        return expr
+    if isinstance(expr, relax.If):
+        condition = replace_operands(expr.cond, lambda var: new.get(var, var))
+        return relax.If(condition, _replace_free(expr.true_branch, new), _replace_free(expr.false_branch, new), expr.span)
+    if isinstance(expr, relax.Function):
+        body = _replace_free(expr.body, new)
+        return relax.Function(list(expr.params), body, expr.ret_ty, expr.is_pure, expr.attrs, expr.span)
+    blocks: list[relax.BindingBlock] = []
+    for block in expr.blocks:
+        bindings: list[Any] = []
+        for binding in block.bindings:
+            value = replace_operands(binding.value, lambda var: new.get(var, var))
+            is_cast = isinstance(binding, relax.MatchCast)
+            bindings.append(relax.MatchCast(binding.var, value, binding.ty) if is_cast else relax.VarBinding(binding.var, value))
+        blocks.append(type(block)(bindings))
+    return relax.BlockBuilder().normalize(relax.SeqExpr(blocks, replace_operands(expr.body, lambda var: new.get(var, var))))
+
+
+def call_to(expr: Any, *names: str) -> Any | None:
+    """Return `expr` if it is a call to one of the named Relax ops ("nn.conv2d"), else None.
+
+    Any, since an op's attributes have no static types.
+    """
+    return expr if _kind(type(expr)) is Call and _name_of_callee(expr.op) in names else None
+
+
+def relax_name(op: tvm.ir.Op) -> str:
+    """Name a Relax op without namespace; our own, "relax.octavo.x", refine the plain "relax.x" and go by its name."""
+    return str(op.name).removeprefix("relax.").removeprefix("octavo.")
+
+
+_OP_NAMES: dict[int, str] = {}
+"""By hash, which is the op's address: TVM keeps each op, so nothing else ever has that. To read a name takes longer."""
+
+
+def _name_of_callee(callee: Any) -> str | None:
+    """Return the name of a Relax op; None of what is called and is no op."""
+    key = hash(callee)
+    name = _OP_NAMES.get(key)
+    if name is None and isinstance(callee, tvm.ir.Op):
+        name = _OP_NAMES[key] = relax_name(callee)
+    return name
+
+
+def op_name(expr: Expr) -> str:
+    """Name what an expression computes: a Relax op without "relax.", the callee of a call_tir, or "tuple"."""
+    if isinstance(expr, Call):
+        op = expr.op
+        name = _name_of_callee(op)
+        if name in ("call_tir", "call_dps_packed", "call_pure_packed"):
+            callee = expr.args[0]
+            return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(getattr(callee, "global_symbol", name))
+        if name is not None:
+            return name
+        if isinstance(op, tvm.ir.GlobalVar):
+            return str(op.name_hint)
+    if isinstance(expr, _NESTED):
+        return "if" if isinstance(expr, relax.If) else "function"
+    return "constant" if isinstance(expr, GenericConst) else "tuple"
+
+
+def static_shape(expr: Expr) -> tuple[int, ...] | None:
+    """Return the shape of a tensor expression as integers, or None if it isn't a tensor of fully known shape."""
+    ty: Any = expr.ty
+    shape = ty.shape if isinstance(ty, relax.TensorType) else None
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    dims: list[int] = []
+    for dim in elements(shape.values):
+        if not isinstance(dim, tvm.tirx.IntImm):
+            return None
+        dims.append(int(dim.value))
+    return tuple(dims)
+
+
+def dtype_of(expr: Expr) -> str:
+    """Return the element type of a tensor expression, "" if it isn't a tensor."""
+    return str(getattr(expr.ty, "dtype", "")) if isinstance(expr.ty, relax.TensorType) else ""
+
+
+class BodyWriter:
+    """Emits the bindings of the function that `write_function` makes, keeping the names it is given.
+
+    Bindings are collected here and not in the builder's own blocks: those must be closed even when an error is on its way.
+    """
+
+    def __init__(self, builder: relax.BlockBuilder) -> None:
+        self._builder = builder
+        self.bindings: list[relax.VarBinding] = []
+
+    def emit(self, name: str, value: Expr, *, is_output: bool = False) -> Var:
+        """Bind `value` to a variable of exactly this name and return it; `is_output` lets the function return it."""
+        normal = normalized(self._builder, value)
+        var = relax.Var(name, normal.ty) if is_output else relax.DataflowVar(name, normal.ty)
+        self.bindings.append(relax.VarBinding(var, normal))
+        return var
+
+
+def write_function(
+    builder: relax.BlockBuilder,
+    name: str,
+    params: Sequence[Var],
+    body: Callable[[BodyWriter], Expr],
+    attrs: Mapping[str, Any] | None = None,
+    *,
+    is_private: bool = False,
+) -> tvm.ir.GlobalVar:
+    """Add a function to the builder's module.
+
+    `body` emits the bindings, one dataflow block of them but for control flow, and returns the result: a variable emitted as
+    output, a parameter, or a tuple of these.
+    """
+    writer = BodyWriter(builder)
+    result = body(writer)
+    blocks: list[relax.BindingBlock] = [relax.DataflowBlock(list[relax.Binding](writer.bindings))]
+    if any(isinstance(binding.value, _NESTED) for binding in writer.bindings):
+        blocks, result = _blocks_around_control_flow(writer.bindings, result)
+    sequence = builder.normalize(relax.SeqExpr(blocks, builder.normalize(result)))
+    function = relax.Function(list(params), sequence, ret_ty=result.ty)
+    for key, value in {**(attrs or {}), **({} if is_private else {"global_symbol": name})}.items():
+        function = function.with_attr(key, value)
+    return builder.add_func(function, name)
+
+
+def with_main(module: tvm.IRModule, body: Callable[[BodyWriter], Expr]) -> tvm.IRModule:
+    """Return the module with another body of "main"; its parameters, its attributes and the other functions stay as they are."""
+    main = module["main"]
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", list(main.params), body, attrs_of(main))
+    result = module.clone()
+    result.update_func(result.get_global_var("main"), builder.get()["main"])
+    return result
+
+
+def _blocks_around_control_flow(bindings: Sequence[relax.VarBinding], result: Expr) -> tuple[list[relax.BindingBlock], Expr]:
+    """Return the bindings in dataflow blocks with control flow between them; what other blocks read is no dataflow variable."""
+    new: dict[Var, Var] = {
+        binding.var: relax.Var(binding.var.name, binding.var.ty)
+        for binding in bindings
+        if isinstance(binding.var, relax.DataflowVar)
+    }
+
+    def replace(var: Var) -> Var:
+        return new.get(var, var)
+
+    blocks: list[relax.BindingBlock] = []
+    for is_nested, group in itertools.groupby(bindings, lambda binding: isinstance(binding.value, _NESTED)):
+        emitted: list[relax.Binding] = [
+            relax.VarBinding(replace(each.var), replace_operands(each.value, replace)) for each in group
+        ]
+        blocks.append(relax.BindingBlock(emitted) if is_nested else relax.DataflowBlock(emitted))
+    return blocks, replace_operands(result, replace)
+
+
+def entry_points(module: tvm.IRModule) -> list[str]:
+    """Return the names of the Relax functions that a caller sees: "main" and those that have a symbol."""
+    names = {str(var.name_hint): attrs_of(function) for var, function in module.functions.items() if _is_relax(function)}
+    return [name for name, attrs in names.items() if name == "main" or "global_symbol" in attrs]
+
+
+def _is_relax(function: Any) -> bool:
+    return isinstance(function, relax.Function)
+
+
+def eliminate_dead_code(module: tvm.IRModule) -> tvm.IRModule:
+    """Return the module without what none of its entry points needs."""
+    return relax.transform.DeadCodeElimination(entry_points(module))(module)
+
+
+def attrs_of(function: relax.Function | tvm.tirx.PrimFunc) -> dict[str, Any]:
+    """Return a function's attributes as a plain dict."""
+    return {str(key): function.attrs[key] for key in function.attrs.keys()} if function.attrs else {}  # noqa: SIM118 (not a Mapping)

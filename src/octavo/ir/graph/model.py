@@ -1,0 +1,179 @@
+"""Model: an imported network, with the identity of each of its tensors. Knows nothing of quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+
+from ...errors import ModelError, ProfileError, check_type
+from ..identity import TensorEntry, TensorId, TensorTable
+from .dataflow import attrs_of
+
+MODEL_ATTR = "octavo.model"
+"""Attribute of "main": what a Model knows besides its module, in a module that goes on its own."""
+
+SourceFormat = Literal["onnx", "tflite", "torch", "relax", "builder"]
+
+
+# No slots: what a stage builds for a model (its profiler, say) is kept by weak reference for as long as the model lives.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Model:
+    """An imported network.
+
+    Parameters
+    ----------
+    module
+        The IRModule. Its "main" takes the graph's inputs first (attribute "num_input" counts them), then one parameter for
+        each constant of the source that the graph reads. Every variable that holds a source tensor is named by its TensorId.
+    tensors
+        What the source says of each tensor.
+    params
+        Value of each constant parameter of "main", by its variable name, in the layout the module reads.
+    input_ids, output_ids
+        TensorIds of the graph's inputs and outputs, in order.
+    output_names
+        The source's names of the outputs, in order; they name the results of an Executable. Several may stand for one tensor (an
+        Identity between two outputs). Empty: the source names of `output_ids`.
+    fingerprint
+        "sha256:" and 64 hex digits over the graph's structure and the constants: equal for equal models, wherever the file lies.
+    source_format
+        Where it came from.
+    source
+        The source's own object (an onnx.ModelProto) where a later stage can write it back, else None.
+    any_batch
+        Whether the source leaves the first dimension of every input open (the module is of batch 1 then) and computes each
+        sample from that sample alone.
+    batch_range
+        Fewest and most samples of a call that the source allows where `any_batch`; None: no bound.
+    batch_obstacle
+        Why a source that leaves the first dimension open computes no sample by itself; "" for any other.
+    shown_names
+        Pairs of a TensorId and the name that explanations show for it, where these are of a module that no longer tells: a file
+        in QDQ form has integers as tensors of their own, which go by what is quantized to them.
+    """
+
+    module: tvm.IRModule
+    tensors: TensorTable
+    params: dict[TensorId, npt.NDArray[Any]]
+    input_ids: tuple[TensorId, ...]
+    output_ids: tuple[TensorId, ...]
+    fingerprint: str
+    source_format: SourceFormat
+    source: Any = None
+    any_batch: bool = False
+    batch_range: tuple[int, int | None] = (1, None)
+    batch_obstacle: str = ""
+    output_names: tuple[str, ...] = ()
+    shown_names: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """One line; `show` prints the module."""
+        inputs = ", ".join(self._line(tensor) for tensor in self.input_ids)
+        outputs = ", ".join(self._line(tensor) for tensor in self.output_ids)
+        ops = sum(len(block.bindings) for block in self.module["main"].body.blocks)
+        digest = self.fingerprint.removeprefix("sha256:")[:8]
+        return f"Model({self.source_format}: {inputs} -> {outputs}; {ops} ops, {len(self.params)} constants, {digest})"
+
+    def _line(self, tensor: TensorId) -> str:
+        entry = self.tensors[tensor]
+        return f"{entry.source_name} {entry.dtype}[{','.join(str(dim) for dim in entry.shape)}]"
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the values of its constants."""
+        return sum(value.nbytes for value in self.params.values())
+
+    @property
+    def float_reasons(self) -> Mapping[TensorId, str]:
+        """Why ops stay float, by what they compute, where who quantized the model knows."""
+        return {}
+
+    @property
+    def divisors(self) -> Mapping[TensorId, npt.NDArray[np.float32]] | None:
+        """By what tensors are divided in comparison with the source, (1, channels, ...) of their rank; None: nothing says so."""
+        return None
+
+    def bound(self) -> tvm.IRModule:
+        """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
+        bindings: dict[Any, Any] = {
+            str(name): tvm.runtime.tensor(np.asarray(value, order="C")) for name, value in self.params.items()
+        }
+        with tvm.transform.PassContext(opt_level=3):  # no pass of a pipeline: the instruments of one are not to see it
+            return relax.transform.BindParams("main", bindings)(self.module)
+
+    def show(self) -> None:
+        """Print the Relax IR; each variable's name is its TensorId."""
+        print(self.module.script(show_meta=False))
+
+
+def checked_model(model: Model) -> Model:
+    """Return `model`; ModelError if it is no Model: a path, say, that nobody loaded."""
+    check_type(model, Model, ModelError, "a Model, which octavo.load returns")
+    return model
+
+
+def check_fingerprint(model: Model, fingerprint: str) -> None:
+    """Raise ProfileError unless `fingerprint`, of a profile, is this model's; the message names both."""
+    if fingerprint != model.fingerprint:
+        raise ProfileError(
+            f"the profile belongs to another model: it was made from {fingerprint}, this model is {model.fingerprint}; "
+            "profile this model"
+        )
+
+
+def with_model(module: tvm.IRModule, model: Model) -> tvm.IRModule:
+    """Return a module made from a model's, with what the model knows besides as an attribute of "main"."""
+    facts: dict[str, Any] = {
+        "tensors": [
+            {each.name: _encoded(getattr(entry, each.name)) for each in fields(entry)} for entry in model.tensors.values()
+        ],
+        "input_ids": [str(tensor) for tensor in model.input_ids],
+        "output_ids": [str(tensor) for tensor in model.output_ids],
+        "output_names": list(model.output_names),
+        "fingerprint": model.fingerprint,
+        "source_format": model.source_format,
+        "any_batch": model.any_batch,
+        "batch_range": list(model.batch_range),
+        "batch_obstacle": model.batch_obstacle,
+        "shown_names": [list(pair) for pair in model.shown_names],
+    }
+    main: Any = module["main"]
+    result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    result.update_func(result.get_global_var("main"), main.with_attr(MODEL_ATTR, facts))
+    return result
+
+
+def read_model(module: tvm.IRModule) -> Model | None:
+    """Return the model that `with_model` described, its constants bound in the module; None where it described none.
+
+    Raises
+    ------
+    ModelError
+        The description is not whole.
+    """
+    names = {var.name_hint for var in module.get_global_vars()}
+    facts: Any = attrs_of(module["main"]).get(MODEL_ATTR) if "main" in names else None
+    if facts is None:
+        return None
+    try:
+        entries = [TensorEntry(**{str(key): _read(value) for key, value in entry.items()}) for entry in facts["tensors"]]
+        rest = {str(key): _read(value) for key, value in facts.items() if key != "tensors"}
+        return Model(module=module, tensors=TensorTable(entries), params={}, **rest)
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise ModelError(f"attribute {MODEL_ATTR!r} of main is not what octavo.partition writes: {error!r}") from error
+
+
+def _encoded(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    return str(value) if isinstance(value, str) else tuple(_read(each) for each in value)

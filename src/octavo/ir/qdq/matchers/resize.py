@@ -1,0 +1,75 @@
+"""Rule of bilinear resizing; nearest neighbours are `gather`'s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.relax import Var
+
+from ....numerics import float_taps, linear_taps
+from ....numerics.quantized.resize import int16_linear_taps
+from ....target import OpSupport
+from ....target.vocabulary import FLOAT32, HALF_UP
+from ...composites.base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
+from ...composites.reduction import FloatResizeOp, ResizeOp
+from ...graph.dataflow import DataflowView, call_to, static_shape
+from ...graph.rules import Region, Rejection
+from ..rounding import is_fixed_point, result_rounding
+from ..tail import check_activation, follow_to_quantize, of_width
+from ..values import dequantized
+
+
+def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
+    """Claim quantize(resize2d(dequantize(x))) by method "linear"."""
+    call = call_to(view.definition(core), "image.resize2d")
+    assert call is not None
+    attrs = call.attrs
+    given_layout, method = str(attrs.layout), str(attrs.method)
+    if method != "linear" or given_layout not in ("NCHW", "NHWC"):
+        return Rejection(reason=f"it resizes by {method} in layout {given_layout}")
+    layout: Layout = "NCHW" if given_layout == "NCHW" else "NHWC"
+    x = dequantized(view, call.args[0])
+    shape, out = (None if x is None else static_shape(x.source)), static_shape(core)
+    if x is None or not isinstance(x.source, Var) or shape is None or out is None:
+        return Rejection(reason=f"input {getattr(call.args[0], 'name', 'constant')} is float, or its shape is not static")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
+    if isinstance(tail, Rejection):
+        return tail
+    source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    try:
+        op = _resize_op(source, tail.result, layout, attrs, out, result_rounding(view, tail.members))
+    except ValueError as error:
+        return Rejection(reason=str(error))
+    if isinstance(op, Rejection):
+        return op
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*(() if x.var is None else (x.var,)), core, *tail.members),
+        inputs=(x.source,),
+        op=op,
+    )
+
+
+def _resize_op(
+    x: QuantizedTensor, y: QuantizedOutput, layout: Layout, attrs: Any, out: tuple[int, ...], rounding: str
+) -> ResizeOp | FloatResizeOp | Rejection:
+    """Return the composite op that rounds as the source asks for; ValueError where its positions are unknown."""
+    mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
+    if x.kernel_dtype == "int16":
+        if not is_fixed_point(rounding):
+            return Rejection(reason="resizing of int16 is integer in TFLite files alone; ONNX Runtime computes it in float32")
+        if x.params != y.tensor.params or (y.qmin, y.qmax) != (x.params.qmin, x.params.qmax):
+            return Rejection(reason=f"it changes scale, zero point or bounds of {x.name}; 16-bit resizing keeps them")
+        rows, columns = (int16_linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        return ResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_away")
+    if rounding == FLOAT32:
+        rows, columns = (float_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)
+    rows, columns = (linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+    return ResizeOp(
+        x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == HALF_UP else "half_even"
+    )

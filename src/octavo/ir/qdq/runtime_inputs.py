@@ -1,0 +1,93 @@
+"""Inputs quantized at run time: what hybrid layers are made of.
+
+Two forms lead to the same kernels, with parameters that the form of `qdq.dynamic` computes:
+
+    matmul(dequantize(x_q, scale, zero_point), dequantize(w_q, ...)) + bias                        weights with scales
+    astype(matmul(astype(x_q) - zero_point, astype(w_q) - w_zero), float) * (scale * w_scale) + bias     `integer_sums` (ONNX)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.relax import Expr, Var
+
+from ...numerics import QuantParams
+from ...numerics.dynamic import is_by_row
+from ..composites.weighted import DynamicTensor
+from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from .dynamic import FoundDynamic, find_dynamic
+from .values import numpy_constant
+
+UNIT = QuantParams.per_tensor("uint8", 1.0, 0)
+"""Parameters of reals, and of an input whose own come at run time: they leave multipliers as the weights have them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DynamicInput:
+    """A float32 activation that is quantized at run time, and the variables that quantize it and dequantize or center it.
+
+    `shape` is that of its integers; they may have axes of size 1 that it has not.
+    """
+
+    found: FoundDynamic
+    shape: tuple[int, ...]
+    members: tuple[Var, ...]
+
+    @property
+    def source(self) -> Var:
+        """The float32 variable."""
+        return self.found.x
+
+    @property
+    def params(self) -> QuantParams:
+        """Stand-ins: scale and zero point are not known."""
+        return UNIT
+
+
+def dynamic_tensor(x: DynamicInput) -> DynamicTensor:
+    """Return the form of an input that is quantized at run time."""
+    scales = x.found.shape[0] if is_by_row(x.found.style) else 1
+    return DynamicTensor(name=x.source.name, shape=x.shape, style=x.found.style, scales=scales)
+
+
+def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
+    """Return the float32 value behind dequantize(x_q, scale, zero_point), or behind x_q less its zero point in int32."""
+    call = call_to(view.definition(expr), "dequantize")
+    if call is not None:
+        is_constant = numpy_constant(view.definition(call.args[1])) is not None
+        found = None if is_constant else find_dynamic(view, *call.args[:3])
+        if found is None or (is_by_row(found.style) and int(call.attrs.axis) != 0):
+            return None
+        return DynamicInput(found=found, shape=found.shape, members=(*found.members, *names_of(view, expr)))
+    centered = call_to(view.definition(expr), "subtract")
+    if centered is None or dtype_of(expr) != "int32":
+        return None
+    wide, shape = call_to(view.definition(centered.args[0]), "astype"), static_shape(expr)
+    if wide is None or shape is None:
+        return None
+    integers, between = wide.args[0], names_of(view, centered.args[0])
+    row = call_to(view.definition(integers), "expand_dims")  # of a one-dimensional convolution
+    if row is not None:
+        between, integers = (*between, *names_of(view, integers)), row.args[0]
+    found = find_dynamic(view, integers, None, centered.args[1])
+    if found is None:
+        return None
+    return DynamicInput(found=found, shape=shape, members=(*found.members, *between, *names_of(view, expr)))
+
+
+def dynamic_members(view: DataflowView) -> set[Var]:
+    """Return the variables of all quantizations at run time: several kernels may hold the same one, which runs once."""
+    members: set[Var] = set()
+    for binding in view.bindings:
+        if call_to(binding.value, "dequantize", "subtract") is not None:
+            found = dynamic_input(view, binding.var)
+            members.update(() if found is None else found.members)
+    return members
+
+
+def names_of(view: DataflowView, expr: Expr) -> tuple[Var, ...]:
+    """Return the variables of an expression that is bound: its own, and the one that it renames."""
+    source = view.binding_of(expr)
+    own = (expr,) if isinstance(expr, Var) else ()
+    return own if source is None or any(source.same_as(var) for var in own) else (*own, source)

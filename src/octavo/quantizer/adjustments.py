@@ -1,0 +1,36 @@
+"""What a plan says of single tensors besides their parameters: idle wishes, and ranges that are no estimator's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.identity import TensorId
+from .constraints import Wishes
+from .parameters import Parameters
+from .plan import Adjustment
+from .qdq import Emitted
+from .remedies import Remedies
+
+
+def unused(wishes: Wishes, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
+    """Yield the tensors of which something is wished and that no integer op reads or makes."""
+    used = {var.name for var in parameters.activations} | set(parameters.weights)
+    for name, wish in wishes.items():
+        if name in emitted.biases:
+            message = f"{wish.who} says what it must be, and a bias has the scale of its input times that of its weight"
+            yield Adjustment(tensor=TensorId(name), message=message)
+        elif name not in used:
+            message = f"{wish.who} says what it must be, and no integer op reads or makes it: see why its ops stay float"
+            yield Adjustment(tensor=TensorId(name), message=message)
+
+
+def remedied(remedies: Remedies, parameters: Parameters) -> Iterator[Adjustment]:
+    """Yield the activations whose range is no estimator's, and the weights that keep 8 bits."""
+    for name, reason in remedies.wide_weights.items():
+        if name in parameters.weights:
+            yield Adjustment(tensor=name, message=reason)
+    made = {TensorId(var.name) for var in parameters.activations}
+    for name, (low, high) in remedies.ranges.items():
+        if name in made:
+            message = f"its range is [{low:.5g}; {high:.5g}]: rounded so, it costs the model's outputs least"
+            yield Adjustment(tensor=name, message=message)

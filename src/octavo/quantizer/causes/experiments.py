@@ -1,0 +1,282 @@
+"""The experiments: one rounding with other parameters, its mean error taken off, its weights rounded anew. Ranks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Call
+
+from ...ir.graph import Model
+from ...ir.graph.channels import channel_axis
+from ...ir.graph.dataflow import DataflowView, op_name, operand_vars
+from ...ir.identity import TensorId
+from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ...numerics.statistics.ranges import symmetric_params
+from ..equalization.channel_groups import find_groups
+from ..plan.entries import IntegerLayer
+from ..plan.plan import QuantizationPlan
+from ..recipe import WEIGHT_BITS, bits_of
+from ..simulation import Simulation
+from ..simulation.program import with_values
+from ..simulation.schemes import Range, range_of, scheme_of
+from .causes import Finding
+from .moved import moved_alike
+
+Array = npt.NDArray[Any]
+
+_COARSE = 2.0
+"""So many times the step that the values need is no step of theirs."""
+_CUT = 0.5
+"""A range that holds less than this share of what was observed, on one side, clips."""
+_GONE = 0.4
+"""A remedy that leaves less than this share of an error names its cause."""
+_BIAS_STEPS = 2.0
+"""A bias that is rounded to nearest is half a step off at most, a corrected one not much more."""
+_SUSPECT, _SUSPECT_SHARE = 4.0, 0.02
+"""A corrected bias whose layer alone does so many times what its weights do, and this share of all, is tried without."""
+_BETTER = 0.9
+"""A model whose error is below this share without a correction is better off without."""
+_UNLIKE_WEIGHTS = 1.1
+"""By this factor a weight's scale differs from the one that its values need where it is another's."""
+_LARGE_BIAS = 2**23
+"""A bias of so many steps may be why the scale of its channel is wider: an accumulator has room for twice as many at least."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Experiments:
+    """What can be tried on one quantized model.
+
+    Parameters
+    ----------
+    simple
+        The float model that was simplified to be quantized.
+    plan
+        With the parameters of activations and weights that the model really has.
+    values
+        What the integers of weights and biases really stand for, by the names of the float model's constants.
+    ranges
+        What was observed of each activation on all samples.
+    """
+
+    simulation: Simulation
+    simple: Model
+    plan: QuantizationPlan
+    values: Mapping[TensorId, Array]
+    ranges: Mapping[TensorId, Range]
+    _view: DataflowView = field(init=False)
+    _layers: dict[TensorId, IntegerLayer] = field(init=False)
+    _groups: dict[str, npt.NDArray[np.int64]] = field(init=False)
+    _constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
+
+    def __post_init__(self) -> None:
+        """Look up layers."""
+        self._view = DataflowView(self.simple.module["main"])
+        self._layers = {layer.output: layer for layer in self.plan.layers}
+        self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
+
+    @property
+    def moved(self) -> frozenset[TensorId]:
+        """The activations whose rounding does nothing, for what they move is rounded already."""
+        return moved_alike(self._view, self.plan.activations, self.simple.params)
+
+    # ------------------------------------------------------------------------------------------------------- activations
+
+    def is_unfit(self, name: TensorId) -> bool:
+        """Return whether a scale does not fit what was observed, whatever that costs."""
+        params = self.plan.activations[name]
+        low, high = self._range(name)
+        ends = range_of(params)
+        fitting = scheme_of(params).params(low, high)
+        cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
+        return cut or float(params.scale) > _COARSE * float(fitting.scale)
+
+    def activation(self, name: TensorId) -> Finding:
+        """Return what is wrong with the rounding of an activation."""
+        params, alone = self.plan.activations[name], self.simulation.alone
+        effect = alone({name: params})
+        fitting = scheme_of(params).params(*self._range(name))
+        fitted = alone({name: fitting})
+        ratio = float(params.scale) / float(fitting.scale)
+        if self.is_unfit(name) and fitted < effect:
+            seen = "[{:.4g}; {:.4g}]".format(*self._range(name))
+            if ratio > _COARSE:
+                said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
+                return Finding(cause="coarse scale", remedy=said, effect=effect, left=fitted, fitting=self._range(name))
+            said = "its range [{:.4g}; {:.4g}] cuts values, which lie in ".format(*range_of(params)) + seen
+            said = f"{said}: choose a wider one"
+            return Finding(cause="clipping", remedy=said, effect=effect, left=fitted, fitting=self._range(name))
+        by_channel = self._rounded_by_channel(name)
+        if by_channel < _GONE * effect:
+            said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
+            return Finding(cause="unlike channels", remedy=said, effect=effect, left=by_channel)
+        bits = (params.qmax - params.qmin).bit_length()
+        few = f"{bits} bits are too few for it{self._between(name)}"
+        said = f"{few}: leave it float (Recipe(float_tensors=), min_sqnr=), or take 16 bits"
+        return Finding(cause="rounding", remedy=said, effect=effect, left=0.0)
+
+    def _range(self, name: TensorId) -> Range:
+        """Return what was observed of a tensor, and of those that share its parameters."""
+        group = next((group for group in self.plan.shared if name in group), (name,))
+        known = [self.ranges[each] for each in group if each in self.ranges] or [self.ranges[name]]
+        return min(0.0, *(low for low, _ in known)), max(0.0, *(high for _, high in known))
+
+    def _between(self, name: TensorId) -> str:
+        """Return the ops around a tensor, as " (power -> add -> sqrt)"; "" for an input of the model."""
+        binding = next((each for each in self._view.bindings if each.var.name == str(name)), None)
+        if binding is None:
+            return ""
+        before, after = operand_vars(binding.value), self._view.users(binding.var)
+        values = [[self._view.definition(var) for var in each] for each in (before, (binding.var,), after)]
+        steps = [dict.fromkeys(op_name(value) for value in each if isinstance(value, Call)) for each in values]
+        return f" ({' -> '.join(', '.join(step) for step in steps if step)})"
+
+    def _rounded_by_channel(self, name: TensorId) -> float:
+        """Return the effect of rounding a tensor with a scale for each channel, inf where equalization has no channels of it."""
+        groups = self._groups.get(str(name))
+        if groups is None:
+            return float("inf")
+        values = self.simulation.values(name)
+        others = tuple(axis for axis, size in enumerate(groups.shape) if size == 1)
+        low = np.minimum(np.min([value.min(axis=others, keepdims=True) for value in values], axis=0), 0)
+        high = np.maximum(np.max([value.max(axis=others, keepdims=True) for value in values], axis=0), 0)
+        qmin, qmax = INTEGER_RANGE[self.plan.activations[name].dtype]
+        steps = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny)
+        return self.simulation.with_values(name, [np.rint(value / steps) * steps for value in values])
+
+    # ----------------------------------------------------------------------------------------------------------- weights
+
+    def are_unfit(self, name: TensorId) -> bool:
+        """Return whether a layer's bias or scales of its weights are not those that its values need, whatever that costs."""
+        return self.has_wrong_bias(name) or bool(self._unfit_channels(self._layers[name]))
+
+    def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
+        """Return the channels whose scales are others than their values need, and how many times those they are."""
+        params, value = self._of_weight(layer)
+        is_clamped = self.plan.recipe.weight_range != "max" and (params is None or bits_of(params) < WEIGHT_BITS)
+        if params is None or value is None or is_clamped or self.plan.recipe.weight_range == "mse":
+            return []
+        needed, scale = needed_scales(params, value), np.ravel(params.scale).astype(np.float64)
+        ratios = np.where(needed > 0, scale / np.maximum(needed, np.finfo(np.float64).tiny), 1.0)
+        limit = 2 * _UNLIKE_WEIGHTS if bool(np.all(np.frexp(scale)[0] == 0.5)) else _UNLIKE_WEIGHTS
+        ratios = np.where((ratios > 1) & self._is_large_bias(layer, ratios.size), 1.0, ratios)
+        unfit = [(index, float(ratio)) for index, ratio in enumerate(ratios) if not 1 / _UNLIKE_WEIGHTS < ratio < limit]
+        return sorted(unfit, key=lambda each: -abs(np.log(each[1])))
+
+    def _is_large_bias(self, layer: IntegerLayer, channels: int) -> npt.NDArray[np.bool_]:
+        """Return of each channel whether its bias may be why its scale is wider than its weights need."""
+        bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
+        if bias is None or quant is None or bias not in self.values:
+            return np.zeros(channels, np.bool_)
+        is_large = np.abs(np.ravel(self.values[bias])) >= _LARGE_BIAS * np.ravel(quant.scale).astype(np.float64)
+        return is_large if is_large.size == channels else np.broadcast_to(is_large.any(), (channels,))
+
+    def _of_weight(self, layer: IntegerLayer) -> tuple[QuantParams | None, Array | None]:
+        if layer.weight is None:
+            return None, None
+        return self.plan.weights.get(layer.weight), self.simple.params.get(layer.weight)
+
+    def weight_effect(self, name: TensorId, effect: float, together: float) -> float:
+        """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
+
+        A corrected bias makes up for what the layers before are off, too: alone it is an error. Then the weights count without
+        the mean error that it takes off, unless the model is better without the correction.
+        """
+        layer = self._layers[name]
+        if layer.output not in self.plan.corrections.bias_shifts or self._bias_error(layer) > _BIAS_STEPS:
+            return effect
+        found = self._without_mean_error(name)
+        is_suspect = effect > _SUSPECT * found and effect > _SUSPECT_SHARE * together
+        # A correction of weights that other scales stand for harms too: then these scales are the fault.
+        if is_suspect and not self._unfit_channels(layer) and self._is_better_without_bias(name, together):
+            self.wrong_biases.add(name)
+            return effect
+        return found
+
+    def _is_better_without_bias(self, name: TensorId, together: float) -> bool:
+        others = {name: self._variant("weights")}
+        return self.simulation.together(self.plan.activations, self.simulation.weights, others) < _BETTER * together
+
+    def has_wrong_bias(self, name: TensorId) -> bool:
+        """Return whether a bias is not the float one's, nor the corrected one's."""
+        return name in self.wrong_biases or self._bias_error(self._layers[name]) > _BIAS_STEPS
+
+    def _bias_error(self, layer: IntegerLayer) -> float:
+        """Return how far a bias is from the float one with its correction, in steps of its own; 0 where that is not known.
+
+        Next to a channel of tiny weights a bias may have finer steps than float32 has there: then those count.
+        """
+        bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
+        if bias is None or quant is None or bias not in self.values or bias not in self.simple.params:
+            return 0.0
+        shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
+        expected = np.ravel(self.simple.params[bias]) + np.ravel(shift)
+        steps = np.maximum(np.ravel(quant.scale), np.spacing(np.abs(expected, dtype=np.float32)))
+        return float(np.max(np.abs(np.ravel(self.values[bias]) - expected) / steps))
+
+    def weights(self, name: TensorId) -> Finding:
+        """Return what is wrong with the weights and the bias of a layer."""
+        layer, alone = self._layers[name], self.simulation.alone
+        of_weights = alone({}, [name], constants=self._variant("weights"))
+        unfit = self._unfit_channels(layer)
+        nearest = alone({}, [name], constants=self._variant("nearest"))
+        if self.has_wrong_bias(name):
+            said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
+            if name in self.wrong_biases:
+                said = "the correction of its bias makes the outputs worse: take the float one's"
+            return Finding(cause="bias", remedy=said, effect=alone({}, [name]), left=of_weights)
+        if unfit:
+            listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
+            said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
+            return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights))
+        unshifted = self._without_mean_error(name)
+        is_analytic = self.plan.recipe.bias_correction == "analytic"
+        if layer.output in self.plan.corrections.bias_shifts and not is_analytic:  # the mean is taken off already
+            of_weights = unshifted
+        elif unshifted < _GONE * of_weights:
+            said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
+            return Finding(cause="shifted mean", remedy=said, effect=of_weights, left=unshifted)
+        said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
+        return Finding(cause="weight rounding", remedy=said, effect=of_weights, left=min(of_weights, nearest))
+
+    def _without_mean_error(self, name: TensorId) -> float:
+        """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
+        exact = self.simulation.values(name)
+        rounded = self.simulation.results(name, constants=self._variant("weights"))
+        axis = channel_axis(self._view, exact[0].ndim)
+        if axis is None:
+            return float("inf")
+        others = tuple(each for each in range(exact[0].ndim) if each != axis)
+        means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in zip(rounded, exact, strict=True)]
+        shift = np.mean(means, axis=0).astype(np.float32)
+        return self.simulation.with_values(name, [value - shift for value in rounded])
+
+    def _variant(self, name: str) -> Any:
+        """Return constants of the float model with the integers' weights ("weights"), or these rounded to nearest ("nearest")."""
+        if name not in self._constants:
+            weights = [layer.weight for layer in self.plan.layers if layer.weight is not None and layer.weight in self.values]
+            nearest = name == "nearest"
+            values = {each: self._nearest(each) if nearest else self.values[each] for each in weights}
+            self._constants[name] = self.simulation.constants(with_values(self.simple, values))
+        return self._constants[name]
+
+    def _nearest(self, name: TensorId) -> Array:
+        params, value = self.plan.weights[name], self.simple.params[name]
+        scale = np.maximum(needed_scales(params, value), np.finfo(np.float32).tiny).astype(np.float32)
+        if isinstance(params.granularity, PerAxis):
+            shape = [1] * value.ndim
+            shape[params.granularity.axis] = -1
+            scale = scale.reshape(shape)
+        return np.clip(np.rint(value / scale), params.qmin, params.qmax) * scale
+
+
+def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
+    """Return the scales with which a symmetric weight's integers just hold its values, one for each channel or one in all."""
+    axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
+    bits, narrow = bits_of(params), params.qmin > INTEGER_RANGE[params.dtype][0]
+    found = symmetric_params(value, params.dtype, axis=axis, narrow=narrow, bits=bits if bits < WEIGHT_BITS else None)
+    return np.ravel(found.scale).astype(np.float64)

@@ -1,0 +1,146 @@
+"""A quantized model with some activations float, or in 16 bits, by its plan: all else that was decided once is not decided again.
+
+What follows from running the model (biases, weights rounded by what their layers read) is found anew: errors that are gone need
+no correction. It judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...compiler.float_values import FloatValues
+from ...compiler.target_choice import TargetLike, resolve_target
+from ...errors import QuantizationError
+from ...ir.graph import Model
+from ...ir.identity import TensorId
+from ...target import ELEMENTWISE, OpSupport
+from ..corrections import Corrector
+from ..corrections.correct import Samples
+from ..equalized_float import equalized_float
+from ..plan.corrections import Corrections
+from ..plan.entries import IntegerLayer
+from ..plan.nearness import Nearness
+from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..quantize import requantize
+from ..ranges import QuantScheme
+from ..remedies import Remedies
+from ..sample_runs import SampleRuns
+from ..simulation.schemes import range_of, scheme_of
+
+
+@dataclass(kw_only=True, eq=False)
+class _Runs(SampleRuns):
+    """Runs that keep the last corrector: for the same float model, its channels evened out alike, it is the same."""
+
+    last: Corrector | None = None
+    _simple: Model | None = None
+
+    def corrector(self, simple: Model) -> Corrector:
+        if self.last is None or self._simple is None or not _have_same_constants(simple, self._simple):
+            self._simple, self.last = simple, super().corrector(simple)
+        return self.last
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Requantizer:
+    """Makes models out of plans of one float model, and measures them.
+
+    Parameters
+    ----------
+    model, target
+        As `octavo.quantize` takes them.
+    samples
+        The model's inputs, sample by sample: on which corrections are found, and outputs compared.
+    """
+
+    model: Model
+    target: TargetLike
+    samples: Samples
+    _runs: _Runs = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Correct what is made on this machine."""
+        here = resolve_target(None)
+        floats = FloatValues(here.host, here.isas, here.llvm)
+        self._runs = _Runs(samples=self.samples, few=self.samples, target=here, floats=floats)
+
+    def nearness(self, quantized: QuantizedModel) -> Nearness:
+        """Return how near a model's outputs are to the float model's, in the integer kernels."""
+        corrector = self._runs.last  # of other factors, too: what outputs are in float does not depend on them
+        if corrector is None:
+            corrector = self._runs.corrector(equalized_float(self.model, quantized.plan.equalization))
+        return corrector.nearness(quantized)
+
+    def changed(self, plan: QuantizationPlan, changes: Remedies) -> QuantizedModel:
+        """Return the model of a plan with activations that stay float, or have 16 bits, besides.
+
+        Raises
+        ------
+        QuantizationError
+            An op around an activation takes no 16 bits, or no integer op is left.
+        """
+        names = _with_neighbours(plan, changes.wide_activations)
+        self._check_takes_wide(plan, names)
+        wide, floats = _with_wide(plan, names), changes.float_tensors
+        start = replace(wide, activations={name: each for name, each in wide.activations.items() if name not in floats})
+        # Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
+        is_anew = bool(plan.corrections) and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
+        if is_anew:
+            start = replace(start, corrections=Corrections())
+        known = Remedies(float_tensors=_before_functions(plan)).with_more(changes)
+        made = requantize(self.model, start, known, target=self.target, runs=self._runs if is_anew else None)
+        if changes.wide_activations and len(made.plan.layers) < len(plan.layers):
+            raise QuantizationError("with 16 bits for it an op around it would be float")
+        if not made.plan.layers:
+            raise QuantizationError("no op would be integer without it")
+        return replace(made, plan=replace(made.plan, adjustments=plan.adjustments))
+
+    def _check_takes_wide(self, plan: QuantizationPlan, names: Iterable[TensorId]) -> None:
+        chosen = resolve_target(self.target)
+        supports = chosen.described or (chosen.description,)
+
+        def support(layer: IntegerLayer) -> OpSupport | None:
+            return next((each for each in supports if each.name == layer.target), chosen.description).support(layer.op)
+
+        for name in names:
+            around = [layer for layer in plan.layers if name in (layer.output, *layer.inputs)]
+            if any((found := support(layer)) is None or "int16" not in found.activations for layer in around):
+                raise QuantizationError(f"what makes or reads {name} does not take 16 bits")
+
+
+def _have_same_constants(model: Model, other: Model) -> bool:
+    """Return whether channels of two forms of one float model are divided by the same factors."""
+    known = other.params
+    return known.keys() == model.params.keys() and all(np.array_equal(each, known[name]) for name, each in model.params.items())
+
+
+def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:
+    """Return the products' results that a plan does not round before a function of them, which their kernels compute."""
+    made = {layer.output for layer in plan.layers} - plan.activations.keys()
+    read = (layer.inputs[0] for layer in plan.layers if layer.op == ELEMENTWISE and len(layer.inputs) == 1)
+    return {name: "the plan does not round it" for name in read if name in made}
+
+
+def _with_neighbours(plan: QuantizationPlan, names: Iterable[TensorId]) -> list[TensorId]:
+    """Return activations with those that have their width: what ops but products with weights read and make beside them."""
+    found, count = list(names), 0
+    while count < len(found):
+        count = len(found)
+        for layer in plan.layers:
+            around = (layer.output, *layer.inputs)
+            if layer.weight is None and not set(found).isdisjoint(around):
+                found.extend(name for name in around if name in plan.activations and name not in found)
+    return found
+
+
+def _with_wide(plan: QuantizationPlan, names: Iterable[TensorId]) -> QuantizationPlan:
+    """Return a plan in which activations have 16 bits for the range that they have."""
+    wide = {name: plan.activations[name] for name in names}
+    schemes = {
+        name: QuantScheme(dtype="int16", symmetric=True, power_of_two=scheme_of(params).power_of_two)
+        for name, params in wide.items()
+    }
+    return plan.with_params({name: schemes[name].params(*range_of(params)) for name, params in wide.items()}) if wide else plan

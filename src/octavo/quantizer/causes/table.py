@@ -1,0 +1,197 @@
+"""The table of root causes: every rounding of a quantized model, what it alone does to the outputs, why, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compiler.target_choice import resolve_target
+from ...errors import QuantizationError
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of
+from ...ir.graph.inputs import input_specs
+from ...ir.graph.model import checked_model
+from ...ir.identity import TensorId
+from ...ir.qdq.values import params_of
+from ...numerics import dequantize
+from ...runtime.inputs import split_batch
+from ..equalized_float import equalized_float
+from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..simulation import Simulation
+from ..simulation.program import with_values
+from ..simulation.simulation import telling_samples
+from .causes import FAULTS, Cause, Finding
+from .experiments import Experiments
+
+Array = npt.NDArray[Any]
+Part = Literal["activation", "weights"]
+_MIN_GAIN_DB = 0.5
+"""What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
+_SHOWN = 0.95
+"""Share of the errors that is looked into; behind it only what does not fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootCause:
+    """One rounding.
+
+    Parameters
+    ----------
+    id, source_name, op
+        The activation, or the result of the layer whose weights are rounded, and the source's op that makes it.
+    part
+        "activation" or "weights" (with the layer's bias).
+    sqnr_db
+        Of the model's worst output where this alone is rounded, in dB; inf where it does nothing.
+    share
+        Of the power that the errors of all roundings alone add up to, in [0; 1].
+    cause
+        What makes it so large, by experiment; None where it is too small to be looked into.
+    remedy
+        What to do about it, in words.
+    gain_db
+        By how much the signal to noise ratio of the worst output would grow with the remedy, the errors taken as independent.
+    fitting
+        Of an activation whose range does not fit, the range of the values observed; None of all others.
+    """
+
+    id: TensorId
+    source_name: str
+    op: str
+    part: Part
+    sqnr_db: float
+    share: float
+    cause: Cause | None
+    remedy: str
+    gain_db: float
+    fitting: tuple[float, float] | None = None
+
+
+def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
+    """Find by experiment why a quantized model's outputs are off, and what would help most.
+
+    Each rounding is simulated alone, in float, on a few samples, 8 to 32 (see `octavo.quantizer.simulation`); what it does to
+    the outputs counts, not what it does to its own tensor. A tensor that is only moved (reshaped, cut, joined) from others,
+    which have its steps, is rounded once: it has no row. Where a rounding does much, or does not fit its values, experiments
+    tell why: other parameters, each channel with its own, the mean error taken off, weights rounded anew.
+
+    Parameters
+    ----------
+    model
+        The float model.
+    quantized
+        What `octavo.quantize` made of it, changed since or not.
+    batches
+        Arrays or {input name: array}, as the model was calibrated on; first dimensions may be multiples of the model's. Ranges
+        are judged on all of them.
+
+    Returns
+    -------
+    tuple
+        One RootCause for each rounding: parameters that do not fit first, then what a better quantization of the same width
+        takes away, then the rest, each by gain or share.
+
+    Raises
+    ------
+    QuantizationError
+        `quantized` is none of this model, or TVM's virtual machine alone can run it.
+    DataError
+        A batch that does not fit the model.
+    """
+    checked_model(model)
+    if not isinstance(quantized, QuantizedModel) or quantized.plan.fingerprint != model.fingerprint:
+        raise QuantizationError("give the float model, and what octavo.quantize made of this very model")
+    specs = input_specs(model)
+    listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
+    samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+    simple = equalized_float(model, quantized.plan.equalization)
+    plan, values = _as_it_is(quantized)
+    count = telling_samples(simple)
+    try:
+        spread, rounded = _spread(samples, count), with_values(simple, values)
+        simulation = Simulation(simple, plan, spread, resolve_target(None), rounded, count=count)
+    except NotImplementedError:
+        raise QuantizationError(
+            "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"
+        ) from None
+    ranges = simulation.ranges(samples)
+    experiments = Experiments(simulation=simulation, simple=simple, plan=plan, values=values, ranges=ranges)
+    return _rows(model, simulation, experiments)
+
+
+def _spread(samples: Sequence[Sequence[Array]], count: int) -> list[Sequence[Array]]:
+    """Return samples in an order of which the first `count` are spread evenly: neighbours, of one recording say, are alike."""
+    step = max(len(samples) // count, 1)
+    return [samples[index] for index in sorted(range(len(samples)), key=lambda index: index % step)]
+
+
+def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorId, Array]]:
+    """Return a plan with what a module in QDQ form really has, which may be another; and the numbers that constants stand for."""
+    plan = quantized.plan
+    activations, weights, biases = dict(plan.activations), dict(plan.weights), dict(plan.biases)
+    values: dict[TensorId, Array] = {}
+    view = DataflowView(quantized.module["main"])
+    for binding in view.bindings:
+        made, read = call_to(binding.value, "quantize"), call_to(binding.value, "dequantize")
+        if made is not None:
+            name, params = TensorId(str(made.args[0].name)), params_of(made, dtype_of(binding.var))
+            if params is not None and name in activations:
+                activations[name] = params
+        elif read is not None and TensorId(str(getattr(read.args[0], "name", ""))) in quantized.params:
+            params = params_of(read, dtype_of(read.args[0]))
+            if params is not None:
+                name = TensorId(binding.var.name)
+                known = name if name in weights else TensorId(name.removesuffix("_weight"))
+                values[known] = dequantize(quantized.params[TensorId(str(read.args[0].name))], params)
+                for each in (weights, biases):  # their widths are the plan's: a module has dtypes alone
+                    if known in each and np.size(each[known].scale) == np.size(params.scale):
+                        each[known] = replace(each[known], scale=np.reshape(params.scale, np.shape(each[known].scale)))
+    return replace(plan, activations=activations, weights=weights, biases=biases), values
+
+
+def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
+    moved = experiments.moved
+    effects = simulation.effects({name: params for name, params in experiments.plan.activations.items() if name not in moved})
+    found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in effects.activations.items()}
+    weights = {
+        name: experiments.weight_effect(name, each, effects.together) for name, each in simulation.weight_effects().items()
+    }
+    found |= {("weights", name): each for name, each in weights.items()}
+    total = sum(effect for effect in found.values() if math.isfinite(effect)) or 1.0
+    rows: list[tuple[tuple[float, ...], RootCause]] = []
+    left = 1.0
+    for (part, name), effect in sorted(found.items(), key=lambda item: -item[1]):
+        is_activation = part == "activation"
+        is_unfit = experiments.is_unfit(name) if is_activation else experiments.are_unfit(name)
+        finding: Finding | None = None
+        if effect and (left > 1 - _SHOWN or is_unfit):
+            finding = experiments.activation(name) if is_activation else experiments.weights(name)
+        share = effect / total if math.isfinite(effect) else 1.0
+        left -= share
+        gone = max(0.0, min(finding.effect, effects.together) - finding.left) if finding is not None else 0.0
+        gain = -10 * math.log10(max(1 - gone / max(effects.together, gone), 1e-3)) if gone else 0.0
+        entry = model.tensors.get(name)
+        row = RootCause(
+            id=name,
+            source_name="" if entry is None else entry.source_name,
+            op="" if entry is None else entry.op,
+            part=part,
+            sqnr_db=-10 * math.log10(effect) if 0 < effect < math.inf else -math.inf if effect else math.inf,
+            share=min(share, 1.0),
+            cause=None if finding is None else finding.cause,
+            remedy="" if finding is None else finding.remedy,
+            gain_db=gain,
+            fitting=None if finding is None else finding.fitting,
+        )
+        # That a bias is better left as it was, samples alone tell: what certainly does not fit comes before it.
+        is_suspected = not is_activation and name in experiments.wrong_biases
+        is_sure = finding is not None and finding.cause in FAULTS and not is_suspected
+        rank = 3 if finding is None else max(finding.rank, 0 if is_sure else 1)
+        rank = 2 if rank == 1 and gain < _MIN_GAIN_DB else rank
+        rows.append(((rank, -(gain if rank < 2 else share)), row))
+    return tuple(row for _, row in sorted(rows, key=lambda each: each[0]))

@@ -1,0 +1,73 @@
+"""What another quantizer is asked, tensor by tensor: which tensor, its statistics, the parameters that it would get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from ..errors import QuantizationError, brief
+from ..ir.identity import TensorId
+from ..numerics import QuantParams
+from ..target.tensor_support import TensorSupport
+from .constraints import Wish
+from .parameters import ProfiledTensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TensorChoice:
+    """One tensor that `quantize` gives parameters to.
+
+    Parameters
+    ----------
+    id
+        TensorId, or the variable of a step within a larger op.
+    name
+        In the source; "" for such a step.
+    op
+        What makes it: the source's op ("Conv"), "" for inputs and weights.
+    kind
+        "input" of the graph, "activation" or "weight".
+    shape
+        Of the tensor, a weight's as the module holds it.
+    params
+        What it gets unless the callback returns others.
+    """
+
+    id: TensorId
+    name: str
+    op: str
+    kind: Literal["input", "activation", "weight"]
+    shape: tuple[int, ...]
+    params: QuantParams
+    read_statistics: Callable[[], ProfiledTensor | None]
+    read_values: Callable[[], npt.NDArray[Any] | None]
+
+    @property
+    def statistics(self) -> ProfiledTensor | None:
+        """The profile's entry: range, range by channel, histogram. None for values it does not know: of a folded weight."""
+        return self.read_statistics()
+
+    @property
+    def values(self) -> npt.NDArray[Any] | None:
+        """float32 values of a weight, as they are quantized; None for activations."""
+        return self.read_values()
+
+
+ParamsOf = Callable[[TensorChoice], QuantParams | TensorSupport | None]
+"""Returns a tensor's parameters, or what they must be, or None to keep those that it would get."""
+
+
+def ask(params: ParamsOf, choices: Mapping[TensorId, TensorChoice]) -> dict[str, Wish]:
+    """Return what a callback wants of each tensor that it wants something of; QuantizationError if it returns anything else."""
+    wishes: dict[str, Wish] = {}
+    for name, choice in choices.items():
+        answer: Any = params(choice)
+        if answer is None:
+            continue
+        if not isinstance(answer, QuantParams | TensorSupport):
+            raise QuantizationError(f"params: {name}: expected QuantParams, a TensorSupport or None, got {brief(answer)}")
+        wishes[str(name)] = Wish(who="params", tensor=answer)
+    return wishes

@@ -1,0 +1,382 @@
+"""Which channels of a float graph can be scaled together so that what it computes stays the same. It scales none.
+
+Each element of a tensor has the number of its group: elements of one group are divided by one factor. What makes a tensor (a
+product by weights, a normalization) takes the factors into its constants, what multiplies it by weights takes them out again. A
+group that reaches anything else keeps its factor 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
+from ...ir.graph.moving import MOVED_CONSTANTS, moved
+from ...target.op_facts import CLAMPS
+from ..placement import function_results
+from ..weights.constants import Constant, Constants
+from ..weights.convolution import CONVOLUTIONS, WEIGHTED, Weighted, weighted
+
+Groups = npt.NDArray[np.int64]
+"""Numbers of groups, of a tensor's rank; 1 along axes that they don't depend on."""
+
+NORMS = ("nn.layer_norm", "nn.group_norm")
+_HOMOGENEOUS = (
+    "nn.relu",
+    "nn.leakyrelu",
+    "nn.prelu",
+    "nn.max_pool2d",
+    "nn.avg_pool2d",
+    "nn.adaptive_avg_pool2d",
+    "image.resize2d",
+)
+"""Ops that give of an operand times a positive number their result times that number, channel by channel."""
+_SUMS = ("add", "subtract", "maximum", "minimum")
+_REDUCTIONS = ("mean", "sum", "max", "min")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Reader:
+    """A product by weights that takes factors out of what it reads.
+
+    Parameters
+    ----------
+    var
+        Of its result.
+    op
+        What it computes.
+    data
+        The variable that it reads.
+    """
+
+    var: Var
+    op: Weighted
+    data: Var
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ChannelGroups:
+    """The groups of a model's tensors.
+
+    Parameters
+    ----------
+    of
+        The groups of each variable that has any, in the order of the graph. Group 0 is that of all that cannot be scaled.
+    readers
+        What takes factors out.
+    clamps
+        The upper bound of each variable that clips from 0 to a bound.
+    functions
+        What is multiplied by factors where it is made: results of functions.
+    noise
+        For each variable the variables that are rounded, where the model is quantized, on the way to it.
+    """
+
+    of: dict[Var, Groups]
+    readers: tuple[Reader, ...]
+    clamps: dict[Var, float]
+    functions: frozenset[Var]
+    noise: dict[Var, tuple[Var, ...]]
+
+
+def weight_groups(op: Weighted, groups: Groups) -> Groups:
+    """Return which group each weight of a product multiplies, from those of its operand; 1 along axes they don't depend on."""
+    if call_to(op.call, *CONVOLUTIONS) is None:
+        return groups.reshape(-1, 1)
+    layout, count = str(op.call.attrs.kernel_layout), int(op.call.attrs.groups)
+    inputs = groups.reshape(-1)
+    if call_to(op.call, "nn.conv2d_transpose") is not None:
+        table = inputs.reshape(1, -1)
+    else:
+        rows = inputs.reshape(count, -1) if inputs.size > 1 else inputs.reshape(1, 1)
+        table = np.repeat(rows, op.weight.shape[layout.index("O")] // rows.shape[0], axis=0)
+    return table[:, :, None, None].transpose([_OIHW[axis] for axis in layout])
+
+
+_OIHW = {"O": 0, "I": 1, "H": 2, "W": 3}
+
+
+def output_factors(op: Weighted, factors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return what a product's weights are divided by for each output, from the factors of its result."""
+    flat = factors.reshape(-1)
+    if call_to(op.call, *CONVOLUTIONS) is None:
+        return flat.reshape(1, -1)
+    shape = [1, 1, 1, 1]
+    shape[str(op.call.attrs.kernel_layout).index("O")] = -1
+    return flat.reshape(shape)
+
+
+def find_groups(model: Model, kept: Iterable[str] = (), *, has_functions: bool = True) -> ChannelGroups:
+    """Find the groups of a model's tensors.
+
+    Parameters
+    ----------
+    kept
+        Names of variables whose values have to stay as they are.
+    has_functions
+        Whether kernels multiply the results of functions (SiLU, hard-swish) by factors before they round them.
+    """
+    finder = _Finder(model)
+    if has_functions:
+        finder.functions = function_results(finder.view, finder.constants)
+    for binding in finder.view.bindings:
+        finder.visit(binding.var, binding.value)
+    names = set(kept)
+    for var, groups in finder.groups.items():
+        if finder.view.is_returned(var) or var.name in names:
+            finder.pin(groups)
+    return finder.result()
+
+
+@dataclass(slots=True)
+class _Finder:
+    """Follows groups through a graph, variable by variable."""
+
+    model: Model
+    view: DataflowView = field(init=False)
+    constants: Constants = field(init=False)
+    groups: dict[Var, Groups] = field(default_factory=dict[Var, Groups])
+    functions: dict[Var, Var] = field(default_factory=dict[Var, Var])
+    _parent: list[int] = field(default_factory=lambda: [0])
+    _readers: list[Reader] = field(default_factory=list[Reader])
+    _clamps: dict[Var, float] = field(default_factory=dict[Var, float])
+    _noise: dict[Var, tuple[Var, ...]] = field(default_factory=dict[Var, tuple[Var, ...]])
+
+    def __post_init__(self) -> None:
+        """Read the graph."""
+        self.view = DataflowView(self.model.module["main"])
+        self.constants = Constants(self.view, self.model.params)
+
+    # ------------------------------------------------------------------------------------------------------------- groups
+
+    def pin(self, groups: Groups | None) -> None:
+        """Keep the factors of these groups 1."""
+        for number in () if groups is None else np.unique(groups):
+            self._join(0, int(number))
+
+    def result(self) -> ChannelGroups:
+        """Return what was found, the numbers of groups made dense."""
+        roots = np.array([self._root(number) for number in range(len(self._parent))], np.int64)
+        of = {var: roots[groups] for var, groups in self.groups.items() if roots[groups].any()}
+        used = np.unique(np.concatenate([np.zeros(1, np.int64), *(groups.reshape(-1) for groups in of.values())]))
+        return ChannelGroups(
+            of={var: np.searchsorted(used, groups) for var, groups in of.items()},
+            readers=tuple(reader for reader in self._readers if reader.data in of),
+            clamps={var: bound for var, bound in self._clamps.items() if var in of},
+            functions=frozenset(var for var in self.functions if var in of),
+            noise=self._noise,
+        )
+
+    def _fresh(self, rank: int, axis: int, size: int) -> Groups:
+        first = len(self._parent)
+        self._parent.extend(range(first, first + size))
+        shape = [1] * rank
+        shape[axis] = size
+        return np.arange(first, first + size, dtype=np.int64).reshape(shape)
+
+    def _root(self, number: int) -> int:
+        while self._parent[number] != number:
+            self._parent[number] = self._parent[self._parent[number]]
+            number = self._parent[number]
+        return number
+
+    def _join(self, first: int, second: int) -> None:
+        one, other = sorted((self._root(first), self._root(second)))
+        self._parent[other] = one
+
+    def _joined(self, first: Groups, second: Groups) -> Groups | None:
+        """Join groups element by element; None, and nothing scaled, where the shapes don't fit."""
+        rank = max(first.ndim, second.ndim)
+        first, second = (each.reshape((1,) * (rank - each.ndim) + each.shape) for each in (first, second))
+        try:
+            one, other = np.broadcast_arrays(first, second)
+        except ValueError:
+            self.pin(first)
+            self.pin(second)
+            return None
+        for pair in np.unique(np.stack([one.reshape(-1), other.reshape(-1)]), axis=1).T.tolist():
+            self._join(*pair)
+        return one
+
+    # ---------------------------------------------------------------------------------------------------------------- ops
+
+    def visit(self, var: Var, value: Expr) -> None:
+        """Take one binding: give its result groups, or keep all that it reads as it is."""
+        read = [operand for operand in dict.fromkeys(operand_vars(value)) if operand in self.groups]
+        has_weight = call_to(value, *WEIGHTED) is not None and self.constants.is_constant(value.args[1])
+        if has_weight or call_to(value, *NORMS) is not None:
+            found = self._product(var, value) if has_weight else self._norm(var, value)
+            read = read if has_weight else []
+            before: Iterable[Var] = ()
+        else:
+            found = None if static_shape(var) is None else self._passed(var, value)
+            if found is None:
+                for operand in read:
+                    self.pin(self.groups[operand])
+            before = dict.fromkeys(source for operand in read for source in self._noise.get(operand, ()))
+            if var in self.functions:
+                found, before = self._of_function(var), ()
+        if found is not None:
+            self.groups[var] = found
+            self._noise[var] = (*before, *((var,) if self._is_rounded(var, value) else ()))
+
+    def _product(self, var: Var, call: Any) -> Groups | None:
+        """Take the factors out of what a product reads, and give each of its outputs a group."""
+        data = self.view.root_of(call.args[0]) if isinstance(call.args[0], Var) else None
+        groups = None if data is None else self.groups.get(data)
+        op = weighted(self.constants, call)
+        if isinstance(op, str) or not self._is_read_once(op.weight):
+            self.pin(groups)
+            return None
+        rank = len(static_shape(var) or ())
+        channel_axis = op.output_axis if call_to(call, *CONVOLUTIONS) is not None else None if groups is None else groups.ndim - 1
+        if groups is not None and data is not None:
+            grouped = call_to(call, "nn.conv2d_transpose") is not None and int(call.attrs.groups) > 1
+            if grouped or any(size > 1 for axis, size in enumerate(groups.shape) if axis != channel_axis):
+                self.pin(groups)
+            else:
+                self._readers.append(Reader(var=var, op=op, data=data))
+        return self._fresh(rank, op.output_axis, op.channels) if op.has_channels else None
+
+    def _of_function(self, var: Var) -> Groups | None:
+        """Give each channel of a function of a product's sums a group: the function's result is multiplied by factors."""
+        source = self.groups.get(self.functions[var])
+        if source is None or source.ndim != len(static_shape(var) or ()):
+            return None
+        axes = [axis for axis, size in enumerate(source.shape) if size > 1]
+        return self._fresh(source.ndim, axes[0], source.shape[axes[0]]) if len(axes) == 1 else None
+
+    def _norm(self, var: Var, call: Any) -> Groups | None:
+        """Give each channel of a normalization a group; what it normalizes is kept."""
+        for operand in operand_vars(call.args[0]):
+            self.pin(self.groups.get(operand))
+        constants = [self.constants.find(arg) for arg in call.args[1:3]]
+        shape, is_layer = static_shape(var), call_to(call, "nn.layer_norm") is not None
+        if shape is None or any(each is None or not self._is_read_once(each) for each in constants):
+            return None
+        axes = [int(axis) % len(shape) for axis in call.attrs.axes]
+        if is_layer and axes != [len(shape) - 1]:
+            return None
+        axis = axes[0] if is_layer else int(call.attrs.channel_axis) % len(shape)
+        return self._fresh(len(shape), axis, shape[axis])
+
+    def _passed(self, var: Var, value: Expr) -> Groups | None:
+        """Return the groups of what an op makes of operands that have some; None where it has none, or needs them as they are."""
+        if isinstance(value, Var):
+            return self.groups.get(value)
+        name, call = op_name(value), value
+        assert not isinstance(call, Var)
+        args: list[Any] = list(getattr(call, "args", []))
+        if name == "concat":
+            return self._concat(call, len(static_shape(var) or ()))
+        if name in (*_SUMS, "multiply", "divide") and len(args) == 2:
+            return self._binary(var, name, args)
+        groups = self.groups.get(args[0]) if args and isinstance(args[0], Var) else None
+        if groups is None:
+            return self._of_product(call) if name == "matmul" else None
+        if name in MOVED_CONSTANTS:
+            return _dense(moved(call, np.broadcast_to(groups, static_shape(args[0]) or ())))
+        if name == "clip":
+            low, high = (getattr(bound, "value", None) for bound in args[1:3])
+            if low is None or float(low) != 0.0 or high is None or not float(high) > 0:
+                return None
+            self._clamps[var] = float(high)
+            return groups
+        if name in _HOMOGENEOUS:
+            return groups if self._keeps_channels(name, call, groups) else None
+        if name in _REDUCTIONS:
+            return _reduced(call, groups)
+        if name == "nn.pad":
+            widths = [int(width) for width in call.attrs.pad_width]
+            pads = [axis for axis in range(groups.ndim) if widths[2 * axis] or widths[2 * axis + 1]]
+            zero = str(call.attrs.pad_mode) == "constant" and float(call.attrs.pad_value) == 0.0
+            return groups if zero and len(args) < 2 and all(groups.shape[axis] == 1 for axis in pads) else None
+        return None
+
+    def _keeps_channels(self, name: str, call: Any, groups: Groups) -> bool:
+        """Return whether an op combines only elements of one group, times numbers that don't depend on them."""
+        if name in ("nn.relu", "nn.leakyrelu"):
+            return True
+        if name == "nn.prelu":
+            return self.constants.is_constant(call.args[1])
+        layout = str(call.attrs.layout)
+        return len(layout) == groups.ndim and all(groups.shape[layout.index(axis)] == 1 for axis in "HW")
+
+    def _binary(self, var: Var, name: str, args: Sequence[Any]) -> Groups | None:
+        rank = len(static_shape(var) or ())
+        found = [self.groups.get(arg) if isinstance(arg, Var) else None for arg in args]
+        first, second = (None if each is None else each.reshape((1,) * (rank - each.ndim) + each.shape) for each in found)
+        if first is not None and second is not None:
+            return self._joined(first, second) if name in _SUMS else None
+        groups, other = (first, args[1]) if first is not None else (second, args[0])
+        if groups is None or (name == "divide" and first is None):
+            return None
+        if name in ("multiply", "divide"):
+            return groups
+        constant = self.constants.find(other)
+        if constant is None or not self._is_read_once(constant) or name not in ("add", "subtract"):
+            return None
+        # The constant is divided where it lies: each of its numbers is of one group.
+        shape = constant.positions.reshape((1,) * (rank - len(constant.shape)) + constant.shape).shape
+        fits = all(mine == 1 or mine == theirs for mine, theirs in zip(groups.shape, shape, strict=True))
+        return groups if fits and np.unique(constant.positions).size == constant.positions.size else None
+
+    def _of_product(self, call: Any) -> Groups | None:
+        """Return the groups of a product of two activations: those of the columns of the second."""
+        groups = self.groups.get(call.args[1]) if isinstance(call.args[1], Var) else None
+        return None if groups is None or any(size > 1 for size in groups.shape[:-1]) else groups
+
+    def _concat(self, call: Any, rank: int) -> Groups | None:
+        joined = self.view.definition(call.args[0])
+        fields = list(joined.fields) if isinstance(joined, relax.Tuple) else []
+        parts = [self.groups.get(each) if isinstance(each, Var) else None for each in fields]
+        known = [part for part in parts if part is not None]
+        if not known or isinstance(call.args[0], Var):
+            return None
+        axis = int(call.attrs.axis) % rank
+        if any(part.shape[axis] > 1 for part in known):
+            # Parts without groups of their own are kept.
+            arrays = [np.zeros((1,) * rank, np.int64) if part is None else part for part in parts]
+            other = np.broadcast_shapes(*((*part.shape[:axis], 1, *part.shape[axis + 1 :]) for part in arrays))
+            sizes = [shape[axis] for each in fields if (shape := static_shape(each)) is not None]
+            shapes = [(*other[:axis], size, *other[axis + 1 :]) for size in sizes]
+            return np.concatenate([np.broadcast_to(part, shape) for part, shape in zip(arrays, shapes, strict=True)], axis)
+        if len(known) < len(parts):
+            return None
+        for part in known[1:]:
+            self._joined(known[0], part)
+        return known[0]
+
+    def _is_read_once(self, constant: Constant | None) -> bool:
+        return constant is not None and all(self.view.only_user(var) is not None for var in (constant.root, *constant.moves))
+
+    def _is_rounded(self, var: Var, value: Expr) -> bool:
+        """Return whether a tensor is rounded where it is made: it is computed, and no kernel goes on with it."""
+        if op_name(value) in (*MOVED_CONSTANTS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
+            return False
+        user = self.view.only_user(var)
+        after = None if user is None else call_to(self.view.definition(user), *CLAMPS, "add")
+        is_bias = after is not None and op_name(after) == "add" and any(self.constants.is_constant(arg) for arg in after.args)
+        return after is None or (op_name(after) == "add" and not is_bias)
+
+
+def _dense(groups: Groups) -> Groups:
+    """Return groups without the axes that they don't depend on."""
+    for axis, size in enumerate(groups.shape):
+        first = groups.take([0], axis) if size else groups
+        groups = first if size and bool((groups == first).all()) else groups
+    return np.ascontiguousarray(groups)
+
+
+def _reduced(call: Any, groups: Groups) -> Groups | None:
+    axes = tuple(range(groups.ndim)) if call.attrs.axis is None else tuple(int(axis) % groups.ndim for axis in call.attrs.axis)
+    if any(groups.shape[axis] > 1 for axis in axes):
+        return None
+    return groups if call.attrs.keepdims else groups.reshape([size for axis, size in enumerate(groups.shape) if axis not in axes])

@@ -1,0 +1,269 @@
+"""Chooses factors on the samples that a profile keeps, and proves on them that the model computes the same. Quantizes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ...compiler.float_values import FloatValues
+from ...errors import CompileError
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.lineage import lineage_paused
+from ...ir.graph.products import products_with_bias
+from ...ir.identity import TensorId
+from ...profiling import Profile
+from ..plan.equalization import Equalization
+from .channel_groups import ChannelGroups, find_groups
+from .scaling import scaled
+from .sites import ChannelValues, Site, best_factors, factors_of, find_sites
+from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
+from .streams import MIN_STEPS, ChannelWidths, find_streams
+
+Array = npt.NDArray[Any]
+Samples = Sequence[Sequence[Array]]
+Floats = npt.NDArray[np.float64]
+Chosen = list[tuple[Site, Floats]]
+
+MAX_CHANGE = 1e-5
+"""Of the results of the float model, as a share of the largest: what float32's rounding comes to in a deep network."""
+_SAMPLES = 16
+"""Enough to say how wide the channels of streams are, and to prove that results are the same."""
+
+_MAX_BESIDE = 2**26
+"""Bytes of a model's constants up to which the proof waits for what else runs it: a larger one leaves no memory for both."""
+
+
+class Equalizer:
+    """Says how a simplified model is to be equalized, on the samples that a profile keeps.
+
+    Parameters
+    ----------
+    samples
+        Those, as the model takes them.
+    results
+        What the model gave for each of them, () where that is not known.
+    beside
+        Where machine code is made that nothing waits for yet.
+    only_ranges
+        Whether statistics of divided tensors may be the ends of their ranges alone, which mostly follow from the profile: all
+        samples need not be run for that.
+    has_functions
+        See `find_groups`.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        samples: Samples,
+        floats: FloatValues,
+        beside: Executor,
+        *,
+        results: Samples = (),
+        only_ranges: bool = False,
+        has_functions: bool = False,
+    ) -> None:
+        self._make = partial(_Equalizer, profile, samples, results, floats, only_ranges, beside)
+        self._has_functions = has_functions
+        self._proof: Callable[[], bool] | None = None
+        self._holds = True
+
+    def __call__(self, simple: Model, kept: Collection[str], weight_bits: int, attempt: int = 0) -> Equalization:
+        """Return the factors; whether these leave the results as they are `holds` may have to say later.
+
+        Parameters
+        ----------
+        kept
+            Names of variables whose values have to stay as they are.
+        weight_bits
+            Width of weights.
+        attempt
+            How many times what was returned did not hold.
+        """
+        self._proof, self._holds = None, True
+        with lineage_paused():  # what is built here is none of the model's own steps
+            try:
+                found, self._proof = self._make(simple).run(kept, weight_bits, self._has_functions, attempt)
+            except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+                return Equalization()
+        if simple.constant_bytes > _MAX_BESIDE:
+            self.holds()
+        return found
+
+    def holds(self) -> bool:
+        """Return whether what was returned last leaves the results as they are; where nothing ran the model yet, run it."""
+        if self._proof is not None:
+            proof, self._proof = self._proof, None
+            with lineage_paused():
+                self._holds = _proves(proof)
+        return self._holds
+
+
+def _proves(proof: Callable[[], bool]) -> bool:
+    try:
+        return proof()
+    except (NotImplementedError, CompileError):
+        return False
+
+
+class _Equalizer:
+    """One model on its samples."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        samples: Samples,
+        results: Samples,
+        floats: FloatValues,
+        only_ranges: bool,
+        beside: Executor,
+        simple: Model,
+    ) -> None:
+        self._simple, self._profile, self._samples, self._floats = simple, profile, samples, floats
+        self._results, self._only_ranges, self._beside = results, only_ranges, beside
+        self._before: list[list[Array]] = []
+        self._view = DataflowView(simple.module["main"])
+
+    def run(
+        self, kept: Collection[str], weight_bits: int, has_functions: bool, attempt: int
+    ) -> tuple[Equalization, Callable[[], bool] | None]:
+        """Return the factors of all sites that gain, and what says whether these leave the results as they are."""
+        found = find_groups(self._simple, kept, has_functions=has_functions)
+        sites = [site for site in find_sites(found) if site.readers and site.rounded and self._is_finite(site)]
+        streams = {var: ChannelWidths() for var in find_streams(self._view) if var.name not in kept}
+        if not sites and not streams:
+            return Equalization(), None
+        values = self._observed(found, sites, streams)
+        chosen = zip(sites, best_factors(self._simple, found, sites, values, weight_bits), strict=True)
+        wanted = [(site, factors) for site, factors in chosen if factors is not None]
+        uneven = dict(_uneven(streams))
+        candidates = self._candidates(found, wanted)
+        if attempt < len(candidates):
+            equalization, proof = self._proposed(found, candidates[attempt])
+            return replace(equalization, uneven=uneven), proof
+        return Equalization(uneven=uneven), None
+
+    def _is_finite(self, site: Site) -> bool:
+        """Return whether the profile found neither NaN nor infinity in what is rounded; else it cannot be."""
+        known = (self._profile.get(TensorId(var.name)) for var in site.rounded)
+        return not any(each is not None and each.non_finite for each in known)
+
+    def _observed(
+        self, found: ChannelGroups, sites: Sequence[Site], streams: Mapping[Var, ChannelWidths]
+    ) -> dict[Var, ChannelValues]:
+        """Return what is known of the rounded tensors of sites; take what samples say of streams.
+
+        Samples are run where the profile does not know the ranges of channels.
+        """
+        rounded = [var for site in sites for var in site.rounded]
+        size = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
+        values: dict[Var, ChannelValues] = {}
+        totals: dict[Var, GroupValues] = {}
+        for var in rounded:
+            profiled, groups = self._profile.get(TensorId(var.name)), found.of[var]
+            if profiled is not None and channel_ranges(profiled, groups.shape):
+                values[var] = profiled_values(profiled, groups, size)
+            else:
+                totals[var] = GroupValues(groups, size)
+        seen = [*totals.items(), *streams.items()]
+        if seen:
+            samples = self._samples if totals else self._samples[:_SAMPLES]
+            for results, each_value in self._values(self._simple, [var.name for var, _ in seen], samples):
+                for (_, total), value in zip(seen, each_value, strict=True):
+                    total.add(value)
+                self._before.append(results)
+        return values | {var: total.result() for var, total in totals.items()}
+
+    def _candidates(self, found: ChannelGroups, wanted: Chosen) -> list[Chosen]:
+        """Return the factors of sites, those first that leave the least noise.
+
+        Where float32's rounding of weights that are divided shows in the results, powers of two take their place: dividing by
+        these rounds nothing. Those next above leave no channel wider than the widest.
+        """
+        if not wanted:
+            return []
+        powers = [(site, np.exp2(np.ceil(np.log2(factors)))) for site, factors in wanted]
+        return [powers] if _has_functions(found, wanted) else [wanted, powers]
+
+    def _proposed(self, found: ChannelGroups, wanted: Chosen) -> tuple[Equalization, Callable[[], bool]]:
+        """Return what dividing the tensors of sites makes of them, and what says whether that leaves the results as they are."""
+        by_group = np.prod([factors for _, factors in wanted], axis=0)
+        tensors = {TensorId(var.name): var for site, _ in wanted for var in site.tensors}
+        factors = {name: factors_of(found.of[var], by_group) for name, var in tensors.items()}
+        statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
+        unknown = {name: each for name, each in statistics.items() if not (self._only_ranges and each.has_range)}
+        model = scaled(self._simple, factors, exact=True)
+        results: list[list[Array]] = []
+        if unknown:
+            for own, values in self._values(model, [*map(str, unknown)], self._samples):
+                for each, value in zip(unknown.values(), values, strict=True):
+                    each.add(value)
+                results.append(own)
+        elif self._simple.constant_bytes <= _MAX_BESIDE:
+            self._floats.build(model, _sums(model), self._beside)
+        clamps = {name: np.float32(found.clamps[var]) / factors[name] for name, var in tensors.items() if var in found.clamps}
+        equalization = Equalization(
+            factors=factors,
+            clamps=clamps,
+            sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
+            statistics={name: each.result() for name, each in statistics.items()},
+        )
+        return equalization, partial(self._changes_nothing, found, wanted, model, results)
+
+    def _changes_nothing(self, found: ChannelGroups, wanted: Chosen, model: Model, results: Sequence[Sequence[Array]]) -> bool:
+        """Return whether an equalized model's results are those of the model; `results` may have been found already."""
+        now = results[:_SAMPLES] or self._results_of(model)
+        if _are_same(self._results, now):
+            return True
+        if not _has_functions(found, wanted):
+            return _are_same(self._before or self._results_of(self._simple), now)
+        # A factor behind a function parts it from the product's kernel, which then sums in another order: that is no change.
+        ones = {TensorId(var.name): np.ones(found.of[var].shape, np.float32) for site, _ in wanted for var in site.tensors}
+        return _are_same(self._results_of(scaled(self._simple, ones, exact=True)), now)
+
+    def _results_of(self, model: Model) -> list[list[Array]]:
+        return self._floats.results(model, self._samples[:_SAMPLES])
+
+    def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
+        return self._floats.on(model, names, samples, also=_sums(model))
+
+
+def _sums(model: Model) -> list[str]:
+    """Return what corrections look at, the sums before clamps: so they find the program as it is, and kernels are the same."""
+    return [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
+
+
+def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:
+    """Yield the streams whose channels are too unlike for one scale, each with the reason."""
+    for var, widths in streams.items():
+        steps = widths.steps()
+        if steps < MIN_STEPS:
+            said = (
+                f"its channels are unlike, and half of them would have fewer than {steps + 1:.0f} of 255 steps; a norm reads all"
+            )
+            yield TensorId(var.name), said
+
+
+def _has_functions(found: ChannelGroups, wanted: Chosen) -> bool:
+    return any(var in found.functions for site, _ in wanted for var in site.tensors)
+
+
+def _are_same(before: Samples, now: Samples) -> bool:
+    """Return whether results of the first samples are the same; not where nothing is known of them."""
+    if len(before) < len(now):
+        return False
+    return all(_is_same(*pair) for known, found in zip(before, now, strict=False) for pair in zip(known, found, strict=True))
+
+
+def _is_same(before: Array, now: Array) -> bool:
+    if before.dtype != now.dtype or before.shape != now.shape or before.dtype.kind != "f":
+        return bool(np.array_equal(before, now))
+    largest = float(np.abs(before).max(initial=0.0))
+    return bool(np.abs(before.astype(np.float64) - now).max(initial=0.0) <= MAX_CHANGE * largest)

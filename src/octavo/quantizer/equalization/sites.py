@@ -1,0 +1,260 @@
+"""Factors that even out the channels of tensors: candidates in closed form, and what each costs in rounding. It runs nothing.
+
+A site is what shares factors: tensors of one chain or one residual stream, with all that makes and reads them. Per-tensor
+parameters give each channel the step of the widest; dividing channels by factors brings them nearer to each other, and what reads
+them multiplies its weights by the same factors, which makes those more uneven.
+
+* r^alpha, of the ranges r of the channels (Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction,
+  2019, with the activations' ranges in place of the weights');
+* r^alpha / w^(1 - alpha), of the largest weights w that read a channel, too (Xiao et al., SmoothQuant, 2023, equation 4).
+
+The one with the least noise in what the readers compute is taken, "as it is" among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView
+from ..weights.constants import Constants
+from .channel_groups import ChannelGroups, Groups, Reader, weight_groups
+
+Floats = npt.NDArray[np.float64]
+
+ALPHAS = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
+_SLACK = 1.5
+_LEASTS = (0.05, 0.02, 0.01, 0.005)
+"""What a channel's range is taken for, of what was seen, and at least as a share of the widest: samples that were not seen may go
+beyond, and saturate. Per-tensor parameters leave them the range of the widest channel. Functions like SiLU give all channels the
+same negative values, which small factors would make the range's lower end: how small is tried."""
+_GAIN = 0.7
+"""A site is scaled where that leaves less than this share of its noise: estimates of less are within their error."""
+_DEAD = 1e-6
+"""An output with less than this share of the power of the strongest counts as having so much."""
+_STEPS = 255
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ChannelValues:
+    """What samples say of a tensor, by group: float64 (groups,), of groups that it doesn't have 0; bool `is_there`."""
+
+    is_there: npt.NDArray[np.bool_]
+    minimum: Floats
+    maximum: Floats
+    variance: Floats
+
+    def only(self, groups: npt.NDArray[np.int64]) -> ChannelValues:
+        """Return what is said of some groups."""
+        return ChannelValues(
+            is_there=self.is_there[groups],
+            minimum=self.minimum[groups],
+            maximum=self.maximum[groups],
+            variance=self.variance[groups],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Site:
+    """What shares factors.
+
+    Parameters
+    ----------
+    groups
+        Their numbers, ascending.
+    tensors
+        All of its variables, in the order of the graph.
+    rounded
+        Those that are rounded where the model is quantized.
+    readers
+        What takes factors out of its tensors.
+    """
+
+    groups: npt.NDArray[np.int64]
+    tensors: tuple[Var, ...]
+    rounded: tuple[Var, ...]
+    readers: tuple[Reader, ...]
+
+
+def find_sites(found: ChannelGroups) -> list[Site]:
+    """Return the sites of a model, in the order of the graph."""
+    count = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
+    site_of = np.arange(count)
+    for _ in range(count):  # until nothing changes: each pass takes the least number over all that a tensor has
+        before = site_of.copy()
+        for groups in found.of.values():
+            used = _used(groups)
+            site_of[used] = site_of[used].min(initial=count)
+        if np.array_equal(before, site_of):
+            break
+    sites: dict[int, list[Var]] = {}
+    for var, groups in found.of.items():
+        used = _used(groups)
+        if used.size:
+            sites.setdefault(int(site_of[used[0]]), []).append(var)
+    rounded = {var for behind in found.noise.values() for var in behind}
+    return [
+        Site(
+            groups=np.flatnonzero(site_of == number),
+            tensors=tuple(tensors),
+            rounded=tuple(var for var in tensors if var in rounded),
+            readers=tuple(reader for reader in found.readers if reader.data in set(tensors)),
+        )
+        for number, tensors in sites.items()
+    ]
+
+
+def _used(groups: Groups) -> npt.NDArray[np.int64]:
+    used = np.unique(groups)
+    return used[used > 0]
+
+
+def factors_of(groups: Groups, by_group: Floats) -> npt.NDArray[np.float32]:
+    """Return the factors of a tensor's channels."""
+    return by_group[groups].astype(np.float32)
+
+
+def best_factors(
+    model: Model, found: ChannelGroups, sites: Sequence[Site], values: Mapping[Var, ChannelValues], weight_bits: int
+) -> list[Floats | None]:
+    """Return of each site factors by group that leave it less noise than it has; None where none do.
+
+    They are 1 for the groups of other sites.
+    """
+    constants = Constants(DataflowView(model.module["main"]), model.params)
+    return [_best_factors(constants, found, site, values, weight_bits) for site in sites]
+
+
+def _best_factors(
+    constants: Constants, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
+) -> Floats | None:
+    if not site.readers or not site.rounded:
+        return None
+    cost = _Cost(constants, found, site, values, weight_bits)
+    best, least = None, _GAIN * cost.of(np.ones(cost.groups.size))
+    for factors in cost.candidates():
+        noise = cost.of(factors)
+        if noise < least and cost.saturates(factors):
+            best, least = factors, noise
+    if best is None:
+        return None
+    by_group = np.ones(len(next(iter(values.values())).minimum))
+    by_group[cost.groups] = best
+    return by_group
+
+
+class _Cost:
+    """The noise in what the readers of a site compute, for factors.
+
+    Of all groups of a model it knows those of the site alone: `groups` are their numbers, ascending. Factors are of these.
+    """
+
+    def __init__(
+        self, constants: Constants, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
+    ) -> None:
+        self.groups = np.unique(np.concatenate([site.groups, *(found.of[var].reshape(-1) for var in site.tensors)]))
+        self._found, self._site, self._weight_steps = found, site, 2 ** (weight_bits - 1) - 1
+        behind = {var for reader in site.readers for var in found.noise.get(reader.data, ())}
+        self._values = {var: values[var].only(self.groups) for var in {*site.rounded, *behind} if var in values}
+        self._readers = [_ReaderCost(found, reader, constants, self._values, self.groups) for reader in site.readers]
+        self._is_of_functions = not found.functions.isdisjoint(site.tensors)
+
+    def of(self, factors: Floats) -> float:
+        """Return the noise, as a share of what the readers compute, summed over these."""
+        rounding: dict[Var, Floats] = {}
+        for var in self._site.rounded:
+            low, high = self._ends(var, factors)
+            # A channel that rounds to one number is off by no more than it varies: the mean of that is corrected.
+            rounding[var] = np.minimum(((high - low) / _STEPS) ** 2 / 12, self._values[var].variance / factors**2)
+        total = 0.0
+        for each in self._readers:
+            behind = [rounding[var] for var in self._found.noise.get(each.data, ()) if var in rounding]
+            if behind:
+                noise, signal = each.noise(factors, np.sum(behind, axis=0), self._weight_steps)
+                # Channels of a function that bends keep their values apart where those of others are hundreds of times as large.
+                total += float((noise / signal).mean()) if self._is_of_functions else float(noise.sum() / signal.sum())
+        return total
+
+    def _ends(self, var: Var, factors: Floats) -> tuple[float, float]:
+        seen = self._values[var]
+        return float(min((seen.minimum / factors).min(), 0.0)), float(max((seen.maximum / factors).max(), 0.0))
+
+    def saturates(self, factors: Floats) -> bool:
+        """Return whether the ranges of all tensors that are clipped end at or below each channel's own bound."""
+        for var, bound in self._found.clamps.items():
+            if var in self._site.tensors and var in self._values:
+                own = bound / factors[np.searchsorted(self.groups, np.unique(self._found.of[var]))]
+                if self._ends(var, factors)[1] > float(own.min()) * (1 + 1e-6):
+                    return False
+        return True
+
+    def candidates(self) -> Iterator[Floats]:
+        """Yield factors by group, the greatest of them 1."""
+        ranges = np.zeros(self.groups.size)
+        for var in self._site.rounded:
+            seen = self._values[var]
+            widths = np.maximum(seen.maximum, 0) - np.minimum(seen.minimum, 0)
+            ranges = np.maximum(ranges, widths / max(float(widths.max()), 1e-30))
+        weights = np.max([each.largest / max(float(each.largest.max()), 1e-30) for each in self._readers], axis=0)
+        mine = np.searchsorted(self.groups, self._site.groups)
+        weights = np.maximum(weights[mine], 1e-3)
+        for least in _LEASTS if self._is_of_functions else _LEASTS[:1]:
+            widths = np.clip(_SLACK * ranges[mine], least, 1.0)
+            for alpha in ALPHAS:
+                for own in (widths**alpha, widths**alpha / weights ** (1 - alpha)):
+                    factors = np.ones(self.groups.size)
+                    factors[mine] = own / own.max()
+                    yield factors
+
+
+class _ReaderCost:
+    """What the noise of one reader depends on."""
+
+    def __init__(
+        self,
+        found: ChannelGroups,
+        reader: Reader,
+        constants: Constants,
+        values: Mapping[Var, ChannelValues],
+        groups: npt.NDArray[np.int64],
+    ) -> None:
+        self.data = reader.data
+        op = reader.op
+        weight = constants.value(op.weight).astype(np.float64)
+        table = np.broadcast_to(weight_groups(op, np.searchsorted(groups, found.of[reader.data])), weight.shape)
+        axes = _axes(reader)
+        order = [*axes, *(axis for axis in range(weight.ndim) if axis not in axes)]
+        shape = (weight.shape[axes[0]], weight.shape[axes[1]], -1)
+        weight, table = weight.transpose(order).reshape(shape), table.transpose(order).reshape(shape)[:, :, 0]
+        # Most outputs read the same groups: one row stands for all then.
+        self._groups: Any = table[:1] if (table == table[:1]).all() else table
+        self._taps = weight.shape[2]
+        self._largest = np.abs(weight).max(axis=2)
+        self._power = (weight**2).sum(axis=2)
+        self.largest = np.zeros(groups.size)
+        np.maximum.at(self.largest, table.reshape(-1), self._largest.reshape(-1))
+        self._variance = np.zeros(groups.size)
+        for seen in (values[var] for var in found.noise.get(reader.data, ()) if var in values):  # the nearest last
+            self._variance = np.where(seen.is_there, seen.variance, self._variance)
+        self._products = np.empty_like(self._power)  # one for all candidates: to allocate it anew takes longer than to fill it
+        signal = (self._power * self._variance[table]).sum(axis=1)
+        self._signal = np.maximum(signal, max(_DEAD * float(signal.max()), 1e-30))
+
+    def noise(self, factors: Floats, rounding: Floats, weight_steps: int) -> tuple[Floats, Floats]:
+        """Return, by output, the noise from rounding the operand, of this power by group, and the weights; and the signal."""
+        steps = np.multiply(self._largest, factors[self._groups], out=self._products).max(axis=1) / weight_steps
+        spread = (self._variance / factors**2)[self._groups].sum(axis=1) * self._taps
+        operand = np.multiply(self._power, (factors**2 * rounding)[self._groups], out=self._products).sum(axis=1)
+        return operand + steps**2 * spread / 12, self._signal
+
+
+def _axes(reader: Reader) -> tuple[int, int]:
+    """Return the axes of outputs and inputs in the weights of a product, as it reads them."""
+    layout: Sequence[str] | str = str(getattr(reader.op.call.attrs, "kernel_layout", "") or "IO")
+    return layout.index("O"), layout.index("I")

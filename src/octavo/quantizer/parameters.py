@@ -1,0 +1,238 @@
+"""Parameters: scale and zero point of every activation, weight and bias that a placement makes integer. No graph is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ..errors import QuantizationError
+from ..ir.identity import TensorId
+from ..numerics import QuantParams, quantize
+from ..target import TargetDescription
+from .analytic_shifts import analytic_shift
+from .constraints import TensorConstraints, Wishes
+from .override import Override
+from .placement import Layer, NamedOverrides, Placement
+from .plan import Adjustment
+from .plan.corrections import Corrections
+from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange, range_estimator
+from .recipe import Recipe
+from .remedies import Remedies
+from .weights.convolution import Bias
+from .weights.weight_params import WeightParameters, bias_params
+
+
+class ProfiledTensor(TensorRange, Protocol):
+    """What is read of one tensor's statistics."""
+
+    @property
+    def non_finite_note(self) -> str:
+        """What is to be said of values that are NaN or infinite, "" where there are none."""
+        ...
+
+
+class Statistics(Protocol):
+    """What is read of a profile."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model that was profiled."""
+        ...
+
+    def __getitem__(self, key: TensorId, /) -> ProfiledTensor:
+        """Return the statistics of one tensor."""
+        ...
+
+    def __contains__(self, key: object, /) -> bool:
+        """Return whether a tensor was observed."""
+        ...
+
+    def __iter__(self) -> Iterator[TensorId]:
+        """Iterate over the observed tensors."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Parameters:
+    """Parameters by variable; weights and biases by the name of their parameter, with their integers.
+
+    `rejected` are the results of layers whose numbers do not fit after all, with reasons; `shared` the tensors that have one set
+    of parameters, group by group; `bias_shifts` what was added to biases by the profile alone.
+    """
+
+    activations: dict[Var, QuantParams]
+    weights: dict[TensorId, QuantParams]
+    biases: dict[Var, QuantParams]
+    bias_values: dict[Var, npt.NDArray[Any]]
+    weight_values: dict[TensorId, npt.NDArray[Any]]
+    adjustments: tuple[Adjustment, ...]
+    rejected: dict[Var, str]
+    shared: tuple[tuple[TensorId, ...], ...]
+    bias_shifts: dict[TensorId, npt.NDArray[np.float32]]
+
+
+@dataclass(kw_only=True, slots=True)
+class ParameterChooser:
+    """Chooses parameters for one model.
+
+    Parameters
+    ----------
+    params
+        The model's constants.
+    statistics
+        None where wishes say the parameters of all.
+    sources
+        Says which tensor of the profile tells a variable's range.
+    overrides
+        Say which tensors have an estimator of their own.
+    corrections
+        What is known from running the model.
+    remedies
+        Ranges in place of those that the estimator finds.
+    """
+
+    params: Mapping[TensorId, npt.NDArray[Any]]
+    statistics: Statistics | None
+    recipe: Recipe
+    target: TargetDescription
+    wishes: Wishes
+    sources: RangeSources
+    weights: WeightParameters
+    overrides: NamedOverrides
+    corrections: Corrections = field(default_factory=Corrections)
+    remedies: Remedies = field(default_factory=Remedies)
+    _overridden: Mapping[Var, Override] = field(default_factory=dict[Var, Override])
+
+    def has_range(self, var: Var) -> bool:
+        """Return whether the profile tells a range of the variable."""
+        return self.sources.source(var) is not None
+
+    def choose(self, placement: Placement) -> Parameters:
+        """Return the parameters of everything in a placement."""
+        self._overridden = self.overrides.of_activations(placement.layers)
+        constraints = self._constraints(placement)
+        ranges = self._shared_ranges(placement, constraints)
+        activations: dict[Var, QuantParams] = {}
+        for layer in placement.layers:
+            for var in (*layer.quantized_inputs, *([] if layer.leaves_float else [layer.output])):
+                if var not in activations:
+                    activations[var] = _params(constraints.scheme(var), var, ranges)
+        weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
+        for constant in (constant for layer in placement.layers for constant in layer.constants):
+            weights[constant.name] = _params(constraints.scheme(constant.name), constant.name, ranges)
+        weight_values = {name: self._integers(name, params) for name, params in weights.items()}
+        shifts = self._analytic_shifts(placement, weights, weight_values)
+        biases: dict[Var, QuantParams] = {}
+        bias_values: dict[Var, npt.NDArray[Any]] = {}
+        for layer in placement.layers:
+            if layer.op is not None and layer.bias is not None:
+                biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
+                bias = self._bias(layer, layer.bias, shifts or self.corrections.bias_shifts)
+                bias_values[layer.output] = quantize(bias, biases[layer.output])
+        return Parameters(
+            activations=activations,
+            weights=weights,
+            biases=biases,
+            bias_values=bias_values,
+            weight_values=weight_values,
+            adjustments=adjustments,
+            rejected=rejected,
+            shared=constraints.shared(),
+            bias_shifts=shifts,
+        )
+
+    def _analytic_shifts(
+        self,
+        placement: Placement,
+        weights: Mapping[TensorId, QuantParams],
+        values: Mapping[TensorId, npt.NDArray[Any]],
+    ) -> dict[TensorId, npt.NDArray[np.float32]]:
+        """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
+        statistics = self.statistics
+        if self.recipe.bias_correction != "analytic" or statistics is None or self.corrections.bias_shifts:
+            return {}
+        found: dict[TensorId, npt.NDArray[np.float32]] = {}
+        for layer in placement.layers:
+            source = None if layer.op is None or layer.bias is None else self.sources.source(layer.inputs[0])
+            if layer.op is None or source is None:
+                continue
+            name = layer.op.weight.name
+            shift = analytic_shift(layer, self.params[name], values[name], weights[name], statistics[source], source)
+            if shift is not None:
+                found[layer.name] = shift
+        return found
+
+    def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
+        """Return the integers of a weight."""
+        rounded, value = self.corrections.weight_values.get(name), self.params[name]
+        if rounded is None:
+            return quantize(value, params)
+        if rounded.shape != value.shape:
+            raise QuantizationError(f"weight_values: {name} has the shape {value.shape}, got {rounded.shape}")
+        return rounded
+
+    def _bias(self, layer: Layer, bias: Bias, shifts: Mapping[TensorId, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
+        """Return the bias of a layer in real numbers, as its parameter holds it, with what is added to it."""
+        value, shift = self.params[bias.constant.name], shifts.get(layer.name)
+        if shift is None:
+            return value
+        if shift.size != value.size:
+            raise QuantizationError(f"bias_shifts: {layer.name} has {value.size} channels, got {shift.size} numbers")
+        return value + shift.reshape(value.shape)
+
+    def _constraints(self, placement: Placement) -> TensorConstraints:
+        """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""
+        constraints = TensorConstraints(target=self.target, recipe=self.recipe, wishes=self.wishes)
+        for layer in placement.layers:
+            constraints.add(layer)
+        for var in dict.fromkeys(var for layer in placement.layers for var in layer.quantized_inputs):
+            if var not in placement.made:
+                constraints.add_quantize(var)
+        return constraints
+
+    def _shared_ranges(self, placement: Placement, constraints: TensorConstraints) -> SharedRanges[Var | TensorId]:
+        """Return the ranges of activations and of constants among them, in groups where the target asks for it."""
+
+        def range_of(key: Var | TensorId) -> tuple[float, float] | None:
+            return self._estimated(key, constraints.scheme(key)) if isinstance(key, Var) else _ends(self.params[key])
+
+        ranges = SharedRanges(range_of)
+        for layer in placement.layers:
+            if layer.support.same_params:
+                ranges.share(layer.operands, layer.output, moves=layer.moves)
+        return ranges
+
+    def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:
+        source = self.sources.source(var)
+        if source is None or self.statistics is None:
+            return None
+        entry = self.statistics[source]
+        if entry.non_finite_note:
+            raise QuantizationError(
+                f"{entry.non_finite_note}; profile without the samples that cause them, or exclude the op that reads it"
+            )
+        chosen = self.remedies.ranges.get(TensorId(var.name))
+        if chosen is not None:
+            return chosen
+        own = self._overridden.get(var, Override()).range_estimator
+        estimator = self.recipe.estimator if own is None else range_estimator(own, {"percentile": self.recipe.percentile})
+        low, high = estimator.range_of(entry, scheme)
+        if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+            raise QuantizationError(
+                f"{var.name}: the range [{low}; {high}] of {own or self.recipe.range_estimator} is not finite or not in order; "
+                "profile the model again, or choose another range_estimator"
+            )
+        return low, high
+
+
+def _params(scheme: QuantScheme, key: Var | TensorId, ranges: SharedRanges[Var | TensorId]) -> QuantParams:
+    return scheme.params(0.0, 0.0) if scheme.is_fixed else scheme.params(*ranges.range_of(key))
+
+
+def _ends(values: npt.NDArray[Any]) -> tuple[float, float]:
+    return float(values.min(initial=0.0)), float(values.max(initial=0.0))

@@ -1,0 +1,184 @@
+"""Functions of one tensor, element by element: the ops that tables of 256 entries stand for together. Decides nothing else.
+
+Where constants of several elements take part (a normalization's factors, a parametric relu's slopes) each of their values has a
+table of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax import Expr, Var
+
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
+from ..weights.constants import Constants
+
+_BATCH_NORM = "nn.batch_norm"
+_PRELU = "nn.prelu"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FunctionOfOne:
+    """A function of the elements of `source`: its ops' variables, and whether constants of several elements take part."""
+
+    source: Var
+    members: tuple[Var, ...]
+    has_rows: bool
+
+
+def function_of_one(
+    view: DataflowView, constants: Constants, first: Var, *, with_rows: bool, ends_at: Callable[[Var], bool] = lambda var: False
+) -> FunctionOfOne | None:
+    """Return the run of elementwise ops that starts at `first`: as many as end in one value that others read.
+
+    For x * sigmoid(x), from the variable of the sigmoid: x and the variables of both. None if the op reads two tensors, is not
+    elementwise, or changes the shape. `with_rows` admits constants of several elements. No run goes beyond what `ends_at` says.
+    """
+    run = _Run(view=view, constants=constants, with_rows=with_rows, ends_at=ends_at)
+    alone = _longest(view, run, first, beside=False)
+    if run.source is None or len(view.users(run.source)) < 2:
+        return alone
+    wider = _longest(view, _Run(view=view, constants=constants, with_rows=with_rows, ends_at=ends_at), first, beside=True)
+    if alone is None or wider is None:
+        return alone or wider
+    return wider if len(wider.members) > len(alone.members) else alone
+
+
+def _longest(view: DataflowView, run: _Run, first: Var, *, beside: bool) -> FunctionOfOne | None:
+    """Return the longest run; with `beside` it takes ops that read the source itself, too, as the parts of an ELU do."""
+    if not run.takes(first):
+        return None
+    assert run.source is not None, "an op was taken"
+    longest: FunctionOfOne | None = None
+    ahead = _Ahead(view, after=first)
+    if beside:
+        ahead.add_readers(run.source)
+    var: Var | None = first
+    while var is not None:
+        if var.same_as(first) or run.takes(var):
+            run.members[var] = None
+            ahead.add_readers(var)
+            open_ends = [member for member in run.members if _is_read_outside(view, member, run.members)]
+            if len(open_ends) == 1 and open_ends[0].same_as(var) and dtype_of(var) == "float32":
+                longest = FunctionOfOne(source=run.source, members=tuple(run.members), has_rows=bool(run.rows))
+            if run.ends_at(var):
+                break
+        var = ahead.next()
+    return longest
+
+
+class _Ahead:
+    """What reads given variables, also by other names, behind a first one: each once, in the order of the graph."""
+
+    def __init__(self, view: DataflowView, *, after: Var) -> None:
+        self._view, self._first = view, after
+        self._heap: list[int] = []
+        self._seen: set[Var] = {after}
+
+    def add_readers(self, var: Var) -> None:
+        """Add what reads a variable."""
+        for user in self._view.users(var):
+            if user not in self._seen and self._view.is_bound_before(self._first, user):
+                self._seen.add(user)
+                heapq.heappush(self._heap, self._view.place_of(user))
+                if isinstance(self._view.bindings[self._view.place_of(user)].value, Var):
+                    self.add_readers(user)
+
+    def next(self) -> Var | None:
+        """Take the first of them; None where none is left."""
+        return self._view.bindings[heapq.heappop(self._heap)].var if self._heap else None
+
+
+class _Run:
+    """The ops taken so far, the tensor that they read, and the constants of several elements, broadcast to its shape."""
+
+    def __init__(self, *, view: DataflowView, constants: Constants, with_rows: bool, ends_at: Callable[[Var], bool]) -> None:
+        self.ends_at = ends_at
+        self.source: Var | None = None
+        self.members: dict[Var, None] = {}
+        self.rows: list[npt.NDArray[Any]] = []
+        self._view = view
+        self._constants = constants
+        self._with_rows = with_rows
+
+    def takes(self, var: Var) -> bool:
+        """Take an op that reads what is here, or the tensor that this reads, and constants; return whether it is one."""
+        value: Any = self._view.definition(var)
+        if isinstance(value, relax.TupleGetItem):
+            return value.index == 0 and self._view.binding_of(value.tuple_value) in self.members
+        if not is_elementwise(value):
+            return False
+        source, rows = self.source, list(self.rows)
+        for position, operand in enumerate(value.args):
+            if _is_number(operand):
+                continue
+            constant = self._constant(operand)
+            if constant is not None and constant.size == 1:
+                continue
+            if constant is not None:
+                rows.append(constant.reshape(_aligned(value, position, constant)))
+                continue
+            roots = [self._view.root_of(name) for name in operand_vars(operand)]
+            if len(roots) != 1:
+                return False
+            if roots[0] in self.members:
+                continue
+            if source is not None and not roots[0].same_as(source):
+                return False
+            source = roots[0]
+        data = value.args[0] if call_to(value, _BATCH_NORM) is not None else var
+        if source is None or static_shape(source) is None or static_shape(source) != static_shape(data):
+            return False
+        if len(rows) > len(self.rows) and not (self._with_rows and _count(rows) <= PAIR_LOOKUP_MAX_ROWS):
+            return False
+        self.source, self.rows = source, rows
+        return True
+
+    def _constant(self, operand: Expr) -> npt.NDArray[Any] | None:
+        found = self._constants.find(operand)
+        if found is not None:
+            return self._constants.value(found)
+        literal = self._view.definition(operand)
+        return literal.value.numpy() if isinstance(literal, GenericConst) else None
+
+
+def _count(rows: list[npt.NDArray[Any]]) -> int:
+    """Return how many different values the constants have together."""
+    shape = np.broadcast_shapes(*(values.shape for values in rows))
+    together = np.stack([np.broadcast_to(values, shape).reshape(-1).astype(np.float64) for values in rows], axis=1)
+    return len(together) if len(together) <= PAIR_LOOKUP_MAX_ROWS else len(np.unique(together, axis=0))
+
+
+def _aligned(value: Any, position: int, constant: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Return the shape that aligns an operand with the result at the end."""
+    shape = static_shape(value.args[0])
+    if position == 0 or shape is None or call_to(value, _BATCH_NORM, _PRELU) is None:
+        return constant.shape
+    behind = len(shape) - 1 - int(value.attrs.axis) % len(shape)
+    return (constant.size, *[1] * behind)
+
+
+def is_elementwise(value: Any) -> bool:
+    """Return whether a bound value is a function of single elements."""
+    cast, norm = call_to(value, "astype"), call_to(value, _BATCH_NORM)
+    if cast is not None:
+        return str(cast.attrs.dtype) in ("float32", "bool")
+    if norm is not None:
+        return not norm.attrs.training
+    return call_to(value, _PRELU, *ELEMENTWISE) is not None
+
+
+def _is_number(operand: Expr) -> bool:
+    return isinstance(getattr(operand, "value", None), (int, float))
+
+
+def _is_read_outside(view: DataflowView, var: Var, members: Collection[Var]) -> bool:
+    return view.is_returned(var) or any(user not in members for user in view.users(var))

@@ -1,0 +1,129 @@
+"""What placement decides, as data: the integer ops with what runs in their kernels, and the float ops with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.relax import Var
+
+from ...ir.graph.dataflow import static_shape
+from ...ir.identity import TensorId
+from ...target import BATCH_MATMUL, OpSupport
+from ...target.op_facts import CLAMPS
+from ...target.vocabulary import MOVES
+from ..plan import FloatOp
+from ..weights.constants import Constant
+from ..weights.convolution import Bias, Weighted
+
+Declined = dict[Var, dict[str, str]]
+"""By an op's variable why targets do not take it, by their names."""
+NORMS = ("nn.layer_norm", "nn.group_norm")
+"""Normalizations over axes of one sample."""
+_MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Layer:
+    """An integer op with what runs in the same kernel.
+
+    Parameters
+    ----------
+    support
+        What the target says of the op.
+    core, output
+        The variable of the op itself, and of the result after everything fused.
+    inputs
+        The activations it reads.
+    members
+        The variables of the kernel in order, `core` first and `output` last.
+    fused
+        "bias", "nn.relu", "clip", in order.
+    leaves_float
+        Whether its result is not quantized: only float ops read it, and an addition that takes it so.
+    floats
+        Those of `inputs` that it reads in float32, as products leave them.
+    constants
+        Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
+    order
+        Where each operand of the op is in `inputs` and then `constants`; empty where they are in the op's order.
+    taker
+        Name of the target that it is for.
+    """
+
+    support: OpSupport
+    core: Var
+    output: Var
+    inputs: tuple[Var, ...]
+    members: tuple[Var, ...]
+    fused: tuple[str, ...] = ()
+    op: Weighted | None = None
+    bias: Bias | None = None
+    leaves_float: bool = False
+    floats: tuple[Var, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    order: tuple[int, ...] = ()
+    taker: str = ""
+
+    @property
+    def takes_floats(self) -> bool:
+        """Whether it can read float32 beside integers of any width: two tensors of the result's shape."""
+        shapes = {static_shape(var) for var in (*self.inputs, self.output)}
+        return self.support.float_input and not self.constants and len(self.inputs) == 2 and len(shapes) == 1
+
+    @property
+    def quantized_inputs(self) -> tuple[Var, ...]:
+        """The activations that it reads in integers."""
+        return tuple(var for var in self.inputs if var not in self.floats)
+
+    @property
+    def operands(self) -> tuple[Var | TensorId, ...]:
+        """The tensors that it reads, in the order of the op: variables of activations, names of constants."""
+        read: tuple[Var | TensorId, ...] = (*self.inputs, *(constant.name for constant in self.constants))
+        return tuple(read[index] for index in self.order) if self.order else read
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it is worth quantizing its inputs for it alone: it reads each of their values many times."""
+        return self.op is not None or self.support.op == BATCH_MATMUL
+
+    @property
+    def moves(self) -> bool:
+        """Whether it keeps scale and zero point and makes no value that its input does not span."""
+        return self.support.same_params and self.passes_values
+
+    @property
+    def passes_values(self) -> bool:
+        """Whether each value that it makes is one of its inputs', or between two of them."""
+        return self.support.op in _MOVES
+
+    @property
+    def may_leave_float(self) -> bool:
+        """Whether its sums can be left as float32 instead of being quantized: a product that the target can end so."""
+        return self.pulls and self.support.float_output
+
+    @property
+    def name(self) -> TensorId:
+        """The result's variable name."""
+        return TensorId(self.output.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Placement:
+    """What `place` decided.
+
+    Parameters
+    ----------
+    layers
+        The integer ops in the order of the graph.
+    made
+        The variables that integer ops leave: their consumers read them dequantized.
+    quantized
+        Every variable that gets a Q: `made`, and what integer ops read of float ops and inputs.
+    float_ops
+        The ops left float, with reasons.
+    """
+
+    layers: tuple[Layer, ...]
+    made: frozenset[Var]
+    quantized: frozenset[Var]
+    float_ops: tuple[FloatOp, ...]

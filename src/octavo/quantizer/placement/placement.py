@@ -1,0 +1,369 @@
+"""Placement: which ops run in integers on a target, and with what in the same kernel. Decides; computes and rewrites nothing.
+
+An op that multiplies by constant weights, or multiplies two activations, pulls its inputs into integers. Any other op that the
+target supports stays in integers where all its data already is: it never costs a quantization, nor the precision of a float
+tensor, just to run itself. Every op left float has a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from tvm import relax
+from tvm.relax import Var
+
+from ...ir.graph.dataflow import DataflowView, op_name, operand_vars, static_shape
+from ...ir.identity import TensorId, TensorTable
+from ...target import ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
+from ..plan import FloatOp
+from ..ranges import QuantScheme
+from ..recipe import Recipe
+from ..weights.constants import Constants
+from .candidates import Candidates, computed_of_inputs
+from .float_function import has_slopes_alone, is_float_function
+from .layer import NORMS, Declined, Layer, Placement
+from .limits import beyond_limits
+from .named_ops import NamedOps
+from .named_overrides import NamedOverrides
+from .reasons import together, without_range
+
+_MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
+_OF_TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+
+
+@dataclass(kw_only=True, slots=True)
+class Placer:
+    """Finds the integer ops of one function.
+
+    Parameters
+    ----------
+    tensors
+        Of the source.
+    exclusion
+        Says which ops the recipe leaves in float by name.
+    overrides
+        Say so of single ops, or that they must not.
+    has_range
+        Says of a variable whether the profile holds a range for it.
+    refuse
+        Says of a layer why it must stay float for its numbers' sake, or None.
+    wished
+        The tensors of which somebody says what their parameters are, by name, with their widths in bits where that says them:
+        they are quantized where that is possible.
+    float_tensors
+        By the names of tensors that must not be quantized, why.
+    targets
+        Who may take an op, in the order in which they choose.
+    preferred
+        The dtype of activations that no target restricts.
+    declined
+        By an op's variable why targets do not take it, by their names: they are not asked again.
+    unlike_plan
+        Where somebody has decided which layers there are: says why a layer that a target could take is none of them, or None.
+        What is worth while in integers is not judged then.
+    """
+
+    view: DataflowView
+    constants: Constants
+    tensors: TensorTable
+    exclusion: NamedOps
+    overrides: NamedOverrides
+    targets: Sequence[TargetDescription]
+    recipe: Recipe
+    preferred: str
+    has_range: Callable[[Var], bool]
+    refuse: Callable[[Layer], str | None]
+    wished: Mapping[str, int | None] = field(default_factory=dict[str, "int | None"])
+    float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    declined: Declined = field(default_factory=dict[Var, dict[str, str]])
+    unlike_plan: Callable[[Layer], str | None] | None = None
+    reasons: dict[Var, str] = field(default_factory=dict[Var, str])
+    _functions: set[Var] = field(default_factory=set[Var])
+    """The results of functions that are computed of float sums."""
+    _sums: set[Var] = field(default_factory=set[Var])
+    """The results of additions in whose kernels functions of them can be computed."""
+
+    def place(self) -> Placement:
+        """Decide for every op of the function."""
+        candidates = self._candidates()
+        integer, floats = self._keep(candidates, self._between_widths(candidates))
+        if self.unlike_plan is None:
+            self._revise(candidates, integer)
+            floats |= self._float_results(candidates, integer)
+            floats |= self._summed(candidates, integer)
+        layers = tuple(
+            replace(layer, leaves_float=layer.output in floats, floats=self._real_inputs(layer, floats))
+            for layer in candidates
+            if layer.output in integer
+        )
+        made = frozenset(layer.output for layer in layers if not layer.leaves_float)
+        read = {var for layer in layers for var in layer.quantized_inputs}
+        return Placement(layers=layers, made=made, quantized=made | read, float_ops=self._float_ops(layers))
+
+    def _candidates(self) -> list[Layer]:
+        """Return every op that could run in integers if its inputs were; note the reason of every other."""
+        taken: set[Var] = set()
+        found: list[Layer] = []
+        computed, is_wide = computed_of_inputs(self.view, self.constants), self._is_wide()
+        finders = [
+            Candidates(
+                view=self.view,
+                constants=self.constants,
+                target=target,
+                recipe=self.recipe,
+                computed=computed,
+                is_wide=is_wide,
+                is_source=lambda var: var.name in self.tensors,
+                is_included=lambda op, members: self.overrides.of_op(op, members).exclude is False,
+            )
+            for target in self.targets
+        ]
+        for binding in self.view.bindings:
+            var = binding.var
+            if var in taken or not isinstance(binding.value, relax.Call) or self.constants.find(var) is not None:
+                continue
+            layer = self._first(finders, var)
+            if isinstance(layer, str):
+                self.reasons[var] = layer
+                continue
+            taken.update(layer.members)
+            self._sums.update(layer.inputs if self._is_function_of_sum(layer, found) else ())
+            excluded = self._excluded(layer)
+            if excluded is not None:
+                self.reasons[var] = excluded
+                continue
+            found.append(layer)
+        return found
+
+    def _first(self, finders: list[Candidates], var: Var) -> Layer | str:
+        """Return the op for the first target that takes it, or why none does."""
+        reasons = dict(self.declined.get(var, {}))
+        for finder in finders:
+            name = finder.target.name
+            if name not in reasons:
+                layer = finder.find(var)
+                reason = layer if isinstance(layer, str) else beyond_limits(self.view, layer, name)
+                if isinstance(layer, Layer) and reason is None:
+                    layer = replace(layer, taker=name)
+                    reason = None if self.unlike_plan is None else self.unlike_plan(layer)
+                    if reason is None:
+                        return layer
+                reasons[name] = reason or ""
+        return together(reasons)
+
+    def _excluded(self, layer: Layer) -> str | None:
+        own = self.overrides.of_layer(layer).exclude
+        if own is not None:
+            return "an override of the recipe excludes it" if own else None
+        hit = self.exclusion.hit(layer.support.op, [var.name for var in layer.members])
+        return None if hit is None else f"the recipe excludes {hit}"
+
+    def _keep(self, candidates: list[Layer], between: Collection[Var]) -> tuple[set[Var], set[Var]]:
+        """Return the outputs of the candidates that run in integers, and those of them that stay float.
+
+        That is for want of a range, for a function in the same kernel, and `between` two widths: who reads such quantizes them.
+        """
+        integer: set[Var] = set()
+        floats: set[Var] = set()
+        pulled: set[Var] = set()
+        for layer in candidates:
+            made = integer - floats
+            if self._is_fused(layer, candidates, integer):
+                self._functions.add(layer.output)
+                floats.update(layer.inputs)
+            real = self._real_inputs(layer, floats)
+            reason = self._no_range(layer, made.union(real)) or self._not_worth(layer, made.union(pulled, real, between))
+            leaves = layer.output in between or (self._may_leave_float(layer) and not self._can_be_integer(layer.output))
+            reason = reason or self.refuse(replace(layer, floats=real, leaves_float=leaves))
+            if reason is None:
+                integer.add(layer.output)
+                pulled.update(layer.inputs)
+                if leaves:
+                    floats.add(layer.output)
+            else:
+                self.reasons[layer.core] = reason
+        return integer, floats
+
+    def _is_fused(self, layer: Layer, candidates: list[Layer], integer: set[Var]) -> bool:
+        """Return whether a function of one tensor is computed in the kernel that makes that, of its float sums.
+
+        It can cost more time than a table: so are those whose tables would differ from channel to channel, and those of tensors
+        that must not be quantized, or that a plan does not quantize.
+        """
+        if not self._is_function(layer):
+            return False
+        source = layer.inputs[0]
+        maker = next((other for other in candidates if other.output.same_as(source) and source in integer), None)
+        if maker is None or layer.taker != maker.taker or not maker.support.float_function or not self._may_leave_float(maker):
+            return False
+        if self.unlike_plan is not None:
+            return not self.has_range(source)
+        return layer.support.op == ELEMENTWISE_PAIR or source.name in self.float_tensors
+
+    def _is_function_of_sum(self, layer: Layer, before: Sequence[Layer]) -> bool:
+        """Return whether the kernel of an addition can compute a function of it."""
+        if not self._is_function(layer) or self._is_wide():
+            return False
+        maker = next((other for other in reversed(before) if other.output.same_as(layer.inputs[0])), None)
+        if maker is None or maker.pulls or not (maker.takes_floats and maker.support.float_function):
+            return False
+        return maker.taker == layer.taker and has_slopes_alone(self.view, self.constants, layer.members)
+
+    def _is_function(self, layer: Layer) -> bool:
+        kinds = (ELEMENTWISE, ELEMENTWISE_PAIR)
+        return (
+            layer.support.op in kinds and len(layer.inputs) == 1 and is_float_function(self.view, layer.inputs[0], layer.members)
+        )
+
+    def _revise(self, candidates: list[Layer], integer: set[Var]) -> None:
+        """Leave normalizations float that only float ops read, and make moves integer that only integer ops read."""
+        for layer in candidates:
+            readers = (other for other in candidates if other.output in integer and layer.output in other.inputs)
+            if layer.support.op in NORMS and layer.output in integer and next(readers, None) is None:
+                integer.discard(layer.output)
+                self.reasons[layer.core] = "only float ops read its result, which 8 bits would only make coarser"
+        # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
+        inputs_of = {layer.output: layer for layer in candidates}
+        for layer in reversed(candidates):
+            if layer.output in integer or not layer.moves or not self._can_move_integers(layer):
+                continue
+            readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].inputs]
+            count = sum(reader.inputs.count(layer.output) for reader in readers)
+            is_inner = count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output)
+            if readers and is_inner and self.refuse(layer) is None:
+                integer.add(layer.output)
+                self.reasons.pop(layer.core, None)
+
+    def _float_results(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
+        """Return the products whose results no integer op needs; tables and moves behind them leave `integer`, too.
+
+        Scores of attention are such where softmax is float, and outputs of the model: in float they keep what 8 bits would lose.
+        """
+        layers = [layer for layer in candidates if layer.output in integer]
+        floats = {layer.output for layer in layers if self._may_leave_float(layer) or self._passes(layer)}
+        while True:  # the largest set of which no integer op reads any, and in which what passes on reads only the set
+            needed = {data for layer in layers if layer.pulls or layer.output not in floats for data in layer.inputs}
+            needed |= {layer.output for layer in layers if not layer.pulls and not self._reads(layer, floats)}
+            if floats.isdisjoint(needed):
+                break
+            floats -= needed
+        passed = [layer for layer in layers if layer.output in floats and not layer.pulls]
+        integer.difference_update(layer.output for layer in passed)
+        self.reasons.update({layer.core: "no integer op needs its result, and what it reads is float" for layer in passed})
+        return {layer.output for layer in layers if layer.output in floats and layer.pulls}
+
+    def _reads(self, layer: Layer, floats: Collection[Var]) -> bool:
+        """Return whether an op reads float32 results of products: all that it reads, or one of two."""
+        read = [var in floats for var in layer.inputs]
+        return any(read) if layer.support.op in _OF_TWO else all(read)
+
+    def _summed(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
+        """Return the products whose results go into additions alone, which read them in float32: 8 bits would only lose some."""
+        products = {layer.output for layer in candidates if layer.output in integer and self._may_leave_float(layer)}
+        return {var for layer in candidates if layer.output in integer for var in self._real_inputs(layer, products)}
+
+    def _real_inputs(self, layer: Layer, floats: Collection[Var]) -> tuple[Var, ...]:
+        """Return what an addition reads of products that leave float32; such have one reader, and the shape of the sum.
+
+        So does a function that is computed in a product's kernel.
+        """
+        if layer.output in self._functions:
+            return layer.inputs
+        if not layer.takes_floats:
+            return ()
+        read = (var for var in layer.inputs if var in floats and not self.view.is_returned(var))
+        return tuple(dict.fromkeys(var for var in read if all(user in layer.members for user in self.view.users(var))))
+
+    def _between_widths(self, candidates: list[Layer]) -> set[Var]:
+        """Return the results of products whose inputs have another width: they leave float32, which their readers quantize.
+
+        All other ops compute at one width, and pass it on.
+        """
+        usual = 16 if self._is_wide() else 8
+        odd = {name: bits for name, bits in self.wished.items() if bits not in (None, usual)}
+        changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float]
+        count = -1
+        while odd and count != len(odd):
+            count = len(odd)
+            for layer in candidates:
+                if not layer.takes_floats:
+                    names = {var.name for var in (*layer.inputs, *(() if layer in changing else (layer.output,)))}
+                    found = next((odd[name] for name in sorted(names) if name in odd), None)
+                    odd |= {} if found is None else dict.fromkeys(names, found)
+        return {layer.output for layer in changing if (layer.name in odd) != (layer.inputs[0].name in odd)}
+
+    def _may_leave_float(self, layer: Layer) -> bool:
+        """Return whether a product can end in float32, which those of two activations of 16 bits cannot, and nobody minds.
+
+        So can a sum before a function in the same kernel.
+        """
+        is_taken = layer.op is None and self._is_wide()
+        can = (layer.may_leave_float and not is_taken) or layer.output in self._sums
+        return can and layer.output.name not in self.wished
+
+    def _can_be_integer(self, var: Var) -> bool:
+        return var.name not in self.float_tensors and self.has_range(var)
+
+    def _can_move_integers(self, layer: Layer) -> bool:
+        return layer.name not in self.float_tensors and all(map(self._can_be_integer, layer.inputs))
+
+    def _is_wide(self) -> bool:
+        return QuantScheme(dtype=self.preferred).num_bits > 8
+
+    def _passes(self, layer: Layer) -> bool:
+        """Return whether a layer may as well work in float: element by element, a mean, or a move that adds nothing."""
+        if layer.output.name in self.wished:
+            return False
+        if layer.support.op in _OF_TWO:
+            return True
+        if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR, *_MEANS) or layer.constants:
+            return len(layer.inputs) == 1
+        shapes = [static_shape(var) for var in (*layer.inputs, layer.output)]
+        if None in shapes or not layer.passes_values:
+            return False
+        *before, after = (prod(shape) for shape in shapes if shape is not None)
+        return after <= sum(before)
+
+    def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
+        needed = [data for data in layer.inputs if data not in integer]
+        if not layer.moves and not self._may_leave_float(layer):
+            needed.append(layer.output)
+        if layer.name in self.float_tensors and not self._may_leave_float(layer):
+            return f"its result stays float: {self.float_tensors[layer.name]}"
+        left = (data for data in layer.inputs if data.name in self.float_tensors and data not in integer)
+        unfit = next((TensorId(data.name) for data in left), None)
+        if unfit is not None:
+            return f"it reads {unfit}, which stays float: {self.float_tensors[unfit]}"
+        missing = [var for var in needed if not self.has_range(var)]
+        touched = (*layer.inputs, layer.output)
+        return without_range(self.view, self.tensors, missing, touched, multiplies=layer.pulls) if missing else None
+
+    def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
+        """Return which inputs keep an op float: it would have to quantize them for itself alone."""
+        floats = (
+            [] if layer.pulls or self.unlike_plan is not None else [data.name for data in layer.inputs if data not in integers]
+        )
+        if not floats:
+            return None
+        return f"its input {', '.join(floats)} is float, and quantizing it for this op alone would cost more than it saves"
+
+    def _float_ops(self, layers: tuple[Layer, ...]) -> tuple[FloatOp, ...]:
+        integer = {var for layer in layers for var in layer.members}
+        result: list[FloatOp] = []
+        for binding in self.view.bindings:
+            var = binding.var
+            if var in integer or not isinstance(binding.value, relax.Call) or self.constants.find(var) is not None:
+                continue
+            reason = self.reasons.get(var) or self._reason_of_owner(var)
+            result.append(FloatOp(op=op_name(binding.value), tensor=TensorId(var.name), reason=reason))
+        return tuple(result)
+
+    def _reason_of_owner(self, var: Var) -> str:
+        """Return the reason of the op whose kernel `var` would have been part of."""
+        for data in operand_vars(self.view.definition(var)):
+            root = self.view.root_of(data)
+            if root in self.reasons:
+                return f"it follows {root.name}, which stays float: {self.reasons[root]}"
+        return "the op before it stays float"

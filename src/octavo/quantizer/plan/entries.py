@@ -1,0 +1,77 @@
+"""The parts of a plan: integer layers, float ops with reasons, folded ops, adjustments. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.identity import TensorId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntegerLayer:
+    """One op that `quantize` made integer, with what runs in the same kernel.
+
+    Parameters
+    ----------
+    op
+        Relax op name without "relax." ("nn.conv2d").
+    output
+        Variable of the result, after the fused ops: a TensorId wherever the source has this tensor.
+    inputs
+        Variables of the activations it reads, in order.
+    weight, bias
+        Its constants, None where it has none.
+    source
+        The source's tensor that the result is, as it is or moved; None where the source has no such tensor, for the op is a step
+        of a larger one.
+    fused
+        What follows within the kernel, in order: "bias", "nn.relu", "clip".
+    constants
+        Its operands that are constants, quantized as activations are.
+    target
+        Name of the target description that takes it.
+    """
+
+    op: str
+    output: TensorId
+    inputs: tuple[TensorId, ...]
+    weight: TensorId | None = None
+    bias: TensorId | None = None
+    source: TensorId | None = None
+    fused: tuple[str, ...] = ()
+    constants: tuple[TensorId, ...] = ()
+    target: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatOp:
+    """One op that `quantize` left float: which op, the variable of its result, and why."""
+
+    op: str
+    tensor: TensorId
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """An op that `quantize` folded into a convolution: its output `tensor` now comes from the convolution, `gone` is no more.
+
+    `op` is "nn.batch_norm" (folded into the convolution before it; `weight` and `bias` name its new constants) or "nn.pad" (into
+    those behind it, which read `tensor` with `padding` (top, left, bottom, right) of their own more), or "nn.layer_norm" or
+    "nn.group_norm" (a step of one that was written in several ops).
+    """
+
+    op: str
+    tensor: TensorId
+    gone: TensorId
+    weight: TensorId | None = None
+    bias: TensorId | None = None
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adjustment:
+    """A parameter that `quantize` had to choose otherwise than asked: which tensor, and what was done."""
+
+    tensor: TensorId
+    message: str

@@ -1,0 +1,102 @@
+"""What equalization tells of a model, as data: the factors of its tensors, and the statistics of what they are then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ir.identity import TensorId
+from ...numerics.statistics.histogram import Histogram
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScaledTensor:
+    """Statistics of a tensor that was divided by factors; see `ranges.estimator.TensorRange` for the fields."""
+
+    minimum: float
+    maximum: float
+    histogram: Histogram
+    channel_axis: int | None
+    channel_minimum: npt.NDArray[np.float32]
+    channel_maximum: npt.NDArray[np.float32]
+    bucket_minimum: npt.NDArray[np.float32]
+    bucket_maximum: npt.NDArray[np.float32]
+    non_finite_note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Equalization:
+    """Factors by which tensors are divided.
+
+    Parameters
+    ----------
+    factors
+        float32, by tensor: of its rank, 1 along axes that they don't depend on. A value of the source is that of the equalized
+        model times its factor.
+    clamps
+        The tensors whose clip is left to saturation: each channel's own bound, of the shape of the factors. No integer of the
+        tensor may stand for more.
+    sites
+        Tensors that share factors, site by site.
+    statistics
+        Of the tensors that were divided.
+    uneven
+        Tensors whose channels no factors can even out and that had better stay float, each with the reason.
+    """
+
+    factors: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    clamps: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    sites: tuple[tuple[TensorId, ...], ...] = ()
+    statistics: Mapping[TensorId, ScaledTensor] = field(default_factory=dict[TensorId, ScaledTensor])
+    uneven: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+
+    def __bool__(self) -> bool:
+        """Whether anything is divided."""
+        return bool(self.factors)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both divide the same tensors by the same factors; the rest follows from running the model."""
+        if not isinstance(other, Equalization) or self.factors.keys() != other.factors.keys():
+            return False
+        return all(np.array_equal(value, other.factors[key]) for key, value in self.factors.items())
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # it holds arrays
+
+    def without_sites_of(self, tensors: Collection[TensorId]) -> Equalization:
+        """Return it without what shares factors with these tensors."""
+        gone = {name for site in self.sites if not set(site).isdisjoint(tensors) for name in site}
+        return Equalization(
+            factors={key: value for key, value in self.factors.items() if key not in gone},
+            clamps={key: value for key, value in self.clamps.items() if key not in gone},
+            statistics={key: value for key, value in self.statistics.items() if key not in gone},
+            sites=tuple(site for site in self.sites if gone.isdisjoint(site)),
+        )
+
+
+class EqualizedStatistics(Mapping[TensorId, Any]):
+    """A profile's statistics, those of equalized tensors in place of their source's."""
+
+    def __init__(self, profile: Any, equalization: Equalization) -> None:
+        self._profile = profile
+        self._scaled = equalization.statistics
+        self.fingerprint: str = profile.fingerprint
+
+    def __getitem__(self, key: TensorId) -> Any:
+        """Return the statistics of one tensor."""
+        return self._scaled[key] if key in self._scaled else self._profile[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether a tensor was observed."""
+        return key in self._profile
+
+    def __iter__(self) -> Iterator[TensorId]:
+        """Iterate over the observed tensors."""
+        return iter(self._profile)
+
+    def __len__(self) -> int:
+        """Count the observed tensors."""
+        return sum(1 for _ in self._profile)

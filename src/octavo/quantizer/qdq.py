@@ -1,0 +1,237 @@
+"""Writing the QDQ form of a function from a placement and its parameters. Decides nothing.
+
+Form of the result, for a tensor `t` that gets quantized::
+
+    t = ...                                            # float, named by its TensorId
+    t_q = R.quantize(t, scale, zero_point)             # uint8
+    t_dq = R.dequantize(t_q, scale, zero_point)        # what integer ops read
+
+Where an integer op makes `t`, every consumer reads t_dq, the graph's outputs too: a kernel leaves integers only, and the
+simulation shows what the machine computes. Where a float op or an input of the graph makes it, float consumers go on reading
+`t`, which is there. A weight is a parameter `w_q` of int8 and `w = R.dequantize(w_q, ...)`; a bias `b_q` of int32 likewise. Zero
+points are int32 constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ..errors import QuantizationError
+from ..ir.graph import Model
+from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
+from ..ir.graph.moving import MOVED_CONSTANTS
+from ..ir.identity import TensorId
+from ..ir.qdq.rounding import with_rounding
+from ..numerics import PerAxis, QuantParams
+from ..target import TargetDescription
+from ..target.vocabulary import HALF_EVEN
+from .names import Names
+from .parameters import Parameters
+from .placement import Layer, Placement
+from .plan import IntegerLayer
+from .simplify import with_main
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Emitted:
+    """A model in QDQ form; `layers` with the names in it, parameters and integers of the biases by those names, and roundings."""
+
+    model: Model
+    layers: tuple[IntegerLayer, ...]
+    biases: dict[TensorId, QuantParams]
+    bias_values: dict[TensorId, npt.NDArray[Any]]
+    roundings: dict[TensorId, str]
+
+
+@dataclass(kw_only=True, slots=True)
+class QdqWriter:
+    """Writes "main" of one model in QDQ form.
+
+    Parameters
+    ----------
+    wished_roundings
+        Of tensors whose rounding is not the first that the target has.
+    """
+
+    model: Model
+    target: TargetDescription
+    view: DataflowView
+    placement: Placement
+    parameters: Parameters
+    wished_roundings: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    _names: Names = field(init=False)
+    _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
+    _new_params: list[Var] = field(default_factory=list[Var])
+    _emitted: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _dequantized: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _layer_of: dict[Var, Layer] = field(default_factory=dict[Var, Layer])
+    _bias_names: dict[Var, TensorId] = field(default_factory=dict[Var, TensorId])
+    _bias_params: dict[Var, Var] = field(default_factory=dict[Var, Var])
+
+    def __post_init__(self) -> None:
+        """Collect the names in use."""
+        self._names = Names({str(name) for name in self.model.tensors})
+        self._names.take(*(binding.var.name for binding in self.view.bindings))
+        self._names.take(*(param.name for param in self.view.function.params))
+        self._values = dict(self.model.params)
+        self._layer_of = {var: layer for layer in self.placement.layers for var in layer.members}
+
+    def write(self) -> Emitted:
+        """Return the model in QDQ form, its constants integer where the placement says so."""
+        params = list(self.view.function.params)
+        weight_params = [self._integer_param(name, self.parameters.weight_values[name]) for name in self.parameters.weights]
+        for layer in self.placement.layers:
+            if layer.bias is not None:
+                self._name_bias(layer)
+
+        def body(writer: BodyWriter) -> Expr:
+            roots = {TensorId(param.name): param for param in params}
+            for (name, quant), integers in zip(self.parameters.weights.items(), weight_params, strict=True):
+                root = roots[name]
+                # A weight that is a result of the model, too, keeps its name and its values there.
+                weight_name = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
+                self._emitted[root] = writer.emit(weight_name, _dequantize(integers, quant))
+            for param in params:
+                self._quantize(writer, param, param)
+            for binding in self.view.bindings:
+                self._binding(writer, binding.var, binding.value)
+            return replace_operands(self.view.result, lambda var: self._returned(var, params))
+
+        model = with_main(self.model, body, [*params, *self._new_params], self._values)
+        return Emitted(
+            model=model,
+            layers=tuple(self._record(layer) for layer in self.placement.layers),
+            biases={self._bias_names[var]: quant for var, quant in self.parameters.biases.items()},
+            bias_values={self._bias_names[var]: value for var, value in self.parameters.bias_values.items()},
+            roundings={TensorId(var.name): self._rounding_of(var) for var in self.parameters.activations},
+        )
+
+    def _record(self, layer: Layer) -> IntegerLayer:
+        return IntegerLayer(
+            op=layer.support.op,
+            output=layer.name,
+            inputs=tuple(TensorId(var.name) for var in layer.inputs),
+            weight=None if layer.op is None else layer.op.weight.name,
+            bias=self._bias_names.get(layer.output),
+            source=self._source(layer.output),
+            fused=layer.fused,
+            constants=tuple(constant.name for constant in layer.constants),
+            target=layer.taker,
+        )
+
+    def _source(self, var: Var | None) -> TensorId | None:
+        while var is not None:
+            if var.name in self.model.tensors:
+                return TensorId(var.name)
+            var = self.view.only_user(var)
+            if var is not None and call_to(self.view.definition(var), *MOVED_CONSTANTS) is None:
+                return None
+        return None
+
+    def _integer_param(self, name: TensorId, integers: npt.NDArray[Any]) -> Var:
+        param = relax.Var(self._names.fresh(f"{name}_q"), relax.TensorType(list(integers.shape), str(integers.dtype)))
+        self._values[TensorId(param.name)] = integers
+        self._new_params.append(param)
+        return param
+
+    def _binding(self, writer: BodyWriter, var: Var, value: Expr) -> None:
+        layer = self._layer_of.get(var)
+        if layer is None:
+            new = replace_operands(_opened(self.view, value), self._read_by_float)
+        elif layer.bias is not None and len(layer.members) > 1 and var.same_as(layer.members[1]):
+            new = self._biased(writer, layer)
+        elif var.same_as(layer.core):
+            new = replace_operands(_opened(self.view, value), self._read_by_integer)
+        else:
+            members = layer.members
+            new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
+        is_output = self.view.is_returned(var) and var not in self.placement.made
+        self._emitted[var] = writer.emit(var.name, new, is_output=is_output)
+        self._quantize(writer, var, self._emitted[var])
+
+    def _name_bias(self, layer: Layer) -> None:
+        """Give a layer an int32 bias of its own: under the source's name, or a new one where others read the constant too."""
+        assert layer.bias is not None, "checked by the caller"
+        root = layer.bias.constant.root
+        is_only = all(self.view.only_user(var) is not None for var in (root, *layer.bias.constant.moves))
+        name = TensorId(root.name if is_only else self._names.fresh(root.name))
+        self._bias_names[layer.output] = name
+        self._bias_params[layer.output] = self._integer_param(name, self.parameters.bias_values[layer.output])
+
+    def _biased(self, writer: BodyWriter, layer: Layer) -> Expr:
+        """Write a layer's bias, moved as in the source, and return its addition."""
+        assert layer.bias is not None, "checked by the caller"
+        name = self._bias_names[layer.output]
+        integers = self._bias_params[layer.output]
+        bias: Expr = writer.emit(str(name), _dequantize(integers, self.parameters.biases[layer.output]))
+        for move in layer.bias.constant.moves:
+            moved = _with_operand(self.view.definition(move), bias)
+            bias = writer.emit(self._names.fresh(f"{name}_shaped"), moved)
+        return relax.op.add(self._emitted[layer.core], bias)
+
+    def _quantize(self, writer: BodyWriter, var: Var, value: Expr) -> None:
+        if var not in self.placement.quantized:
+            return
+        quant = self.parameters.activations[var]
+        scale, zero_point = relax.const(quant.scale, "float32"), relax.const(quant.zero_point, "int32")
+        call = with_rounding(relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype), self._rounding_of(var))
+        integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
+        is_output = var in self.placement.made and self.view.is_returned(var)
+        self._dequantized[var] = writer.emit(
+            self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
+        )
+
+    def _rounding_of(self, var: Var) -> str:
+        """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""
+        layer = self._layer_of.get(var)
+        support = self.target.support("quantize") if layer is None or layer.leaves_float else layer.support
+        allowed = (HALF_EVEN,) if support is None else support.roundings
+        wished = self.wished_roundings.get(TensorId(var.name), allowed[0])
+        if wished not in allowed:
+            op = "a change from float" if support is None else support.op
+            rounds = f"target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
+            raise QuantizationError(f"the plan: {var.name}: rounding {wished!r}: {rounds}")
+        return wished
+
+    def _plain(self, var: Var) -> Expr:
+        return self._emitted.get(var, var)
+
+    def _returned(self, var: Var, params: list[Var]) -> Expr:
+        root = self.view.root_of(var)
+        return root if any(root.same_as(param) for param in params) else self._read_by_float(var)
+
+    def _read_by_float(self, var: Var) -> Expr:
+        root = self.view.root_of(var)
+        return self._dequantized[root] if root in self.placement.made else self._plain(var)
+
+    def _read_by_integer(self, var: Var) -> Expr:
+        root = self.view.root_of(var)
+        return self._dequantized.get(root, self._plain(var))
+
+
+def _opened(view: DataflowView, value: Expr) -> Expr:
+    """Return a call with the tuples it reads by name written out, so that their fields can be replaced for this reader."""
+    return replace_operands(value, lambda var: view.definition(var) if isinstance(view.definition(var), relax.Tuple) else var)
+
+
+def _with_operand(value: Any, operand: Expr) -> Expr:
+    first = operand_vars(value)[0]
+    return replace_operands(value, lambda var: operand if var.same_as(first) else var)
+
+
+def _dequantize(integers: Var, quant: QuantParams) -> Expr:
+    axis = quant.granularity.axis if isinstance(quant.granularity, PerAxis) else -1
+    scale = relax.const(quant.scale, "float32")
+    return relax.op.dequantize(integers, scale, relax.const(quant.zero_point, "int32"), axis=axis)
+
+
+def is_quantized(model: Model) -> bool:
+    """Return whether a model has quantize or dequantize ops."""
+    view = DataflowView(model.module["main"])
+    return any(call_to(binding.value, "quantize", "dequantize") is not None for binding in view.bindings)

@@ -1,0 +1,208 @@
+"""Quantize: a float model, by its profile and the samples that it keeps, or by a plan, becomes a model in QDQ form.
+
+`octavo.quantize` stands here. What runs on samples is sample_runs.py's, the order of all steps job.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+from ..compiler.float_values import FloatValues
+from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
+from ..errors import ProfileError, QuantizationError, check_type
+from ..ir.graph import Model
+from ..ir.graph.lineage import lineage_paused
+from ..ir.graph.model import checked_model
+from ..profiling import Profile, check_model
+from ..profiling.profile import forget_profilers
+from ..target import TargetDescription
+from .choice import ParamsOf
+from .corrections import corrected_on, samples_of
+from .corrections.correct import Samples
+from .equalization import Equalizer
+from .plan import QuantizationPlan, QuantizedModel
+from .quantize_graph import quantize_graph
+from .ranges import takes_only_ends
+from .recipe import Preset, Recipe
+from .remedies import Remedies
+from .sample_runs import SampleRuns
+from .simulation import plain_recipe, wide_weights
+from .uncovered_outputs import uncovered_outputs
+
+
+def quantize(
+    model: Model,
+    profile: Profile | None = None,
+    *,
+    target: TargetLike = "cpu",
+    recipe: Recipe | None = None,
+    params: ParamsOf | None = None,
+    plan: QuantizationPlan | str | Path | None = None,
+    preset: Preset = "balanced",
+) -> QuantizedModel:
+    """Quantize a float model to QDQ form, where the target has integer kernels.
+
+    Parameters
+    ----------
+    profile
+        Of this very model; another one's is refused (ProfileError).
+    target
+        As `compile` takes it: what its description can run in integers is quantized.
+    recipe
+        The user's wishes; the defaults are per-axis symmetric int8 weights, per-tensor asymmetric uint8 activations, min-max.
+    params
+        Called with a `TensorChoice` (TensorId, name, op, statistics of the profile, the parameters that it would get) for each
+        activation and weight, it returns QuantParams, a TensorSupport, or None to keep them. As with `Recipe.tensors`, what the
+        target asks besides still counts: where both can't be, the op stays float with the reason.
+    plan
+        What an earlier call decided (`QuantizedModel.plan`), as it was or edited, or the path of its file: these layers with
+        these parameters, and no others. In place of profile, recipe and params.
+    preset
+        How much to try. "fast" corrects biases by what the profile says, and runs nothing; "balanced" runs samples to correct
+        them, evens out channels and rounds weights by what their layers read; "best" also tries several ranges of activations,
+        which takes about ten times as long. What the recipe says other than by default counts.
+
+    Raises
+    ------
+    ProfileError
+        A profile of another model, or none where there is no plan.
+    QuantizationError
+        An unknown preset; a recipe or params that ask for what there is not; a plan that cannot be read, or that model or target
+        cannot take.
+    """
+    checked, chosen = checked_model(model), resolve_target(target)
+    if plan is not None:
+        if any(given is not None for given in (profile, recipe, params)) or preset != "balanced":
+            raise QuantizationError("a plan says all that profile, recipe, preset and params decide: give it alone")
+        read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
+        return _by_plan(chosen, checked, read)
+    check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
+    check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
+    assert profile is not None, "its type was checked"
+    check_model(profile, checked)
+    return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params)
+
+
+def quantize_with(
+    model: Model, profile: Profile, changes: Remedies, *, target: TargetLike = "cpu", recipe: Recipe | None = None
+) -> QuantizedModel:
+    """Quantize a float model by its profile with these remedies from the start; see `quantize` for the rest."""
+    checked = checked_model(model)
+    check_model(profile, checked)
+    return by_profile(resolve_target(target), checked, profile, recipe, changes=changes)
+
+
+def requantize(
+    model: Model,
+    plan: QuantizationPlan,
+    changes: Remedies,
+    *,
+    target: TargetLike = "cpu",
+    runs: SampleRuns | None = None,
+) -> QuantizedModel:
+    """Apply a plan to a float model, but for what these remedies leave float; see `quantize` for the rest.
+
+    Parameters
+    ----------
+    plan
+        An activation that has 16 bits by `changes` has such parameters in it.
+    runs
+        On samples, by which weights and biases are corrected anew; None keeps the plan's.
+    """
+    return _by_plan(resolve_target(target), checked_model(model), plan, changes, runs)
+
+
+def _by_plan(
+    target: ResolvedTarget,
+    model: Model,
+    plan: QuantizationPlan,
+    changes: Remedies | None = None,
+    runs: SampleRuns | None = None,
+) -> QuantizedModel:
+    forget_profilers(model)
+    targets, vendors = _takers(target)
+    return quantize_graph(
+        model, target=target.description, targets=targets, vendors=vendors, plan=plan, changes=changes, runs=runs
+    )
+
+
+def by_profile(
+    target: ResolvedTarget,
+    model: Model,
+    profile: Profile,
+    recipe: Recipe | None,
+    params: ParamsOf | None = None,
+    changes: Remedies | None = None,
+) -> QuantizedModel:
+    """Quantize a float model by its profile, with what running the samples that it keeps tells."""
+    recipe = recipe or Recipe()
+    _check_ranges_suffice(profile, recipe)
+    forget_profilers(model)  # their constants need not be there once more while the model is quantized
+    samples, description = samples_of(model, profile), target.description
+    targets, vendors = _takers(target)
+    has_functions = any(support.float_function for support in description.ops)
+    known = Remedies()
+    if params is None and has_functions and not target.backends and recipe.may_leave_float:
+        known = Remedies(float_tensors=uncovered_outputs(model, profile))
+    with ThreadPoolExecutor(1) as beside:
+        runs = _sample_runs(profile, samples, recipe, beside, has_functions=has_functions) if samples else None
+        plain = plain_recipe(recipe)
+        if runs is not None and plain is not None:
+            with lineage_paused():
+                quantized = quantize_graph(
+                    model,
+                    profile,
+                    target=description,
+                    targets=targets,
+                    vendors=vendors,
+                    recipe=plain,
+                    runs=runs,
+                    chooses_ranges=False,
+                )
+            known = wide_weights(model, quantized.plan, recipe, samples=samples, target=runs.target).with_more(known)
+        return quantize_graph(
+            model,
+            profile,
+            target=description,
+            targets=targets,
+            vendors=vendors,
+            recipe=recipe,
+            params=params,
+            changes=known.with_more(changes or Remedies()),
+            runs=runs,
+        )
+
+
+def _takers(target: ResolvedTarget) -> tuple[tuple[TargetDescription, ...], list[str]]:
+    """Return the descriptions of what shares a model, in order, and the names of back ends that choose before the host."""
+    vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
+    return target.described or (target.description,), vendors
+
+
+def _sample_runs(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool) -> SampleRuns:
+    here = resolve_target(None)
+    floats = FloatValues(here.host, here.isas, here.llvm)
+    equalizer = Equalizer(
+        profile,
+        samples,
+        floats,
+        beside,
+        results=profile.kept_results,
+        only_ranges=recipe.has_plain_ranges,
+        has_functions=has_functions,
+    )
+    return SampleRuns(samples=samples, few=corrected_on(samples, recipe), target=here, floats=floats, equalizer=equalizer)
+
+
+def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:
+    """Raise QuantizationError for an estimator that a profile made of another tool's ranges has nothing for."""
+    names = [recipe.range_estimator, *(said.range_estimator for said in recipe.overrides.values() if said.range_estimator)]
+    unfit = next((name for name in names if not takes_only_ends(name)), None)
+    if profile.ranges_alone_from and unfit is not None:
+        raise QuantizationError(
+            f"the profile holds ranges alone, from {profile.ranges_alone_from}, and {unfit} needs histograms: take min_max, or "
+            "profile the model on samples"
+        )

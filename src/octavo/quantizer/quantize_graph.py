@@ -1,0 +1,128 @@
+"""A float model and statistics of its tensors become a model in QDQ form. How is job.py's to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ..ir.graph.dataflow import DataflowView
+from ..ir.graph.lineage import announce, one_step
+from ..ir.graph.model import Model
+from ..ir.graph.tracking import Announced
+from ..ir.identity.relation import Relation
+from ..target import CPU, TargetDescription
+from .choice import ParamsOf
+from .job import Job
+from .parameters import Statistics
+from .plan import QuantizationPlan, QuantizedModel
+from .range_choice import with_best_ranges
+from .recipe import AUTO, Recipe
+from .remedies import Remedies
+from .replay import Replay
+from .sample_runs import SampleRuns
+
+
+def quantize_graph(
+    model: Model,
+    profile: Statistics | None = None,
+    *,
+    target: TargetDescription = CPU,
+    targets: Sequence[TargetDescription] = (),
+    vendors: Sequence[str] | None = None,
+    recipe: Recipe | None = None,
+    params: ParamsOf | None = None,
+    plan: QuantizationPlan | None = None,
+    changes: Remedies | None = None,
+    runs: SampleRuns | None = None,
+    chooses_ranges: bool = True,
+) -> QuantizedModel:
+    """Quantize a float model, by statistics of its tensors or by a plan.
+
+    Parameters
+    ----------
+    model
+        As it was imported.
+    profile
+        Of this model: a Profile, or statistics from elsewhere.
+    target
+        What the hardware can do; decides which ops become integer.
+    targets
+        Where several share the model, `target` being all of them: each op goes to the first that takes it, and obeys that one.
+    vendors
+        Names of the back ends that choose before the host. What integer ops of the targets don't take then gets no Q and DQ;
+        None: the descriptions alone decide.
+    recipe
+        The user's wishes; Recipe() by default.
+    params
+        Asked for each tensor's parameters once all are chosen; what it returns is obeyed like `Recipe.tensors`.
+    plan
+        Layers, parameters and roundings that are taken as they are, in place of profile, recipe and params.
+    changes
+        Remedies that are known from the start. Of a plan ops stay integer where that still pays beside what they leave float.
+    runs
+        Of the model on samples: what they tell corrects weights, biases and ranges. Without it none are corrected.
+    chooses_ranges
+        Whether a recipe that leaves the choice of the range estimator open has several tried on the samples.
+
+    Returns
+    -------
+    QuantizedModel
+        In QDQ form (see qdq.py), with its plan and a fingerprint of its own.
+
+    Raises
+    ------
+    ProfileError
+        If the profile belongs to another model.
+    QuantizationError
+        If the model is quantized already, the recipe excludes what the model doesn't have, or the plan is of another model or
+        asks for what the target cannot take.
+    """
+
+    def made(wanted: Recipe, tunes: bool) -> QuantizedModel:
+        for attempt in count():
+            job = Job(
+                model=model,
+                profile=profile,
+                target=target,
+                targets=tuple(targets) or (target,),
+                recipe=wanted,
+                vendors=None if vendors is None else tuple(vendors),
+                runs=runs,
+                replay=None if plan is None else Replay(plan=plan, lets_go=changes is not None and changes.changes_layers),
+                tunes=tunes,
+                attempt=attempt,
+            )
+            job.remedies = job.remedies.with_more(changes or Remedies())
+            quantized = job.finished(params)
+            if job.holds():
+                return quantized
+        raise AssertionError("an equalization without factors holds")
+
+    given = recipe or Recipe()
+    # BLAS rounds sums by its number of threads: with one, any number gives the same bytes. Corrections have their own threads.
+    with one_step(), threadpool_limits(1, "blas"):
+        is_choice = given.range_estimator == AUTO and runs is not None and plan is None and chooses_ranges
+        quantized = with_best_ranges(given, made) if is_choice else made(given, False)
+    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
+    return quantized
+
+
+def _announced(quantized: QuantizedModel) -> Announced:
+    """Return what holds each tensor: the variable of its name, whose values are those of integers now."""
+    view = DataflowView(quantized.module["main"])
+    names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+    gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
+    holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
+    relations: dict[str, Relation] = {}
+    for tensor, factors in quantized.plan.equalization.factors.items():
+        axes = [axis for axis, size in enumerate(factors.shape) if size > 1]
+        if len(axes) > 1:
+            gone[str(tensor)] = f"it is divided by factors along the axes {axes}"
+        else:
+            inverse = 1 / factors.reshape(-1).astype(np.float64)
+            relations[str(tensor)] = Relation(axis=axes[0] if axes else None, factors=inverse)
+    holders = {tensor: var for tensor, var in holders.items() if tensor not in gone}
+    return Announced(holders=holders, fused_into={}, gone=gone, relations=relations)

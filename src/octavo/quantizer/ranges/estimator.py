@@ -1,0 +1,134 @@
+"""What a range estimator is: statistics of one tensor, and the integers that it becomes -> the range that they shall cover.
+
+An estimator knows no graph, no file and no other tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...numerics import INTEGER_RANGE, QuantParams
+from ...numerics.statistics.histogram import Histogram
+from ...numerics.statistics.ranges import SMALLEST_RANGE, asymmetric_params, power_of_two_above
+
+
+class TensorRange(Protocol):
+    """What a profile tells of one tensor; `octavo.profiling.TensorStatistics` has it."""
+
+    @property
+    def minimum(self) -> float:
+        """Least finite value."""
+        ...
+
+    @property
+    def maximum(self) -> float:
+        """Greatest finite value."""
+        ...
+
+    @property
+    def histogram(self) -> Histogram:
+        """Counts of the finite values."""
+        ...
+
+    @property
+    def channel_axis(self) -> int | None:
+        """Axis of the channels, None where none is known."""
+        ...
+
+    @property
+    def channel_minimum(self) -> npt.NDArray[np.float32]:
+        """Least value of each channel, (channels,); (0,) without an axis."""
+        ...
+
+    @property
+    def channel_maximum(self) -> npt.NDArray[np.float32]:
+        """Greatest value of each channel, (channels,); (0,) without an axis."""
+        ...
+
+    @property
+    def bucket_minimum(self) -> npt.NDArray[np.float32]:
+        """Least value of each bucket of samples, +inf of one without values; (0,) where samples were not kept separate."""
+        ...
+
+    @property
+    def bucket_maximum(self) -> npt.NDArray[np.float32]:
+        """Greatest value of each bucket of samples, -inf of one without values; (0,) where samples were not kept separate."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantScheme:
+    """The integers that a range is for, and what their parameters must be.
+
+    Parameters
+    ----------
+    dtype
+        "uint8", "int8", "int16", ...
+    symmetric
+        Whether the zero point is 0 and the range extends alike to both sides.
+    narrow
+        Whether symmetric integers leave out the least one of the dtype, as those of weights do.
+    power_of_two
+        Whether the scale is a power of two.
+    scale, zero_point
+        The only ones that they may have; None where the range says them.
+    """
+
+    dtype: str
+    symmetric: bool = False
+    narrow: bool = False
+    power_of_two: bool = False
+    scale: float | None = None
+    zero_point: int | None = None
+
+    @property
+    def num_bits(self) -> int:
+        """Width of the integers."""
+        qmin, qmax = INTEGER_RANGE[self.dtype]
+        return (qmax - qmin).bit_length()
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the range says nothing."""
+        return self.scale is not None and (self.symmetric or self.zero_point is not None)
+
+    def params(self, low: float, high: float) -> QuantParams:
+        """Return the per-tensor parameters of a range, extended to hold 0: the least scale that covers it, if none is given."""
+        if not self.symmetric and not self.power_of_two and self.scale is None and self.zero_point is None:
+            return asymmetric_params(low, high, self.dtype)
+        low, high = min(float(low), 0.0), max(float(high), 0.0)
+        qmin, qmax = INTEGER_RANGE[self.dtype]
+        zero_point, scale = 0 if self.symmetric else self.zero_point, self.scale
+        if scale is None:
+            scale = self._least_scale(low, high, zero_point)
+            scale = float(power_of_two_above(scale)) if self.power_of_two else scale
+        if zero_point is None:
+            # Of a scale that does not cover the range, both ends lose alike.
+            zero_point = int(np.rint(qmin - low / max(scale, (high - low) / (qmax - qmin))))
+        qmin = -qmax if self.symmetric and self.narrow else qmin
+        return QuantParams.per_tensor(self.dtype, scale, zero_point, qmin=qmin, qmax=qmax)
+
+    def _least_scale(self, low: float, high: float, zero_point: int | None) -> float:
+        """Return the least scale with which the integers cover [low; high], 0 among it."""
+        qmin, qmax = INTEGER_RANGE[self.dtype]
+        if high - low < SMALLEST_RANGE:
+            return 1.0 / (qmax if self.symmetric else qmax - qmin)
+        if zero_point is None:
+            return (high - low) / (qmax - qmin)
+        if self.symmetric:
+            return max(-low, high) / qmax
+        ends = ((high, qmax - zero_point), (-low, zero_point - qmin))
+        found = max(end / steps for end, steps in ends if steps)
+        return found if found * (qmax - qmin) >= SMALLEST_RANGE else 1.0 / (qmax - qmin)
+
+
+class RangeEstimator(Protocol):
+    """Chooses a tensor's range."""
+
+    def range_of(self, tensor: TensorRange, scheme: QuantScheme, /) -> tuple[float, float]:
+        """Return the finite range [low; high] that the integers of `scheme` shall cover."""
+        ...

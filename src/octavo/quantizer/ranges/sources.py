@@ -1,0 +1,105 @@
+"""Which profiled tensor tells the range of a variable: its own, or one whose values hold all of its. Computes no range.
+
+A source op may become several Relax ops (a convolution of rows gets a dimension before and loses it after; a recurrent op is
+written out step by step), and the profile knows only tensors of the source. Data that was merely moved keeps its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from tvm.ir import GenericConst
+from tvm.relax import Tuple, TupleGetItem, Var
+
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...ir.identity import TensorId
+from ...target.op_facts import movers
+
+_KEPT = movers("view", "transpose", "reverse", "repeat", "split")
+"""Ops whose result holds all values of their first operand and no others."""
+_PADDED = "nn.pad"
+"""Its result holds those values and, at most, 0, which every quantized range has."""
+_CHOSEN = (*movers("select"), "nn.max_pool2d")
+"""Ops whose result holds some values of their first operand and no others."""
+_JOINED = movers("join")
+"""Ops whose result holds all values of each operand."""
+
+
+class RangeSources:
+    """Finds the profiled tensor that bounds a variable.
+
+    Parameters
+    ----------
+    view
+        Of the function that is quantized.
+    profiled
+        The tensors that the profile knows.
+    """
+
+    def __init__(self, view: DataflowView, profiled: Container[object]) -> None:
+        self._view = view
+        self._profiled = profiled
+        self._found: dict[Var, TensorId | None] = {}
+
+    def source(self, var: Var) -> TensorId | None:
+        """Return the profiled tensor whose range holds the values of `var`, None if there is none."""
+        if var not in self._found:
+            self._found[var] = None  # while it is looked for
+            self._found[var] = self._own(var) or self._behind(var) or self._ahead(var)
+        return self._found[var]
+
+    def _own(self, var: Var) -> TensorId | None:
+        return TensorId(var.name) if var.name in self._profiled else None
+
+    def _behind(self, var: Var) -> TensorId | None:
+        """Return the tensor that `var` was moved from."""
+        seen: Var | None = var
+        while seen is not None:
+            found = self._own(seen)
+            if found is not None:
+                return found
+            seen = self._moved_from(seen)
+        return None
+
+    def _moved_from(self, var: Var) -> Var | None:
+        value: Any = self._view.definition(var)
+        if isinstance(value, TupleGetItem):
+            value = self._view.definition(value.tuple_value)
+            return operand_vars(value.args[0])[0] if call_to(value, "split") is not None else None
+        call: Any = call_to(value, *_KEPT, *_CHOSEN, _PADDED)
+        if call is None or dtype_of(call) != "float32" or not _adds_nothing(call):
+            return None
+        root = self._view.binding_of(call.args[0])
+        return root if root is not None else next(iter(operand_vars(call.args[0])), None)
+
+    def _ahead(self, var: Var) -> TensorId | None:
+        """Return the nearest tensor that takes over all values of `var`."""
+        line, seen = [var], {var}
+        while line:
+            for user in self._view.users(line.pop(0)):
+                if user in seen or not self._holds_operands(user):
+                    continue
+                seen.add(user)
+                line.append(user)
+                found = self._own(user)
+                if found is not None:
+                    return found
+        return None
+
+    def _holds_operands(self, var: Var) -> bool:
+        """Return whether the value of `var` holds all values of each tensor that it reads."""
+        value: Any = self._view.definition(var)
+        if isinstance(value, (Var, Tuple)):
+            return True
+        if call_to(value, *_JOINED) is not None:
+            return True
+        call: Any = call_to(value, *_KEPT, _PADDED)
+        if call is None or isinstance(call.args[0], GenericConst) or not _adds_nothing(call):
+            return False
+        return static_shape(call) is not None
+
+
+def _adds_nothing(call: Any) -> bool:
+    """Return whether an op adds no value but 0: padding may."""
+    return call_to(call, _PADDED) is None or str(call.attrs.pad_mode) != "constant" or float(call.attrs.pad_value) == 0.0

@@ -1,0 +1,279 @@
+"""Recipe: the user's wishes. What the hardware can do is the target description's to say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Literal, cast, get_args
+
+from ..errors import QuantizationError
+from ..numerics import QuantParams
+from ..target import TargetDescription
+from ..target.tensor_support import TensorSupport
+from .override import Override
+from .patterns import fits
+from .ranges import RangeEstimator, range_estimator
+
+ActivationDtype = Literal["uint8", "int8", "int16"]
+WeightDtype = Literal["int8"]
+WeightGranularity = Literal["per_axis", "per_tensor"]
+WeightRounding = Literal["nearest", "gram"]
+WeightRange = Literal["auto", "max", "mse"]
+Equalizing = Literal["none", "auto"]
+BiasCorrection = bool | Literal["analytic"]
+Preset = Literal["fast", "balanced", "best"]
+AUTO = "auto"
+"""The range estimator that is a choice among others."""
+WEIGHT_BITS = 8
+"""Width of weights that use their whole dtype."""
+ANY = "*"
+"""Stands for all layers that no other name names."""
+_MADE_OF = {"uint8": "asymmetric", "int8": "any", "int16": "symmetric"}
+"""The scheme that integers of a dtype need."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How to quantize.
+
+    Parameters
+    ----------
+    activation_dtype
+        "uint8", "int8" or "int16", per tensor; int16 is symmetric, the others asymmetric where the target takes it. None: the one
+        that the target's ops with weights list first, and others where an op takes no such.
+    weight_dtype
+        "int8"; weights are symmetric, in [-127; 127] unless the target takes the full range.
+    weight_granularity
+        "per_axis" (a scale for each output channel) or "per_tensor".
+    range_estimator
+        Name of a registered estimator (`octavo.quantizer.ranges`), with its argument behind a colon if it takes one:
+        "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8". "auto"
+        tries several, ranges of single tensors chosen by simulation among them, and takes what leaves the outputs nearest to
+        the float model's on the samples that the profile keeps (of those within a standard error the one that clips least);
+        without such it is "min_max".
+    percentile
+        The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
+    weight_bits
+        2 to 8. With fewer than 8 integers lie in [-(2^(bits - 1) - 1); 2^(bits - 1) - 1], stored as int8. Or a mapping of names,
+        of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
+    wide_weights
+        Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, by
+        simulation on the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest
+        layers). The plan's adjustments name them. By default no layer is spared, neither the first nor the last; layers that
+        `weight_bits` names have the width that it says.
+    wide_activations
+        How many activations have 16 bits: those whose rounding to 8 bits alone costs the outputs most, on the samples that the
+        profile keeps. What reads one computes in 16 bits where the target does, and leaves float32, which the next op quantizes.
+    weight_range
+        What the scale of a weight covers: "max", its largest magnitude, or "mse", as much of it as changes the weights least, by
+        squares. "auto": where fewer than 8 bits are rounded by "gram" what changes the layer's sums least, else "max".
+    weight_rounding
+        "nearest", or "gram": so that the layer's sums change least on the samples that the profile keeps. With `bias_correction`
+        weights make up before that for what is wrong with the layer's inputs, where that gains on samples held back.
+    equalization
+        "auto": channels of unlike ranges are brought nearer to each other, by factors in the weights of what makes and what reads
+        them, where rounding is estimated to lose less then; the float model computes the same. It needs the samples that
+        the profile keeps. "none": they stay.
+    bias_correction
+        Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias. "analytic":
+        what rounding its weights moves them by, as ranges and means in the profile tell without a run.
+    min_sqnr
+        The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
+        missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB
+        above it they get other ranges where that helps. The last layers of an output that the samples hardly cover stay float,
+        whatever it has, where that takes next to no time and the recipe speaks of no single tensors. None: all is integer,
+        whatever it costs; so it is, too, where neither weights nor biases are corrected.
+    float_tensors
+        TensorIds or source names of activations that are not to be integer: an op that reads one stays float, and so does one
+        that makes it, unless it is a product, which can end in float. * and ? stand for other characters, as in `exclude`.
+    exclude
+        TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float; in each * stands
+        for any characters and ? for one. One that fits nothing in the model is an error.
+    float_ops
+        Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
+        like probability and make the small ones 0, and its cost is small. "batch_matmul" stands for products of two activations.
+    tensors
+        What single activations and weights must be, by TensorId or source name: a TensorSupport (a fixed scale and zero point,
+        dtypes, schemes), or QuantParams, which are then exactly these. What the ops of the target ask besides still counts; where
+        both can't be, the op stays float with the reason. A bias has the scales of its input and its weight, multiplied.
+    overrides
+        What is otherwise for some ops and tensors: an Override, or a mapping of its fields, by a name of the kinds that `exclude`
+        takes, or of an input or a weight. Of several that fit the later one counts, field by field; `tensors` before all.
+
+    Raises
+    ------
+    QuantizationError
+        If a field holds none of its supported values.
+    """
+
+    activation_dtype: ActivationDtype | None = None
+    weight_dtype: WeightDtype = "int8"
+    weight_granularity: WeightGranularity = "per_axis"
+    range_estimator: str = "min_max"
+    percentile: float = 99.99
+    weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
+    wide_weights: float = 0.0
+    wide_activations: int = 0
+    weight_range: WeightRange = "auto"
+    weight_rounding: WeightRounding = "gram"
+    equalization: Equalizing = "auto"
+    bias_correction: BiasCorrection = True
+    min_sqnr: float | None = 18.0
+    float_tensors: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    float_ops: tuple[str, ...] = ("nn.softmax",)
+    tensors: Mapping[str, TensorSupport | QuantParams] = field(
+        default_factory=dict[str, "TensorSupport | QuantParams"], hash=False
+    )
+    overrides: Mapping[str, Override] = field(default_factory=dict[str, Override], hash=False)
+
+    def __post_init__(self) -> None:
+        """Check each field against its supported values."""
+        _check("activation_dtype", self.activation_dtype or "uint8", get_args(ActivationDtype))
+        _check("weight_dtype", self.weight_dtype, get_args(WeightDtype))
+        _check_bits(self.weight_bits)
+        if isinstance(self.weight_bits, Mapping):
+            object.__setattr__(self, "weight_bits", dict(self.weight_bits))
+        wide: Any = self.wide_weights
+        if isinstance(wide, bool) or not isinstance(wide, int | float) or not 0 <= wide <= 1:
+            raise QuantizationError(f"recipe: wide_weights must be a share from 0 to 1, got {wide!r}")
+        count: Any = self.wide_activations
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise QuantizationError(f"recipe: wide_activations must be a number of activations, 0 or more, got {count!r}")
+        _check("weight_range", self.weight_range, get_args(WeightRange))
+        _check("weight_rounding", self.weight_rounding, get_args(WeightRounding))
+        _check("equalization", self.equalization, get_args(Equalizing))
+        _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
+        try:
+            range_estimator("percentile", {"percentile": self.percentile})
+            _ = self.estimator
+        except ValueError as error:
+            raise QuantizationError(f"recipe: {error}") from error
+        if not isinstance(cast("Any", self.bias_correction), bool) and self.bias_correction != "analytic":
+            raise QuantizationError(f"recipe: bias_correction must be True, False or 'analytic', got {self.bias_correction!r}")
+        _check_sqnr(self.min_sqnr)
+        for name in ("float_tensors", "exclude", "float_ops"):
+            names: Any = getattr(self, name)
+            if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(entry, str) for entry in names):
+                raise QuantizationError(f"recipe: {name} must be a tuple of names, got {names!r}")
+            object.__setattr__(self, name, tuple(cast("tuple[str, ...]", names)))
+        tensors: Any = self.tensors
+        if not isinstance(tensors, Mapping) or not all(
+            isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
+        ):
+            raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport or QuantParams")
+        object.__setattr__(self, "overrides", _overrides(self.overrides))
+
+    def with_preset(self, preset: str) -> Recipe:
+        """Return the recipe for more or less effort, as `PRESETS` has it; what it says other than by default stays.
+
+        Raises
+        ------
+        QuantizationError
+            There is no such preset.
+        """
+        _check("preset", preset, get_args(Preset))
+        usual = Recipe()
+        return replace(
+            self, **{name: each for name, each in PRESETS[preset].items() if getattr(self, name) == getattr(usual, name)}
+        )
+
+    @property
+    def has_plain_ranges(self) -> bool:
+        """Whether ranges of activations are those that were observed: no other statistics count."""
+        return {self.range_estimator, *(each.range_estimator or "min_max" for each in self.overrides.values())} == {"min_max"}
+
+    def with_ranges(self, estimator: str) -> Recipe:
+        """Return the recipe with another range estimator, for all tensors."""
+        overrides = {name: replace(each, range_estimator=None) for name, each in self.overrides.items()}
+        return replace(self, range_estimator=estimator, overrides=overrides)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether anything is to be corrected by running the model."""
+        return self.bias_correction is True or self.weight_rounding != "nearest"
+
+    @property
+    def may_leave_float(self) -> bool:
+        """Whether activations of which nothing is said may stay float where that is better; not where any is spoken of."""
+        return self.min_sqnr is not None and self.corrects and not self.tensors and not self.overrides
+
+    def preferred_dtype(self, target: TargetDescription) -> str:
+        """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""
+        if self.activation_dtype is not None:
+            return self.activation_dtype
+        entries = sorted(target.ops, key=lambda each: not each.weights)
+        listed = [(dtype, entry.activation_schemes) for entry in entries for dtype in entry.activations]
+        return next((dtype for dtype, schemes in listed if _MADE_OF.get(dtype, "") in (*schemes, "any")), "uint8")
+
+    def resolved(self, ids: Mapping[str, str]) -> Recipe:
+        """Return the recipe with the tensors by TensorId; `ids` maps all names that a tensor has to its id."""
+        floats = {name: [entry for known, entry in ids.items() if fits(name, known)] for name in self.float_tensors}
+        for field_name, names in (("tensors", self.tensors), ("float_tensors", self.float_tensors)):
+            unknown = next((name for name in names if name not in ids and not floats.get(name)), None)
+            if unknown is not None:
+                near = get_close_matches(unknown, ids, n=1)
+                advice = f"; did you mean {near[0]!r}?" if near else ""
+                raise QuantizationError(f"recipe: {field_name}: the model has no tensor {unknown!r}{advice}")
+        tensors = {ids[name]: entry for name, entry in self.tensors.items()}
+        return replace(
+            self, tensors=tensors, float_tensors=tuple(dict.fromkeys(each for found in floats.values() for each in found))
+        )
+
+    @property
+    def estimator(self) -> RangeEstimator:
+        """The range estimator that `range_estimator` names."""
+        return range_estimator(self.range_estimator, {"percentile": self.percentile})
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fast": {"weight_rounding": "nearest", "equalization": "none", "bias_correction": "analytic", "min_sqnr": None},
+    "balanced": {},
+    "best": {"range_estimator": AUTO, "wide_weights": 0.3},
+}
+"""What each preset says other than a recipe by default: "fast" runs nothing, "best" tries ranges, too, and with
+fewer than 8 bits of weights leaves 8 to those that cost most."""
+
+
+def _check(field: str, value: object, supported: tuple[str, ...]) -> None:
+    if value not in supported:
+        raise QuantizationError(f"recipe: {field} must be one of {', '.join(supported)}, got {value!r}")
+
+
+def _overrides(value: Any) -> dict[str, Override]:
+    if not isinstance(value, Mapping):
+        raise QuantizationError(f"recipe: overrides must be a mapping of names to Override, got {value!r}")
+    overrides = {str(name): Override.of(str(name), each) for name, each in cast("Mapping[Any, Any]", value).items()}
+    for name, override in overrides.items():
+        if override.range_estimator == AUTO:
+            raise QuantizationError(
+                f"recipe: overrides: {name}: range_estimator {AUTO!r} chooses for all tensors; name one for these"
+            )
+        said = {key: each for key, each in override.given.items() if key not in ("exclude", "activation_scheme")}
+        if isinstance(said.get("weight_bits"), Mapping):
+            raise QuantizationError(f"recipe: overrides: {name}: weight_bits must be a whole number from 2 to {WEIGHT_BITS}")
+        try:
+            Recipe(**said)  # which checks the fields that it has, too
+        except QuantizationError as error:
+            raise QuantizationError(f"recipe: overrides: {name}: {str(error).removeprefix('recipe: ')}") from error
+    return overrides
+
+
+def _check_sqnr(value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf):
+        raise QuantizationError(f"recipe: min_sqnr must be a number of dB, 0 or more, or None, got {value!r}")
+
+
+def bits_of(params: QuantParams) -> int:
+    """Return the width of the integers of a weight."""
+    return params.qmax.bit_length() + (1 if params.qmin < 0 else 0)
+
+
+def _check_bits(value: Any) -> None:
+    given = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else {ANY: value}
+    expected = f"a whole number from 2 to {WEIGHT_BITS}, or a mapping of names to such"
+    for name, bits in given.items():
+        if not isinstance(name, str) or isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= WEIGHT_BITS:
+            raise QuantizationError(f"recipe: weight_bits must be {expected}, got {value!r}")

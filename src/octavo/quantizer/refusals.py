@@ -1,0 +1,73 @@
+"""Which layers their targets do not take after all, and why: they go to the next target, or stay float. It judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tvm.relax import Var
+
+from .constraints import TensorConstraints
+from .placement import Declined, Layer, Placement, together
+from .weights.weight_params import WeightParameters
+
+
+@dataclass(kw_only=True, slots=True)
+class Refusals:
+    """What is known after some placements.
+
+    Parameters
+    ----------
+    last
+        Name of the last target: what it does not take stays float.
+    declined
+        By an op's variable why targets before the last do not take it.
+    rejected
+        By its result why a layer stays float.
+    """
+
+    last: str
+    declined: Declined = field(default_factory=dict[Var, dict[str, str]])
+    rejected: dict[Var, str] = field(default_factory=dict[Var, str])
+    _is_changed: bool = False
+
+    def beside(self, weights: WeightParameters, constraints: TensorConstraints) -> Callable[[Layer], str | None]:
+        """Return what says why a layer stays float beside those that were kept before; where it says None it keeps the layer."""
+
+        def refuse(layer: Layer) -> str | None:
+            if layer.output in self.rejected:
+                return self.rejected[layer.output]
+            reason = constraints.conflict(layer) or weights.refuse(layer)
+            if reason is None:
+                constraints.add(layer)
+                return None
+            return self._note(layer, reason)
+
+        return refuse
+
+    def again(self) -> Refusals:
+        """Return what is known, for another placement of the same ops."""
+        declined = {core: dict(reasons) for core, reasons in self.declined.items()}
+        return Refusals(last=self.last, declined=declined, rejected=dict(self.rejected))
+
+    def take_changes(self) -> bool:
+        """Return whether there are ops to be placed anew, for another target, since this was asked last."""
+        is_changed, self._is_changed = self._is_changed, False
+        return is_changed
+
+    def reject(self, placement: Placement, reasons: Mapping[Var, str]) -> bool:
+        """Note which layers of a placement cannot be, by their results; return whether there are any."""
+        for layer in placement.layers:
+            if layer.output in reasons:
+                reason = self._note(layer, reasons[layer.output])
+                if layer.taker == self.last:
+                    self.rejected[layer.output] = reason
+        self._is_changed = False
+        return bool(reasons)
+
+    def _note(self, layer: Layer, reason: str) -> str:
+        if layer.taker == self.last:
+            return together({**self.declined.get(layer.core, {}), layer.taker: reason})
+        self.declined.setdefault(layer.core, {})[layer.taker] = reason
+        self._is_changed = True
+        return reason

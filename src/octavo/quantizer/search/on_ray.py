@@ -1,0 +1,188 @@
+"""A search whose candidates are measured on a Ray cluster, several at a time, some before it is known whether they will count.
+
+What is tried, and in which order it is listed, is the search's own: the front is the one that a search without Ray finds. Each
+worker loads the model, and runs it in float, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...compiler.target_choice import TargetLike
+from ...errors import QuantizationError, check_path
+from ...frontends.load import load
+from ...profiling.model_profile import Profile
+from ...profiling.ray_cluster import DEATHS, connected, model_content, result_of
+from ..recipe import Recipe
+from .bench import Bench, Cost, Measurement, Samples
+from .result import Candidate, Change, SearchResult
+from .scoring import Evaluate
+from .search import search_with
+
+_POLL = 0.2
+"""Seconds after which a wait looks for Ctrl-C."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """What every task measures with: the model's content and shapes, and what `Bench` takes besides."""
+
+    content: bytes
+    shapes: dict[str, tuple[int, ...]] | None
+    profile: Profile
+    target: TargetLike
+    recipe: Recipe
+    samples: Samples
+    evaluate: Evaluate | None
+    cost: Cost | None
+    float_metric: float
+
+
+def search_on_ray(
+    source: str | Path,
+    profile: Profile,
+    data: Iterable[Any] | None = None,
+    *,
+    address: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    evaluate: Evaluate | None = None,
+    max_drop: float | None = None,
+    seconds: float | None = 600.0,
+    candidates: int = 24,
+    target: TargetLike = "cpu",
+    recipe: Recipe | None = None,
+    cost: Cost | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[Candidate], None] | None = None,
+) -> SearchResult:
+    """Search as `octavo.search` does, candidates measured on a Ray cluster; the same result, unless its time runs out.
+
+    Parameters
+    ----------
+    source
+        Path of a .onnx or .tflite file; its content is sent to the workers.
+    profile, data, evaluate, max_drop, seconds, candidates, recipe, folder, progress
+        As `search` takes them. `evaluate` is sent to the workers, too, with what it refers to.
+    address
+        Of the cluster, as ray.init takes it. None: the one that RAY_ADDRESS names, or one started on this machine for this call.
+    shapes
+        As `octavo.load` takes them.
+    target, cost
+        As `search` takes them. On machines of several kinds name an ISA: "cpu" is what a worker's machine has. A `cost` that
+        measures time measures it beside other workers.
+
+    Raises
+    ------
+    QuantizationError
+        As `search`; or Ray is not installed, the cluster is not to be reached, or workers keep dying.
+    """
+    path = check_path(source, QuantizationError, "the path of a model file")
+    model = load(path, shapes=shapes)
+    with connected(address, what="a search", error_of=QuantizationError) as ray:
+        return search_with(
+            _OnRay(ray=ray, content=model_content(path), shapes=None if shapes is None else dict(shapes)),
+            model,
+            profile,
+            data,
+            evaluate=evaluate,
+            max_drop=max_drop,
+            seconds=seconds,
+            candidates=candidates,
+            target=target,
+            recipe=recipe,
+            cost=cost,
+            folder=folder,
+            progress=progress,
+        )
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _OnRay:
+    """Measures candidates as tasks."""
+
+    ray: Any
+    content: bytes
+    shapes: dict[str, tuple[int, ...]] | None
+    _task: Any = None
+    _work: list[Any] = field(default_factory=list[Any])
+    """The reference of the work, in a list, so that a task fetches it only where it must; and its digest."""
+    _begun: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def width(self) -> int:
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def start(self, bench: Bench, float_metric: float) -> None:
+        work = _Work(
+            content=self.content,
+            shapes=self.shapes,
+            profile=bench.profile,
+            target=bench.target,
+            recipe=bench.recipe,
+            samples=bench.samples,
+            evaluate=bench.evaluate,
+            cost=bench.cost,
+            float_metric=float_metric,
+        )
+        pickled = importlib.import_module("ray.cloudpickle").dumps(work)
+        self._task = self.ray.remote(num_cpus=1, max_retries=DEATHS)(_measure)
+        self._work = [self.ray.put(pickled), hashlib.sha256(pickled).hexdigest()]
+
+    def begin(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if _key(change) not in self._begun:
+                self._begun[_key(change)] = self._task.remote(self._work, change)
+
+    def measure(self, change: Change, check: Callable[[], None]) -> Measurement:
+        self.begin([change])
+        reference = self._begun[_key(change)]
+        while not self.ray.wait([reference], num_returns=1, timeout=_POLL)[0]:
+            check()
+        return result_of(self.ray, reference, lost=_lost)
+
+
+def _lost(name: str) -> QuantizationError:
+    return QuantizationError(f"the cluster lost one candidate {DEATHS + 1} times ({name}); look at the workers' memory")
+
+
+def _key(change: Change) -> str:
+    return repr(change.to_json())
+
+
+_BENCHES: dict[str, Bench] = {}
+"""Of this worker, by the digest of the work: its candidates share the model and its float outputs."""
+
+
+def _measure(work: list[Any], change: Change) -> Measurement:
+    """Run in a worker: measure one candidate."""
+    reference, digest = work
+    if digest not in _BENCHES:
+        ray: Any = importlib.import_module("ray")
+        _BENCHES.clear()  # a worker that outlives a search keeps no model of it
+        _BENCHES[digest] = _bench(importlib.import_module("pickle").loads(ray.get(reference)))
+    bench = _BENCHES[digest]
+    return bench.measure(bench.quantized(change), lambda: None)
+
+
+def _bench(work: _Work) -> Bench:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        path.write_bytes(work.content)
+        model = load(path, shapes=work.shapes)
+    bench = Bench(
+        model=model,
+        profile=work.profile,
+        target=work.target,
+        recipe=work.recipe,
+        samples=work.samples,
+        evaluate=work.evaluate,
+        cost=work.cost,
+    )
+    bench.compare_with_float(work.float_metric)
+    return bench

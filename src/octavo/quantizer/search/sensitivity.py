@@ -1,0 +1,182 @@
+"""Which activations the outputs feel most for what keeping them float costs: by simulation, before anything is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy.typing as npt
+
+from ...compiler.explain import explain_model
+from ...compiler.target_choice import resolve_target
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, static_shape
+from ...ir.identity import TensorId
+from ..equalized_float import equalized_float
+from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..simulation import Simulation
+from ..simulation.ranges import RangeTuning
+from .budget import Budget
+from .cost import cycles_of
+from .expected import Expected
+
+Samples = Sequence[Sequence[npt.NDArray[Any]]]
+_WORTH = 0.9
+"""An estimator must leave less than this share of the error to be taken in place of the recipe's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sensitivity:
+    """What simulation tells before anything is measured.
+
+    Parameters
+    ----------
+    estimator
+        The range estimator with which the outputs are off least; None for the recipe's.
+    ranges
+        With which they are off less still.
+    order
+        The activations, those first whose staying float brings most for what it costs.
+    gains
+        What each brings: power of the error at the worst output, as a share of its power.
+    """
+
+    estimator: str | None
+    ranges: Mapping[TensorId, tuple[float, float]]
+    order: tuple[TensorId, ...]
+    gains: Mapping[TensorId, float]
+
+    @property
+    def reasons(self) -> dict[TensorId, str]:
+        """Why each is to stay float."""
+        return {name: f"the search keeps it float: {_described(gain)}" for name, gain in self.gains.items()}
+
+    def count_for(self, share: float) -> int:
+        """Return how many must stay float for this share of the error to be left; 1 at least, and not all."""
+        gains = [min(self.gains[name], 1.0) for name in self.order]
+        left, total = sum(gains), sum(gains)
+        for count, gain in enumerate(gains, 1):
+            left -= gain
+            if left <= share * total:
+                return max(1, min(count, len(gains) - 1))
+        return max(1, len(gains) - 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "estimator": self.estimator,
+            "ranges": {str(name): list(ends) for name, ends in self.ranges.items()},
+            "gains": {str(name): self.gains[name] if math.isfinite(self.gains[name]) else None for name in self.order},
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Sensitivity:
+        """Return what `to_json` made plain."""
+        gains = {TensorId(name): math.inf if gain is None else float(gain) for name, gain in value["gains"].items()}
+        ranges = {TensorId(name): (float(low), float(high)) for name, (low, high) in value["ranges"].items()}
+        return Sensitivity(estimator=value["estimator"], ranges=ranges, order=tuple(gains), gains=gains)
+
+
+_NOTHING = Sensitivity(estimator=None, ranges={}, order=(), gains={})
+_TRIES = 12
+"""Ranges of one end of a tensor's, and ways to them, that tuning tries: so many simulations of a few samples each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SensitivityStage:
+    """Finds what the outputs of a model feel, or as much of it as there is time for: least for the order of the activations.
+
+    Parameters
+    ----------
+    samples
+        As the profile keeps them: the first few of them are looked at.
+    expected, after
+        What steps take, and what must be left in the end: time to try what is found.
+    check
+        Called between steps: it may raise.
+    plan_by
+        Quantizes the model by another range estimator: what that makes of activations is tried with the same weights.
+    """
+
+    model: Model
+    samples: Samples
+    budget: Budget
+    expected: Expected
+    after: float
+    check: Callable[[], None]
+    plan_by: Callable[[str], QuantizationPlan]
+
+    def run(self, quantized: QuantizedModel, estimators: Sequence[str]) -> Sensitivity:
+        """Return what the outputs of a quantized model feel, with the ranges of the best of these estimators and the recipe's."""
+        after = self.after
+        # To build the simulation takes about as long as to compile the float model.
+        if not self.budget.allows(after + self.expected.measuring, "which activations the outputs feel was not simulated"):
+            return _NOTHING
+        simple = equalized_float(self.model, quantized.plan.equalization)
+        try:
+            simulation = Simulation(simple, quantized.plan, self.samples, resolve_target(None))
+        except NotImplementedError:  # nothing can be seen between its steps
+            return _NOTHING
+        self.check()
+        begun = self.budget.clock()
+        own = simulation.together(quantized.plan.activations, simulation.weights)
+        once = self.budget.clock() - begun
+        # Single ones: half of the model on average. Then all weights, and all together.
+        each = (len(simulation.activations) + len(simulation.weights) + 4) * once / 2
+        if not self.budget.allows(after + each, "which activations the outputs feel was not simulated"):
+            return _NOTHING
+        plans = self._plans(estimators, after + each, once)
+        noises = {name: simulation.together(plan.activations, simulation.weights) for name, plan in plans.items()}
+        best = min(noises, key=lambda name: noises[name], default=None)
+        estimator = best if best is not None and noises[best] < _WORTH * own else None
+        plan = quantized.plan if estimator is None else plans[estimator]
+        self.check()
+        effects = simulation.effects(plan.activations)
+        self.check()
+        tuning = RangeTuning(simulation=simulation, plan=plan, effects=effects)
+        seconds = len(tuning.costly()) * once * (1 + _TRIES / 2)
+        ranges: Mapping[TensorId, tuple[float, float]] = {}
+        if self.budget.allows(after + seconds, "ranges were not tuned by simulation"):
+            ranges, effects = tuning.run()
+        gains = _gains(simulation, simple, quantized, plan, dict(effects.activations))
+        return Sensitivity(estimator=estimator, ranges=ranges, order=tuple(gains), gains=gains)
+
+    def _plans(self, names: Sequence[str], after: float, once: float) -> dict[str, QuantizationPlan]:
+        found: dict[str, QuantizationPlan] = {}
+        for name in names:
+            if self.budget.allows(after + self.expected.quantizing + once, f"the range estimator {name} was not tried"):
+                found[name] = self.plan_by(name)
+                self.check()
+        return found
+
+
+def _gains(
+    simulation: Simulation, simple: Model, quantized: QuantizedModel, plan: QuantizationPlan, gains: dict[TensorId, float]
+) -> dict[TensorId, float]:
+    """Return what it brings to keep activations float, those first that bring most for what they cost."""
+    of_weights = simulation.weight_effects()
+    costs = dict.fromkeys(gains, 0.0)
+    cycles = cycles_of(explain_model(quantized))
+    view = DataflowView(simple.module["main"])
+    sizes = {binding.var.name: prod(static_shape(binding.var) or ()) for binding in view.bindings}
+    for layer in plan.layers:
+        weights = of_weights.get(layer.output, 0.0)
+        for name in dict.fromkeys(layer.inputs):
+            if name in gains:
+                gains[name] += weights
+                costs[name] += cycles.more_in_float(str(layer.output))
+    for name in costs:
+        costs[name] += cycles.moved(sizes.get(str(name), 0))
+    order = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
+    return {name: gains[name] for name in order}
+
+
+def _described(gain: float) -> str:
+    return (
+        "rounding it ruins the outputs"
+        if not gain < 1
+        else f"rounding it alone leaves {-10 * math.log10(max(gain, 1e-30)):.1f} dB"
+    )

@@ -1,0 +1,126 @@
+"""The float model call by call, twice: with its own constants and with those that integers stand for. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.ir import GenericConst
+from tvm.relax import Var
+
+from ...compiler.backends.cpu.link import link
+from ...compiler.backends.cpu.lowering import lower_composites
+from ...compiler.codegen.kernel_calls import KernelCall, KernelCalls
+from ...compiler.partition.pipeline import partition_module
+from ...compiler.target_choice import ResolvedTarget
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, operand_vars
+from ...ir.graph.results import with_results
+from ...ir.identity import TensorId
+from ...numerics import dequantize
+from ..plan.plan import QuantizationPlan
+
+
+class FloatProgram:
+    """The calls of a float model whose tensors are seen by name.
+
+    Parameters
+    ----------
+    model
+        Float, simplified.
+    names
+        The tensors that are to be variables of their own: nothing is fused across them.
+    runs
+        Whether its calls are run, not only looked at for their constants.
+
+    Raises
+    ------
+    NotImplementedError
+        TVM's virtual machine alone can run the model.
+    """
+
+    def __init__(self, model: Model, names: Sequence[str], target: ResolvedTarget, *, runs: bool = True) -> None:
+        module = with_results(model.bound(), names)
+        lowered = lower_composites(partition_module(module, target.host), target.host, target.isas, 1)
+        linked = link(lowered, target.llvm)
+        program = KernelCalls(linked, target.llvm if runs else None)
+        self.calls: list[KernelCall] = program.calls
+        self.params: tuple[Var, ...] = program.params
+        variables = {call.var.name: call.var for call in program.calls} | {param.name: param for param in program.params}
+        holders = {str(tensor): str(getattr(var, "name", var)) for tensor, var in lowered.announced.holders.items()}
+        moved = _moved_to_be_returned(lowered.module, names, holders)
+        makers = {call.var: call for call in program.calls}
+        self.variables: dict[str, Var] = {}
+        for name, result in zip(names, program.results, strict=True):
+            # TVM's passes rename what no kernel of ours writes: then it is the result itself, or what is laid out for that.
+            renamed = makers[result].operands[0] if name in moved else result
+            self.variables[name] = variables.get(holders.get(name, name), renamed)
+        self._constants = [[each.value for each in call.operands if isinstance(each, GenericConst)] for call in program.calls]
+        for call in program.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
+            call.operands[:] = [each.value if isinstance(each, GenericConst) else each for each in call.operands]
+        orders = lowered.announced.permutations
+        self.orders: dict[str, tuple[int, ...]] = {
+            name: orders[name] for name, var in self.variables.items() if name in orders and var not in program.results
+        }
+        """By the names of tensors the order in which the axes of the source lie, where it is another."""
+
+    def constants(self) -> list[list[Any]]:
+        """Return the constants of each call, as tensors."""
+        return self._constants
+
+
+def _moved_to_be_returned(module: tvm.IRModule, names: Sequence[str], holders: Mapping[str, str]) -> set[str]:
+    """Return the tensors that a lowered module returns as one call makes them of their holders: in the source's layout."""
+    view = DataflowView(module["main"])
+    found: set[str] = set()
+    for name, result in zip(names, operand_vars(view.result), strict=True):
+        made = view.binding_of(result)
+        read = [] if made is None else operand_vars(view.definition(made))
+        if name in holders and made is not None and made.name != holders[name] and [var.name for var in read] == [holders[name]]:
+            found.add(name)
+    return found
+
+
+def with_constants(model: Model, plan: QuantizationPlan) -> Model:
+    """Return a float model with the numbers that the integers of a plan stand for in place of its weights and biases."""
+    known = {**plan.weights, **plan.biases}
+    values = {name: dequantize(plan.weight_values[name], quant) for name, quant in known.items() if name in plan.weight_values}
+    return with_values(model, values)
+
+
+def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Model:
+    """Return a float model with other values of its constants; those of which it has none of that shape are left."""
+    params = dict(model.params)
+    for name, value in values.items():
+        if name in params and params[name].shape == value.shape:
+            params[name] = value.astype(params[name].dtype)
+    return replace(model, params=params)
+
+
+def run_calls(
+    calls: Iterable[tuple[int, KernelCall]],
+    state: dict[Var, Any],
+    constants: Mapping[int, Sequence[Any]],
+) -> None:
+    """Run calls on a state, some with other constants."""
+    for number, call in calls:
+        if number in constants:
+            others = iter(constants[number])
+            values = [state[each] if isinstance(each, Var) else _exchanged(each, others) for each in call.operands]
+        else:
+            values = [state[each] if isinstance(each, Var) else each for each in call.operands]
+        state[call.var] = call.run(values)
+
+
+def _exchanged(operand: Any, others: Iterator[Any]) -> Any:
+    """Return the next of the other constants for one; what is none, a shape say, is as it is."""
+    return next(others) if isinstance(operand, tvm.runtime.Tensor) else operand
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """Return a view of a tensor's memory."""
+    return np.from_dlpack(value)

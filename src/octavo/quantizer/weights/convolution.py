@@ -1,0 +1,133 @@
+"""Reading convolutions and matmul: where their weights, channels and biases lie. Decides and rewrites nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ...ir.graph.dataflow import DataflowView, call_to, static_shape
+from .constants import Constant, Constants
+
+CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
+WEIGHTED = (*CONVOLUTIONS, "matmul")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Weighted:
+    """An op with a constant weight.
+
+    Parameters
+    ----------
+    call
+        The conv2d, conv2d_transpose or matmul.
+    weight
+        Its constant operand.
+    weight_axis
+        Axis of the output channels in the weight's parameter; of those of one group in a grouped transposed convolution's.
+    output_axis
+        Axis of the channels in the op's result.
+    channels
+        Number of output channels.
+    """
+
+    call: Any
+    weight: Constant
+    weight_axis: int
+    output_axis: int
+    channels: int
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether each output channel has its own weights along `weight_axis`."""
+        shape = static_shape(self.weight.root)
+        return shape is not None and shape[self.weight_axis] == self.channels
+
+
+def weighted(constants: Constants, call: Any) -> Weighted | str:
+    """Return how a convolution or matmul uses its weight, or why it can't be read."""
+    weight = constants.find(call.args[1])
+    if weight is None:
+        return f"its weight {_name(call.args[1])} is not a constant of the model"
+    if constants.is_constant(call.args[0]):
+        return "its data operand is a constant"
+    shape = static_shape(call)
+    if shape is None:
+        return "its result has a symbolic shape"
+    if call_to(call, "matmul") is not None:
+        if len(weight.shape) != 2:
+            return f"its weight has {len(weight.shape)} dimensions, expected 2"
+        axis, output_axis = 1, len(shape) - 1
+        if len(shape) < 2:
+            return f"its result has {len(shape)} dimensions, expected at least 2"
+    else:
+        kernel_layout, layout = str(call.attrs.kernel_layout), str(call.attrs.out_layout or call.attrs.data_layout)
+        if sorted(kernel_layout) != sorted("OIHW") or layout not in ("NCHW", "NHWC"):
+            return f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of OIHW"
+        axis, output_axis = kernel_layout.index("O"), layout.index("C")
+        if call_to(call, "nn.conv2d_transpose") is not None and int(call.attrs.groups) > 1:
+            # Its weight holds the outputs of one group: where that is one, each input has its output.
+            inputs = kernel_layout.index("I")
+            axis = inputs if weight.shape[axis] == 1 and weight.shape[inputs] == int(call.attrs.groups) else axis
+    root_axis = weight.root_axis(axis)
+    if root_axis is None:
+        return f"its weight {weight.name} is reshaped across output channels"
+    return Weighted(call=call, weight=weight, weight_axis=root_axis, output_axis=output_axis, channels=shape[output_axis])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Bias:
+    """A constant added to each output channel: the constant as read, and the channel axis in its parameter."""
+
+    constant: Constant
+    axis: int
+
+
+def bias_operand(view: DataflowView, constants: Constants, value: Expr, data: Var, op: Weighted) -> Bias | None:
+    """Return the bias if `value` adds one number per output channel of `op` to `data`, else None."""
+    call = call_to(value, "add")
+    if call is None:
+        return None
+    others = [arg for arg in call.args if not view_equal(view, arg, data)]
+    if len(others) != 1:
+        return None
+    constant = constants.find(others[0])
+    shape = static_shape(data)
+    if constant is None or shape is None or len(constant.shape) > len(shape):
+        return None
+    axis = op.output_axis - (len(shape) - len(constant.shape))
+    if axis < 0 or constant.positions.size != op.channels or constant.shape[axis] != op.channels:
+        return None
+    root_axis = constant.root_axis(axis)
+    return None if root_axis is None else Bias(constant=constant, axis=root_axis)
+
+
+def view_equal(view: DataflowView, first: Expr, second: Expr) -> bool:
+    """Return whether two expressions name the same value, through renames."""
+    return isinstance(first, Var) and isinstance(second, Var) and view.root_of(first).same_as(view.root_of(second))
+
+
+def with_operands(call: Any, *operands: Expr) -> Any:
+    """Return a call as it is, of other operands."""
+    return relax.Call(call.op, list(operands), call.attrs, call.ty_args)
+
+
+def conv2d_attrs(call: Any) -> dict[str, Any]:
+    """Return the attributes of a conv2d as keyword arguments of relax.op.nn.conv2d."""
+    attrs = call.attrs
+    return {
+        "strides": [int(value) for value in attrs.strides],
+        "padding": [int(value) for value in attrs.padding],
+        "dilation": [int(value) for value in attrs.dilation],
+        "groups": int(attrs.groups),
+        "data_layout": str(attrs.data_layout),
+        "kernel_layout": str(attrs.kernel_layout),
+        "out_layout": str(attrs.out_layout),
+        "out_dtype": None if not attrs.out_dtype else str(attrs.out_dtype),
+    }
+
+
+def _name(expr: Expr) -> str:
+    return expr.name if isinstance(expr, Var) else "(literal)"

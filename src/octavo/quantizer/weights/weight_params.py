@@ -1,0 +1,266 @@
+"""Parameters of weights and biases: scales per channel or per tensor, such that the accumulator holds every sum.
+
+A weight has one set of parameters, whichever layers read it. No graph is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ...ir.identity import TensorId
+from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
+from ...numerics.statistics.ranges import symmetric_params
+from ...target.tensor_support import TensorSupport
+from ...target.vocabulary import MAX_ACCUMULATOR_BITS
+from ..constraints import TensorConstraints, Wishes, unlike_weight, width_of
+from ..placement import Layer
+from ..plan import Adjustment
+from ..ranges import QuantScheme
+from ..recipe import WEIGHT_BITS, Recipe
+from .constants import Constants
+
+_INT32_MAX = 2**31 - 1
+_OPERAND = -1
+"""Stands for the axis of a constant that is no weight but an operand among activations."""
+_INT32_BITS = 32
+_ACTIVATION_SPAN = 255
+"""Largest |x - zero_point| of an 8-bit activation."""
+
+
+@dataclass(kw_only=True, slots=True)
+class WeightParameters:
+    """Chooses the parameters of the weights and biases of one model.
+
+    Parameters
+    ----------
+    params
+        The model's constants.
+    wishes
+        What is asked of single tensors.
+    bits_of
+        Says the width of a layer's weights; one that several layers read has the width of the first.
+    scales
+        Of weights, in place of those that their values ask for.
+    granularity_of
+        Returns the granularity that is asked for a layer alone, in place of the recipe's.
+    """
+
+    constants: Constants
+    params: Mapping[TensorId, npt.NDArray[Any]]
+    recipe: Recipe
+    wishes: Wishes
+    bits_of: Callable[[Layer], int]
+    scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    granularity_of: Callable[[Layer], str | None] = lambda _: None
+    _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
+    _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
+
+    def refuse(self, layer: Layer) -> str | None:
+        """Return why a layer's numbers cannot be integers, or None; a weight belongs to the first layer that reads it."""
+        for constant in layer.constants:
+            value = self.params[constant.name]
+            if value.dtype != np.float32 or not np.isfinite(value).all():
+                return f"its constant {constant.name} is no float32, or holds NaN or infinity"
+            if self._axis_of_weight.get(constant.name, _OPERAND) != _OPERAND:
+                return f"its constant {constant.name} is the weight of another layer, too"
+            self._axis_of_weight[constant.name] = _OPERAND
+        op = layer.op
+        if op is None:
+            return None
+        weight, axis = self.params[op.weight.name], self._axis(layer)
+        if not np.isfinite(weight).all():
+            return f"its weight {op.weight.name} holds NaN or infinity"
+        if weight.dtype != np.float32:
+            return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
+        if self._axis_of_weight.get(op.weight.name, axis) != axis:
+            return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis"
+        problem = self._unlike_wish(layer)
+        if problem is not None:
+            return problem
+        granularity = self._granularities(layer)
+        if not granularity:
+            return f"its weight {op.weight.name} and its bias have no granularity in common"
+        if axis is None and "per_tensor" not in granularity:
+            return f"its weight {op.weight.name} has no axis of its output channels, and must be quantized per_axis"
+        problem = None if layer.bias is None else _of_bias(layer, layer.bias.constant.name)
+        if problem is not None:
+            return problem
+        room = self._room(layer, self._asked(layer, _own_scheme(layer)), _ACTIVATION_SPAN, _INT32_BITS)
+        is_bounded = layer.support.accumulator_bits >= _INT32_BITS and layer.support.overflow == "proven"
+        if is_bounded and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
+            return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
+        if layer.bias is not None and not np.isfinite(self.constants.value(layer.bias.constant)).all():
+            return f"its bias {layer.bias.constant.name} holds NaN or infinity"
+        self._axis_of_weight[op.weight.name] = axis
+        return None
+
+    def choose(
+        self, layers: Iterable[Layer], activations: Mapping[Var, QuantParams], constraints: TensorConstraints
+    ) -> tuple[dict[TensorId, QuantParams], tuple[Adjustment, ...], dict[Var, str]]:
+        """Return the parameters of each weight, which were chosen wider than asked for the sake of a bias, and which layers
+        cannot be integer with them, and why."""
+        weights: dict[TensorId, QuantParams] = {}
+        adjustments: list[Adjustment] = []
+        rejected: dict[Var, str] = {}
+        floors: dict[TensorId, npt.NDArray[np.float64]] = {}
+        for layer in layers:
+            if layer.op is None:
+                continue
+            name, data = layer.op.weight.name, activations[layer.inputs[0]]
+            scheme, bits = constraints.scheme(name), _accumulator_bits(layer, data)
+            asked = self._asked(layer, scheme)
+            room = self._room(layer, asked, _span(data, bits), bits)
+            limit = 2 ** (bits - 1) - 1
+            if int(room.min(initial=limit)) < (0 if layer.bias is None else _bias_room(bits)):
+                weights.setdefault(name, asked)
+                channel = int(room.argmin())
+                reach = limit - int(room[channel])
+                beyond = f"above {limit}" if reach > limit else f"which leaves no room for the bias below {limit}"
+                rejected[layer.output] = f"the int{bits} accumulator of output channel {channel} can reach {reach}, {beyond}"
+                continue
+            floor = self._floor(layer, data, asked, room)
+            floors[name] = np.maximum(floors.get(name, np.zeros(())), floor)
+            weights[name] = self._asked(layer, scheme, floors[name])
+            if (weights[name].scale < floors[name] * (1 - 2.0**-20)).any():
+                rejected[layer.output] = f"its bias does not fit beside the products with the scale {scheme.scale} of {name}"
+            widened = int((weights[name].scale > asked.scale).sum())
+            if widened:
+                message = f"{widened} scales widened so that the bias of {layer.name} fits an int{bits} accumulator"
+                adjustments.append(Adjustment(tensor=name, message=message))
+        return weights, tuple(adjustments), rejected
+
+    def _asked(self, layer: Layer, scheme: QuantScheme, floor: npt.NDArray[np.float64] | None = None) -> QuantParams:
+        assert layer.op is not None, "only layers with weights have parameters of them"
+        given = self._given(layer)
+        if given is not None:
+            return given
+        name = layer.op.weight.name
+        bits = self._bits.setdefault(name, self.bits_of(layer))
+        params = symmetric_params(
+            self.params[name],
+            scheme.dtype,
+            axis=self._axis(layer),
+            floor=floor,
+            narrow=scheme.narrow,
+            power_of_two=scheme.power_of_two,
+            bits=bits if bits < WEIGHT_BITS else None,
+            least_error=self.recipe.weight_range == "mse",
+        )
+        if name in self.scales:
+            return replace(params, scale=self.scales[name])
+        return params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
+
+    def _granularities(self, layer: Layer) -> tuple[str, ...]:
+        """Return what the scales of a weight can be, and so those of the bias, which are products with them."""
+        assert layer.op is not None, "only layers with weights have scales of them"
+        allowed = layer.support.tensor("weight").granularity or ()
+        bias = None if layer.bias is None else layer.support.tensor("bias").granularity
+        wish = self.wishes.get(layer.op.weight.name)
+        wished = wish.tensor.granularity if wish is not None and isinstance(wish.tensor, TensorSupport) else None
+        return tuple(name for name in allowed if name in (bias or allowed) and name in (wished or allowed))
+
+    def _given(self, layer: Layer) -> QuantParams | None:
+        """Return the very parameters that are asked for."""
+        wish = None if layer.op is None else self.wishes.get(layer.op.weight.name)
+        return None if wish is None else wish.params
+
+    def _unlike_wish(self, layer: Layer) -> str | None:
+        """Return why a layer cannot take the parameters of its weight that are asked for, or None."""
+        op, support = layer.op, layer.support
+        wish = None if op is None else self.wishes.get(op.weight.name)
+        if op is None or wish is None:
+            return None
+        needed = support.tensor("weight")
+        is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
+        needed = replace(needed, granularity=self._granularities(layer), scales="power_of_two" if is_exact else needed.scales)
+        problem = unlike_weight(
+            wish,
+            needed,
+            axis=op.weight_axis if op.has_channels else None,
+            channels=self.params[op.weight.name].shape[op.weight_axis],
+            narrow=support.weight_range == "narrow",
+            who=f"{support.op} {layer.name}",
+        )
+        return None if problem is None else f"its weight {op.weight.name}: {problem}"
+
+    def _axis(self, layer: Layer) -> int | None:
+        assert layer.op is not None, "only layers with weights have a weight axis"
+        given = self._given(layer)
+        if given is not None:
+            return given.granularity.axis if isinstance(given.granularity, PerAxis) else None
+        allowed = self._granularities(layer)
+        wanted = self.granularity_of(layer) or self.recipe.weight_granularity
+        per_axis = "per_axis" in allowed and (wanted == "per_axis" or "per_tensor" not in allowed)
+        return layer.op.weight_axis if per_axis and layer.op.has_channels else None
+
+    def _room(self, layer: Layer, params: QuantParams, span: int, bits: int) -> npt.NDArray[np.int64]:
+        """Return what each output channel's products leave at least of an accumulator, (channels,)."""
+        assert layer.op is not None, "only layers with weights have products"
+        integers = quantize(self.params[layer.op.weight.name], params).astype(np.int64)
+        channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
+        room = 2 ** (bits - 1) - 1 - span * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
+        return np.tile(room, layer.op.channels // room.size)
+
+    def _floor(self, layer: Layer, data: QuantParams, asked: QuantParams, room: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the smallest weight scales with which the bias still fits beside the products, of the scales' shape."""
+        if layer.bias is None:
+            return np.zeros(())
+        bias = np.abs(self.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
+        # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
+        floor = bias / (float(data.scale) * np.minimum(room, _INT32_MAX) * (1 - 2.0**-20))
+        return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
+
+
+def _own_scheme(layer: Layer) -> QuantScheme:
+    """Return what a layer asks of its weight, whatever others do."""
+    tensor, narrow = layer.support.tensor("weight"), layer.support.weight_range == "narrow"
+    return QuantScheme(dtype="int8", narrow=narrow, power_of_two=tensor.scales == "power_of_two", scale=tensor.scale)
+
+
+def _of_bias(layer: Layer, name: TensorId) -> str | None:
+    """Return why a target cannot take a bias as quantize makes it: int32, zero point 0, the product of two scales."""
+    tensor = layer.support.tensor("bias")
+    if tensor.dtypes is not None and "int32" not in tensor.dtypes:
+        return f"its bias {name} is made int32, expected {' or '.join(tensor.dtypes)}"
+    if tensor.schemes == ("asymmetric",) or tensor.zero_point:
+        return f"its bias {name} is made with zero point 0, expected {tensor.zero_point or 'an asymmetric one'}"
+    if tensor.scale is not None:
+        return f"the scale of its bias {name} is that of its input times that of its weight, expected {tensor.scale}"
+    return None
+
+
+def _accumulator_bits(layer: Layer, data: QuantParams) -> int:
+    """Return the width that a layer's sums must keep to: that of its accumulator, as far as kernels make use of it."""
+    if layer.support.overflow != "proven":
+        return MAX_ACCUMULATOR_BITS
+    bits = layer.support.bits_of(data.dtype)
+    return bits if width_of(data.dtype) > 8 else min(bits, _INT32_BITS)
+
+
+def _span(data: QuantParams, bits: int) -> int:
+    """Return the largest |x - zero_point| of an activation, or a bound of it that is small beside the accumulator."""
+    qmin, qmax = INTEGER_RANGE[data.dtype]
+    exact = max(qmax - int(data.zero_point), int(data.zero_point) - qmin)
+    return max(exact, _ACTIVATION_SPAN) if bits >= _INT32_BITS else exact
+
+
+def _bias_room(bits: int) -> int:
+    """Return the room that products must leave for the bias: of an int32 accumulator as much as float32's own 24 bits."""
+    return 2 ** (bits - 8)
+
+
+def bias_params(data: QuantParams, weight: QuantParams, axis: int) -> QuantParams:
+    """Return int32 parameters with scale s_x * s_w, a float32 product; `axis` is the channels' in the bias."""
+    scale = (data.scale * weight.scale).astype(np.float32)
+    return QuantParams(
+        dtype="int32",
+        scale=scale,
+        zero_point=np.zeros(scale.shape, np.int32),
+        granularity=PerAxis(axis) if scale.ndim else PerTensor(),
+    )

@@ -1,0 +1,1 @@
+"""Runtime: what a saved executable needs to run, and nothing of the compiler."""

@@ -1,0 +1,493 @@
+"""Executable: a compiled model that runs, is timed, saved and loaded."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+import tvm_ffi
+
+from ..errors import DataError, ExecutableError
+from .code import Code, SharedMemory
+from .control_block import control_layout
+from .cpu_features import machine_features, missing_features
+from .file import read_executable, read_library, write_executable
+from .huge_pages import tensor_of
+from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
+from .llvm_host import host_triple, is_foreign, triple_of
+from .runner import DeviceRunner, ForeignRunner, ObservingRunner, Prepared, RunnableCode, Runner, runner_of
+from .sizes import read_sizes, write_sizes
+from .versions import extracted, read_versions
+
+FORMAT_VERSION = 7
+Outputs = dict[str, npt.NDArray[Any]]
+_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputSpec:
+    """One result: its TensorId, its name in the source, shape and dtype."""
+
+    id: str
+    source_name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """An executable's metadata, kept in its file.
+
+    Parameters
+    ----------
+    inputs, outputs
+        In the order of the source model.
+    fingerprint
+        The source model's.
+    target
+        LLVM target the code is for, as TVM's JSON.
+    isa
+        Instruction set of the integer kernels.
+    features
+        What a CPU must have to run the code, by LLVM's names.
+    threads
+        How many threads share a call where it pays, and where the machine has so many cores.
+    weight_bytes
+        Size of all constants, in bytes.
+    workspace
+        Bytes of the block that intermediate tensors share; None where TVM's virtual machine allocates them as it runs.
+    shared_units
+        Parts of a call that its threads share; 0 where no kernel is large enough, and on TVM's virtual machine.
+    any_batch
+        Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
+    batch_range
+        Fewest and most samples that the source allows in a call where `any_batch`; None: no bound.
+    batch_obstacle
+        Why it does not, though the source left that dimension open.
+    ops
+        One plain record for each op, for `explain`.
+    device
+        Name of the device that runs the code, in memory of its own; "" for the host.
+    """
+
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    fingerprint: str
+    target: str
+    isa: str
+    features: tuple[str, ...]
+    threads: int
+    weight_bytes: int
+    workspace: int | None
+    shared_units: int
+    any_batch: bool
+    batch_range: tuple[int, int | None]
+    batch_obstacle: str
+    ops: tuple[dict[str, Any], ...]
+    device: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Description:
+        """Read what `to_json` wrote. ExecutableError for another format version."""
+        if data.get("format_version") != FORMAT_VERSION:
+            raise ExecutableError(
+                f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile"
+            )
+        inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
+        outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
+        ops = tuple(_with_tuple(entry) for entry in data["ops"])
+        plain = {key: data[key] for key in _PLAIN}
+        fewest, most = data["batch_range"]
+        features = tuple(data["features"])
+        device = str(data.get("device", ""))  # files of earlier versions are the host's
+        return Description(
+            inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, device=device, **plain
+        )
+
+
+def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples."""
+    return {**entry, "shape": tuple(entry["shape"])}
+
+
+class BoundCall:
+    """A prepared call: inputs lie in place, nothing is checked or copied; for steady use and for timing.
+
+    `inputs[name]` is a writable array over the input's own memory: assign to it (``call.inputs["x"][:] = batch``), then call.
+    It is for one thread at a time; another thread binds its own.
+    """
+
+    def __init__(self, prepared: Prepared, tensors: list[Any], executable: Executable) -> None:
+        self._prepared = prepared
+        self._executable = executable
+        self.run = prepared.run
+        """Run and drop the outputs: the cost of inference alone."""
+        self.inputs: dict[str, npt.NDArray[Any]] = {
+            spec.source_name: np.from_dlpack(tensor) for spec, tensor in zip(executable.inputs, tensors, strict=True)
+        }
+
+    def __call__(self) -> Outputs:
+        """Run and return {output name: array}."""
+        self._prepared.run()
+        return self._executable.name_outputs(self._prepared.results())
+
+
+class AttachedCall:
+    """A call on memory of the caller's, for one thread at a time."""
+
+    def __init__(self, prepared: Prepared, fetch: Callable[[], None] | None = None) -> None:
+        self._prepared = prepared
+        self._fetch = fetch
+        self.run = prepared.run
+        """Run on what the memory holds."""
+
+    def fetch(self) -> None:
+        """Bring what observers counted elsewhere into the memory; nothing to do where they count there."""
+        if self._fetch is not None:
+            self._fetch()
+
+    def results(self) -> list[npt.NDArray[Any]]:
+        """Return what the last run gave, in order, as views of memory that the next may overwrite."""
+        return [np.from_dlpack(value) for value in self._prepared.results()]
+
+
+class Executable:
+    """A compiled model. Several Python threads may call it at once.
+
+    Parameters
+    ----------
+    code
+        Machine code with its constants.
+    description
+        What it takes, gives and is made of.
+    """
+
+    def __init__(self, code: Code | RunnableCode, description: Description) -> None:
+        self._code = code
+        self.description = description
+        missing = missing_features(description.features, machine_features())
+        first = {spec.shape[:1] for spec in (*description.inputs, *description.outputs)}
+        self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()}
+        self._run: Runner = ForeignRunner() if missing else runner_of(code)
+
+    @property
+    def code(self) -> Code | RunnableCode:
+        """What it runs."""
+        return self._code
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What it takes, in order."""
+        return self.description.inputs
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """What it gives, in order."""
+        return self.description.outputs
+
+    @property
+    def threads(self) -> int:
+        """How many threads share a call where it pays, and where the machine has so many cores."""
+        return self.description.threads
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all constants, in bytes."""
+        return self.description.weight_bytes
+
+    def __call__(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
+        """Run once.
+
+        Parameters
+        ----------
+        data
+            An array (of a model with one input), or {input name: array}, of the shapes and dtypes of `inputs`. The first
+            dimension may be any multiple of the compiled one where inputs and outputs share it, and where the source leaves it
+            open; the samples are then run one compiled batch after the other.
+
+        Returns
+        -------
+        dict
+            {output name in the source: array}.
+
+        Raises
+        ------
+        DataError
+            Missing or unknown input, wrong shape or dtype, NaN or infinity, a number of samples that the source rules out.
+        """
+        if self.description.any_batch:
+            return self._run_batches(data)
+        check_samples(self.inputs, data, self.description.batch_obstacle)
+        if self._holds_several_runs(data):
+            return self._joined_runs(data)
+        arrays = check_inputs(self.inputs, data)
+        return self.name_outputs(self._run(_tensors(arrays)))
+
+    def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
+        check_batch_size(self.inputs, data, self.description.batch_range)
+        return self._joined_runs(data)
+
+    def _holds_several_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Return whether each input holds the samples of several calls, and each output says which are whose."""
+        if not self._shares_samples:
+            return False
+        values = data if isinstance(data, Mapping) else {self.inputs[0].source_name: data} if len(self.inputs) == 1 else {}
+        if all(getattr(values.get(spec.source_name), "shape", None) == spec.shape for spec in self.inputs):
+            return False  # nearly every call
+        if values.keys() != {spec.source_name for spec in self.inputs}:
+            return False
+        shapes = [(np.shape(values[spec.source_name]), spec.shape) for spec in self.inputs]
+        return all(
+            len(given) == len(own) and given[1:] == own[1:] and own[0] < given[0] and given[0] % own[0] == 0
+            for given, own in shapes
+        )
+
+    def _joined_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
+        runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
+        return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
+
+    def bind_on_device(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
+        """Return a call on tensors that lie where the code runs: nothing is uploaded, downloaded or copied.
+
+        Parameters
+        ----------
+        inputs, outputs
+            {name in the source: tensor}, all of them: whatever has `__dlpack__` (PyTorch, CuPy), dense, of the shapes and dtypes
+            of `inputs` and `outputs`. They must live, and stay where they are, as long as the call is used.
+
+        Returns
+        -------
+        callable
+            Waits until what was queued before on the device is done, runs, and returns when the outputs are there.
+
+        Raises
+        ------
+        ExecutableError
+            The code runs on the host: `bind` is for that.
+        DataError
+            A tensor is missing or unknown, of another shape or dtype, not dense, or lies elsewhere.
+        """
+        if not isinstance(self._run, DeviceRunner):
+            raise ExecutableError("the executable runs on the host, where inputs are NumPy arrays: use bind")
+        given = [_device_tensors("input", self.inputs, inputs), _device_tensors("output", self.outputs, outputs)]
+        return self._run.prepare_on_device(*given)
+
+    def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
+        """Check and place inputs once, for many calls. Raises as a call does."""
+        arrays = check_inputs(self.inputs, data)
+        tensors = _tensors(arrays)
+        return BoundCall(self._run.prepare(tensors), tensors, self)
+
+    def name_outputs(self, results: list[Any]) -> Outputs:
+        """Copy results, which keep the model's order, and give them their names."""
+        # By DLPack: TVM's own copies go through ctypes, take ten times as long, and leave a cycle for the garbage collector.
+        return {spec.source_name: np.from_dlpack(value).copy() for spec, value in zip(self.outputs, results, strict=True)}
+
+    def attach(self, arrays: list[npt.NDArray[Any]]) -> AttachedCall:
+        """Return a call that works on the memory of these arrays, one for each parameter of "main".
+
+        Nothing is checked or copied. Each array must be writable and contiguous, and start at a multiple of 64 bytes; those
+        behind the inputs are states of observers.
+        """
+        tensors = [tvm.runtime.from_dlpack(array) for array in arrays]
+        count = len(self.inputs)
+        if len(arrays) > count and isinstance(self._run, ObservingRunner):
+            observing = self._run.prepare_observing(tensors[:count], arrays[count:])
+            return AttachedCall(observing, observing.fetch)
+        return AttachedCall(self._run.prepare(tensors))
+
+    def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Run on arrays already checked, in order, and return every result in order."""
+        return [value.numpy() for value in self._run(_tensors(arrays))]
+
+    def assembly(self) -> str:
+        """Return the machine code of the kernels as assembly text; ExecutableError on a loaded file, which keeps none."""
+        text = self._code.assembly(tvm.target.Target(self.description.target))
+        if text is None:
+            raise ExecutableError("a loaded executable keeps no assembly text; compile the model in this process to read it")
+        return text
+
+    def save(self, path: str | Path) -> None:
+        """Write one file (library, weights, description), under a temporary name first. Needs a C compiler to link."""
+        write_executable(path, self._code.export, self._code.constants, self.description.to_json())
+
+    @staticmethod
+    def load(path: str | Path, features: Collection[str] | None = None, device_loader: DeviceLoader | None = None) -> Executable:
+        """Load what `save` or `save_versions` wrote; of several versions the first that the CPU can run.
+
+        The file holds machine code: load only files you trust. Truncated, damaged and foreign files are refused before any
+        of it runs.
+
+        Parameters
+        ----------
+        features
+            What the CPU is taken to have, by LLVM's names; None: what it has.
+        device_loader
+            Given a device's name, and code and constants in a file for it, returns the code; None reads the host's alone.
+
+        Raises
+        ------
+        ExecutableError
+            If the file can't be read, isn't one of ours, is damaged, or is for another machine or a CPU with more features.
+        """
+        present = machine_features() if features is None else features
+        versions = read_versions(path)
+        if versions is None:
+            return Executable._load(Path(path), Path(path), present, device_loader)
+        chosen = next((each for each in versions if not missing_features(each.features, present)), versions[-1])
+        with extracted(Path(path), chosen) as part:
+            return Executable._load(part, Path(path), present)
+
+    @staticmethod
+    def _load(file: Path, path: Path, present: Collection[str] | None, device_loader: DeviceLoader | None = None) -> Executable:
+        """Load one version from a file; errors name `path`."""
+        constants, description_json = read_executable(file)
+        description = Description.from_json(description_json)
+        if description.device:
+            return Executable(_device_code(file, path, description, constants, device_loader), description)
+        _check_machine(path, description, present)
+        return Executable._of_library(file, path, description, constants)
+
+    @staticmethod
+    def _of_library(
+        file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], memory: SharedMemory | None = None
+    ) -> Executable:
+        """Return the executable of a shared library; errors name `path`."""
+        try:
+            library = _loaded(file)
+            if description.workspace is None:
+                return Executable(Code(library=library), description)
+            outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)
+            control = None
+            if description.shared_units:
+                control = control_layout(description.threads, len(description.inputs), len(outputs), description.shared_units)
+            code = Code(
+                library=library,
+                constants=constants,
+                workspace=description.workspace,
+                outputs=outputs,
+                control=control,
+                memory=memory,
+            )
+            return Executable(code, description)
+        except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
+            last = str(error).strip().splitlines()[-1]
+            raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
+
+    def _of_host(self) -> Code:
+        """Return its code; ExecutableError where it is a device's, which shares no memory with others yet."""
+        if not isinstance(self._code, Code):
+            raise ExecutableError(f"an executable for {self.description.device} shares its memory with no other")
+        return self._code
+
+    def sharing(self, memory: SharedMemory) -> Executable:
+        """Return the same code on constants and workspaces that it shares with others."""
+        return Executable(replace(self._of_host(), memory=memory), self.description)
+
+    @staticmethod
+    def save_sizes(
+        path: str | Path, executables: Sequence[Executable], constants: npt.NDArray[np.uint8], notes: dict[str, Any]
+    ) -> None:
+        """Write executables that share constants as one file."""
+        write_sizes(path, constants, notes, [(each._of_host(), each.description.to_json()) for each in executables])
+
+    @staticmethod
+    def load_sizes(path: str | Path, features: Collection[str] | None = None) -> tuple[list[Executable], dict[str, Any]]:
+        """Load what `save_sizes` wrote; raises as `load` does."""
+        found = read_sizes(path)
+        present = machine_features() if features is None else features
+        descriptions = [Description.from_json(each) for each in found.descriptions]
+        memory = memory_of(found.constants, descriptions)
+        executables: list[Executable] = []
+        with tempfile.TemporaryDirectory() as folder:
+            for number, (library, description) in enumerate(zip(found.libraries, descriptions, strict=True)):
+                _check_machine(Path(path), description, present)
+                file = Path(folder) / f"{number}.so"
+                file.write_bytes(library)
+                executables.append(Executable._of_library(file, Path(path), description, found.constants, memory))
+        return executables, found.notes
+
+
+DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], RunnableCode]
+"""From a device's name, the code in a file for it and its constants, to the code; ValueError where it can't be read."""
+
+
+def _device_code(
+    file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], loader: DeviceLoader | None
+) -> RunnableCode:
+    """Return the code in a file for a device; errors name `path`."""
+    if loader is None:
+        raise ExecutableError(f"{path}: built for {description.device}: load it with octavo.load_executable")
+    try:
+        return loader(description.device, read_library(file), constants)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExecutableError(f"{path}: cannot load the executable (built for {description.device}): {error}") from error
+
+
+def memory_of(constants: npt.NDArray[np.uint8], descriptions: Sequence[Description]) -> SharedMemory:
+    """Return memory for executables that share their constants: workspaces are the greatest's."""
+    return SharedMemory(constants=tensor_of(constants), workspace=max(each.workspace or 0 for each in descriptions))
+
+
+def _check_machine(path: Path, description: Description, present: Collection[str] | None) -> None:
+    """ExecutableError if the code is for another architecture, or for more features than this CPU has."""
+    if is_foreign(target := tvm.target.Target(description.target)):
+        raise ExecutableError(
+            f"{path}: built for {triple_of(target)}, and this machine is {host_triple()}; load it there, or compile it here"
+        )
+    missing = missing_features(description.features, present)
+    if missing:
+        raise ExecutableError(
+            f"{path}: built for a CPU with {', '.join(missing)}, which this one lacks; compile it here, or for any CPU with "
+            "--multiversion"
+        )
+
+
+def _device_tensors(role: str, specs: Sequence[InputSpec | OutputSpec], given: Mapping[str, Any]) -> list[Any]:
+    """Return tensors in the order of their specs, as tvm_ffi sees them; DataError where one doesn't fit."""
+    names = {spec.source_name for spec in specs}
+    for name in [*(names - given.keys()), *(given.keys() - names)]:
+        raise DataError(f"{role} {name!r}: {'missing' if name in names else 'unknown'}; expected {', '.join(sorted(names))}")
+    found: list[Any] = []
+    for spec in specs:
+        try:
+            tensor: Any = tvm_ffi.from_dlpack(given[spec.source_name])
+        except (TypeError, AttributeError, BufferError, RuntimeError) as error:
+            raise DataError(f"{role} {spec.source_name!r}: not a tensor that DLPack can hand over: {error}") from error
+        said = f"{tensor.dtype} {tuple(tensor.shape)}"
+        if tuple(tensor.shape) != spec.shape or str(tensor.dtype) != spec.dtype:
+            raise DataError(f"{role} {spec.source_name!r}: expected {spec.dtype} {spec.shape}, got {said}")
+        if not tensor.is_contiguous():
+            raise DataError(f"{role} {spec.source_name!r}: must be dense, got strides {tuple(tensor.strides)}")
+        found.append(tensor)
+    return found
+
+
+def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:
+    tensors = [tvm.runtime.empty(array.shape, str(array.dtype)) for array in arrays]
+    for tensor, array in zip(tensors, arrays, strict=True):
+        np.copyto(np.from_dlpack(tensor), array)
+    return tensors
+
+
+def _loaded(path: Path) -> Any:
+    """Load a copy of a library, under a name of its own.
+
+    TVM knows a library by the suffix .so alone, and the loader of the system takes a name that it has seen before for the file it
+    saw then, which may have been written anew.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / "library.so"
+        shutil.copyfile(path, copied)  # TVM follows a link back to the other name
+        return tvm.runtime.load_module(str(copied))

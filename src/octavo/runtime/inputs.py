@@ -1,0 +1,175 @@
+"""What a model takes, and whether data fits it: one check for calibration batches and for running.
+
+It checks and cuts, it never converts: a wrong dtype or shape is the caller's to mend, and silently mending it would hide a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError, shape_advice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSpec:
+    """One input of a model: its TensorId, its name in the source, its shape and its dtype."""
+
+    id: str
+    source_name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """Return e.g. "input: float32 [1,3,224,224]"."""
+        return f"{self.source_name}: {self.dtype} {_dims(self.shape)}"
+
+
+def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input") -> list[npt.NDArray[Any]]:
+    """Return one array for each input of the model, in order, each of exactly its shape and dtype and finite.
+
+    Parameters
+    ----------
+    data
+        An array (of a model with one input), or {source name or TensorId: array}.
+    where
+        Opens the error message, e.g. "batch 3".
+
+    Raises
+    ------
+    DataError
+        Missing or unknown input, wrong dtype or shape, NaN or infinity.
+    """
+    arrays = _named_arrays(specs, data, where)
+    for spec, array in zip(specs, arrays, strict=True):
+        if array.shape != spec.shape:
+            raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
+        _check_values(spec, array, where)
+    return arrays
+
+
+def check_batch_size(specs: Sequence[InputSpec], data: Any, allowed: tuple[int, int | None]) -> None:
+    """Raise DataError for a number of samples that the source rules out; `allowed`: fewest and most (None: no bound)."""
+    values = dict(data) if isinstance(data, Mapping) else {spec.source_name: data for spec in specs}
+    fewest, most = allowed
+    for spec in specs:
+        shape = np.shape(values.get(spec.source_name, values.get(spec.id, ())))
+        fits = len(shape) == len(spec.shape) > 0 and shape[1:] == spec.shape[1:] and shape[0] > 0
+        if fits and (shape[0] < fewest or (most is not None and shape[0] > most)):
+            bound = f"at least {fewest}" if most is None else f"{fewest} to {most}"
+            raise DataError(
+                f"input {spec.source_name} holds {shape[0]} samples, the program was exported for {bound}; "
+                "give as many in a call or export with another torch.export.Dim"
+            )
+
+
+def check_samples(specs: Sequence[InputSpec], data: Any, obstacle: str) -> None:
+    """Raise DataError for another number of samples than the model's own, where the source allows it and `obstacle` says no."""
+    values = dict(data) if isinstance(data, Mapping) else {spec.source_name: data for spec in specs}
+    for spec in specs if obstacle else ():
+        shape = np.shape(values.get(spec.source_name, ()))
+        if len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:] and shape != spec.shape:
+            raise DataError(
+                f"input {spec.source_name} holds {shape[0]} samples and the model is compiled for {spec.shape[0]}: {obstacle}; "
+                f"load it for that: {shape_advice(spec.source_name, tuple(int(dim) for dim in shape))}"
+            )
+
+
+def split_batch(
+    specs: Sequence[InputSpec], data: Any, *, where: str = "batch", finite: bool = True
+) -> Iterator[list[npt.NDArray[Any]]]:
+    """Cut a batch into runs of the model's own shape: [100,3,224,224] is 100 runs of a model that takes [1,3,224,224].
+
+    `finite` refuses NaN and infinity, as `check_inputs` does.
+
+    Raises
+    ------
+    DataError
+        As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input. A scalar may
+        be one number for each sample, or one for all.
+    """
+    arrays = _named_arrays(specs, data, where)
+    runs: int | None = None
+    for spec, array in zip(specs, arrays, strict=True):
+        count = _count_runs(spec, array, where)
+        if _is_for_all(spec, array) and len(specs) > 1:
+            _check_values(spec, array, where, finite=finite)
+            continue
+        if runs is not None and count != runs:
+            raise DataError(f"{where}: the inputs hold different numbers of samples: {runs} and {count} ({spec.source_name})")
+        runs = count
+        _check_values(spec, array, where, finite=finite)
+    # Of scalars alone, each the same for all, there is one run.
+    for index in range(1 if runs is None and specs else runs or 0):
+        yield [_run_of(spec, array, index) for spec, array in zip(specs, arrays, strict=True)]
+
+
+def _is_for_all(spec: InputSpec, array: npt.NDArray[Any]) -> bool:
+    """Return whether an array is one scalar, a rate say, which is that of all samples."""
+    return not spec.shape and not array.shape
+
+
+def _run_of(spec: InputSpec, array: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
+    if array.shape == spec.shape:
+        return array
+    return array[index * spec.shape[0] : (index + 1) * spec.shape[0]] if spec.shape else array[index, ...]
+
+
+def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
+    if array.shape == spec.shape:
+        return 1
+    if array.ndim == len(spec.shape) and spec.shape and array.shape[1:] == spec.shape[1:]:
+        if array.shape[0] == 0:
+            raise DataError(f"{where}: input {spec.source_name} is empty: shape {_dims(array.shape)}; give at least one sample")
+        if array.shape[0] % spec.shape[0] == 0:
+            return array.shape[0] // spec.shape[0]
+    if not spec.shape and array.ndim == 1 and array.size:
+        return array.size
+    first = "any number" if spec.shape[:1] == (1,) else f"a multiple of {spec.shape[0]}" if spec.shape else ""
+    expected = f"{_dims(spec.shape)} (or {first} first)" if spec.shape else "[] (or one number for each sample)"
+    raise DataError(f"{where}: input {spec.source_name} must have shape {expected}, got {_dims(array.shape)}")
+
+
+def _named_arrays(specs: Sequence[InputSpec], data: Any, where: str) -> list[npt.NDArray[Any]]:
+    expects = ", ".join(str(spec) for spec in specs)
+    if not isinstance(data, Mapping):
+        if len(specs) != 1:
+            raise DataError(f"{where}: the model takes {len(specs)} inputs ({expects}); give a dict of name: array")
+        return [_as_array(specs[0], data, where)]
+    named: dict[str, Any] = {str(name): value for name, value in data.items()}
+    arrays: list[npt.NDArray[Any]] = []
+    for spec in specs:
+        name = spec.source_name if spec.source_name in named else spec.id
+        if name not in named:
+            raise DataError(f"{where}: input {spec.source_name} is missing; the model takes {expects}, got {sorted(named)}")
+        arrays.append(_as_array(spec, named.pop(name), where))
+    if named:
+        raise DataError(f"{where}: unknown input {sorted(named)}; the model takes {expects}")
+    return arrays
+
+
+def _as_array(spec: InputSpec, value: Any, where: str) -> npt.NDArray[Any]:
+    if not isinstance(value, np.ndarray):
+        raise DataError(f"{where}: input {spec.source_name} must be a NumPy array ({spec}), got {type(value).__name__}")
+    return value
+
+
+def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str, *, finite: bool = True) -> None:
+    if str(array.dtype) != spec.dtype:
+        raise DataError(
+            f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and save "
+            f"or pass it as {spec.dtype}"
+        )
+    if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise DataError(
+            f"{where}: input {spec.source_name} holds {array[index]} at index {list(index)}; every value must be finite"
+        )
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(str(dim) for dim in shape)}]"

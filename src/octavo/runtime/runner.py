@@ -1,0 +1,243 @@
+"""Runners: call compiled code on tensors. One for native programs, one for TVM's virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+
+from ..errors import ExecutableError
+from .code import ENTRY, Code, SharedMemory, takes_table
+from .control_block import Layout
+from .huge_pages import empty_bytes, tensor_of
+from .worker_pool import WorkerPool
+
+
+class Prepared(Protocol):
+    """A call whose inputs are in state."""
+
+    def run(self) -> None:
+        """Run and leave the results where `results` finds them."""
+        ...
+
+    def results(self) -> list[Any]:
+        """Return the tensors of the last run, in order."""
+        ...
+
+
+class Runner(Protocol):
+    """Code that can be called from several Python threads."""
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run on tvm tensors, in order; return fresh ones."""
+        ...
+
+    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+        """Return a call on these very tensors, for many runs."""
+        ...
+
+
+@runtime_checkable
+class DeviceRunner(Protocol):
+    """A runner that takes tensors where its code runs."""
+
+    def prepare_on_device(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
+        """Return a call that reads and writes these very tensors (tvm_ffi's, in order); DataError for one that lies elsewhere."""
+        ...
+
+
+class ObservingCall(Prepared, Protocol):
+    """A call whose observers write where its code runs."""
+
+    def fetch(self) -> None:
+        """Move the counts of all runs since the last time to the arrays."""
+        ...
+
+
+@runtime_checkable
+class ObservingRunner(Protocol):
+    """A runner of an instrumented model in memory that is not the host's."""
+
+    def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> ObservingCall:
+        """Return a call on these very tensors.
+
+        `states` are ranges and counts of each observer, as `numerics.statistics.observer_state` lays them out. A run adds to the
+        ranges and to the first number of the counts; the other counts come with `fetch`.
+        """
+        ...
+
+
+class RunnableCode(Protocol):
+    """Code that brings its own runner: a device's, whose memory is not the host's."""
+
+    @property
+    def constants(self) -> npt.NDArray[np.uint8] | None:
+        """What is kept beside the code in its file."""
+        ...
+
+    def export(self, path: str) -> None:
+        """Write the code, without constants, to a file."""
+        ...
+
+    def assembly(self, target: tvm.target.Target) -> str | None:
+        """Return the machine code as text."""
+        ...
+
+    def runner(self) -> Runner:
+        """Return what calls it."""
+        ...
+
+
+def runner_of(code: Code | RunnableCode) -> Runner:
+    """Return what calls this code."""
+    if not isinstance(code, Code):
+        return code.runner()
+    if code.library is None:
+        return ForeignRunner()
+    if code.constants is None or code.workspace is None or code.outputs is None:
+        return MachineRunner(code.library)
+    memory = code.memory or SharedMemory(constants=tensor_of(code.constants), workspace=code.workspace)
+    return NativeRunner(code.library, memory, code.outputs, code.control)
+
+
+class ForeignRunner:
+    """Stands for code of another architecture, which can be saved and not called."""
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Raise ExecutableError."""
+        raise ExecutableError("the executable is for another machine: save it, and load it there")
+
+    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+        """Raise ExecutableError."""
+        raise ExecutableError("the executable is for another machine: save it, and load it there")
+
+
+class NativeRunner:
+    """Calls the entry of a Program. Calls share nothing but the constants, so they may overlap.
+
+    Parameters
+    ----------
+    library
+        A tvm.runtime.Module with the entry.
+    memory
+        Its constants, and how large the block for intermediate tensors is.
+    outputs
+        Shape and dtype of each result.
+    control
+        Control block of the worker pool that shares a call; None where one thread does it all.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        memory: SharedMemory,
+        outputs: Sequence[tuple[tuple[int, ...], str]],
+        control: Layout | None = None,
+    ) -> None:
+        self._library = library
+        self._control = control
+        self._entry: Callable[..., None] = library[ENTRY]
+        self._constants: Any = memory.constants
+        self._workspace = memory.workspace
+        self._outputs = list(outputs)
+        # A worker pool is of one library; a workspace alone any code that shares it takes.
+        self._idle: list[_CallState] = memory.idle if control is None else []
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run on fresh outputs, with a workspace that no other call has."""
+        outputs = self._empty_outputs()
+        try:
+            state = self._idle.pop()  # atomic, as append is
+        except IndexError:
+            state = self._call_state()
+        self._entry(*entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        self._idle.append(state)
+        return outputs
+
+    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+        """Return a call with outputs and a workspace of its own."""
+        outputs = self._empty_outputs()
+        state = self._call_state()
+        arguments = (*entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        return _PreparedNative(self._entry, arguments, outputs, state, inputs)
+
+    def _call_state(self) -> _CallState:
+        workspace = empty_bytes(self._workspace)
+        if self._control is None:
+            return _CallState(arguments=(workspace,))
+        pool = WorkerPool(self._library, self._control)
+        return _CallState(arguments=(workspace, pool.control), pool=pool)
+
+    def _empty_outputs(self) -> list[Any]:
+        return [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
+
+
+def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return what the entry takes for its inputs: they themselves, or the table of their addresses."""
+    if not takes_table(len(inputs)):
+        return inputs
+    return [tvm.runtime.tensor(np.array([tensor.data_ptr() for tensor in inputs], np.int64))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _CallState:
+    """What one call at a time uses alone: its workspace and its worker pool, as arguments of the entry."""
+
+    arguments: tuple[Any, ...]
+    pool: WorkerPool | None = None
+
+
+class _PreparedNative:
+    def __init__(
+        self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], state: _CallState, inputs: Sequence[Any]
+    ) -> None:
+        self._entry = entry
+        self._inputs = inputs  # kept alive, for a table holds their addresses alone
+        self._arguments = arguments
+        self._state = state
+        self._outputs = outputs
+
+    def run(self) -> None:
+        self._entry(*self._arguments)
+
+    def results(self) -> list[Any]:
+        return self._outputs
+
+
+class MachineRunner:
+    """Calls "main" on TVM's virtual machine, which keeps a call's registers in itself: calls take turns."""
+
+    def __init__(self, library: Any) -> None:
+        device: Any = tvm.cpu()
+        self._machine = relax.VirtualMachine(library, device)
+        self._main = self._machine["main"]
+        self._lock = Lock()
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run when no other call does."""
+        with self._lock:
+            results: Any = self._main(*inputs)
+        return [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
+
+    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+        """Return the same call with its inputs; the machine allocates outputs anew."""
+        return _PreparedMachine(self, inputs)
+
+
+class _PreparedMachine:
+    def __init__(self, runner: MachineRunner, inputs: Sequence[Any]) -> None:
+        self._runner = runner
+        self._inputs = inputs
+        self._outputs: list[Any] = []
+
+    def run(self) -> None:
+        self._outputs = self._runner(self._inputs)
+
+    def results(self) -> list[Any]:
+        return self._outputs

@@ -1,0 +1,71 @@
+"""Quantization at run time equals its oracle bit for bit: the parameters of each row and its integers."""
+
+import numpy as np
+import pytest
+from kernel_runner import EACH_ISA, HOST_ISAS, SIZES, Case, baseline_target, check, part
+
+from octavo.compiler.backends.cpu.kernels import GENERIC, DynamicSpec, dynamic_parameters, dynamic_quantize
+from octavo.numerics import dynamic
+
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
+EPS = 2.0**-12
+STYLES = {
+    "litert": "litert",
+    "onnx": "onnx",
+    "torch": dynamic.TorchStyle(dtype="uint8", qmin=0, qmax=255, eps=EPS),
+    "torch-int8-narrow": dynamic.TorchStyle(dtype="int8", qmin=-64, qmax=63, eps=EPS),
+    "torch-symmetric": dynamic.TorchStyle(dtype="int8", qmin=-127, qmax=127, eps=EPS, is_symmetric=True),
+}
+every_style = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+
+
+def rows_of(size: int) -> np.ndarray:
+    """Rows of both signs, one sign, zeros alone, a tiny and a huge range, and halves of a step."""
+    rng = np.random.default_rng(size)
+    rows = rng.normal(size=(9, size)).astype(np.float32)
+    rows[1], rows[2], rows[3] = np.abs(rows[1]), -np.abs(rows[2]), 0
+    rows[4] *= np.float32(1e-30)
+    rows[5] *= np.float32(1e30)
+    rows[6] += 100
+    rows[7] = rng.integers(-255, 256, size) / 2
+    return rows
+
+
+def cases(style: dynamic.DynamicStyle, isa: str, threads: int = 1, sizes: tuple[int, ...] = SIZES) -> list[Case]:
+    found = []
+    for size in sizes:
+        x = rows_of(size)
+        spec = DynamicSpec(rows=len(x), size=size, style=style, threads=threads)
+        parameters = dynamic.dynamic_parameters(x, style)
+        assert (parameters[:, 0] > 0).all()
+        integers = dynamic.dynamic_quantize(x, parameters, style)
+        found.append(Case(kernel=dynamic_parameters(spec, isa=isa), inputs=(x,), expected=parameters, about=(spec, "parameters")))
+        found.append(Case(kernel=dynamic_quantize(spec, isa=isa), inputs=(x, parameters), expected=integers, about=spec))
+    return found
+
+
+@every_style
+def test_over_sizes(style: dynamic.DynamicStyle) -> None:
+    first = list(STYLES.values()).index(style) % 2  # neighbours in the list share the sizes
+    check(case for isa in HOST_ISAS for case in cases(style, isa, sizes=part(SIZES[first::2], isa)))
+
+
+@every_isa
+@every_style
+def test_threads(isa: str, style: dynamic.DynamicStyle) -> None:
+    check(cases(style, isa, threads=2, sizes=(5000,)))
+
+
+@every_style
+def test_targets_without_fused_multiply_add(style: dynamic.DynamicStyle) -> None:
+    check(cases(style, GENERIC, sizes=(1, 16, 19)), baseline_target())
+
+
+@every_style
+def test_an_error_of_half_a_step_and_an_exact_zero(style: dynamic.DynamicStyle) -> None:
+    x = rows_of(100)
+    parameters = dynamic.dynamic_parameters(x, style)
+    real = (dynamic.dynamic_quantize(x, parameters, style) - parameters[:, 1:]) * parameters[:, :1]
+    # The zero point is rounded, so an end of the range may lie half a step outside.
+    assert (np.abs(real - x) <= 1.01 * parameters[:, :1]).all()
+    assert (real[3] == 0).all()

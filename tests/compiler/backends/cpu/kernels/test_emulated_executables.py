@@ -1,0 +1,97 @@
+"""A model compiled for ARM64 and linked there gives this machine's bytes under QEMU, at each level of features."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, aarch64, run_executable
+
+import octavo
+from nets import residual_net
+from octavo.errors import ExecutableError
+from octavo.export.c_library.export import export_c
+from octavo.ir.graph import Model
+from octavo.ir.graph.inputs import random_inputs
+
+ANY = aarch64("max")
+"""Has all that QEMU knows."""
+
+
+@pytest.fixture(scope="module")
+def resnet(shared: Path) -> Model:
+    return octavo.load(shared / "models" / "tflite" / "resnet8_cifar10_int8.tflite")
+
+
+@pytest.fixture(scope="module")
+def small() -> Model:
+    model = residual_net()
+    return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]))
+
+
+@pytest.fixture(scope="module")
+def wide() -> Model:
+    """One of int16 activations and int8 weights."""
+    model = residual_net()
+    recipe = octavo.Recipe(activation_dtype="int16", float_ops=())
+    return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]), recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("isa", "machine", "net"),
+    [
+        ("arm.neon", NEON, "small"),
+        ("arm.dotprod", DOTPROD, "resnet"),
+        ("arm.i8mm", I8MM, "small"),
+        ("arm.dotprod", DOTPROD, "wide"),
+        ("arm.i8mm", I8MM, "wide"),
+    ],
+    ids=["neon", "dotprod", "i8mm", "int16 with dotprod", "int16 with i8mm"],
+)
+def test_results_are_the_same(isa: str, machine: Emulated, net: str, request: pytest.FixtureRequest) -> None:
+    machine.skip_unless_installed()
+    model = request.getfixturevalue(net)
+    compiled = octavo.compile(model, target=machine.llvm)
+    assert isa in {op.isa for op in octavo.explain(compiled).ops}
+    inputs = random_inputs(model)
+    (expected,) = octavo.compile(model)(inputs).values()
+    run_executable(compiled, inputs, expected, machine)
+
+
+def test_a_c_library_gives_the_same_bytes_and_refuses_a_lesser_cpu(resnet: Model, tmp_path: Path) -> None:
+    DOTPROD.skip_unless_installed()
+    made = export_c(resnet, tmp_path / "library", target="cortex-a76")
+    assert {path.name for path in made.libraries} == {"libmodel.a", "libmodel.so"}
+    assert {"dotprod", "lse"} <= set(made.features)
+    inputs = random_inputs(resnet)
+    (expected,) = octavo.compile(resnet)(inputs).values()
+    (given,) = inputs.values()
+    given.tofile(tmp_path / "input")
+    build = [DOTPROD.compiler, "-static", "-Wall", "-Wextra", "-Werror", "main.c", "libmodel.a", "-lm", "-o", "example"]
+    subprocess.run(build, cwd=made.path, check=True)
+    run = [DOTPROD.emulator, "-cpu", DOTPROD.cpu, str(made.path / "example"), str(tmp_path / "input"), str(tmp_path / "output")]
+    subprocess.run(run, check=True)
+    assert (tmp_path / "output").read_bytes() == expected.tobytes()
+    run[2] = NEON.cpu
+    refused = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (1, "model: built for a CPU with lse, which this one lacks\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "isa"),
+    [("cortex-a55", "arm.dotprod"), ("cortex-a76", "arm.dotprod"), ("neoverse-n1", "arm.dotprod"), ("neoverse-v1", "arm.i8mm")],
+)
+def test_a_cpu_by_its_name(small: Model, tmp_path: Path, name: str, isa: str) -> None:
+    """Explained, compiled, saved and run there; not run here."""
+    ANY.skip_unless_installed()
+    assert isa in {op.isa for op in octavo.explain(small, target=name).ops}
+    inputs = random_inputs(small)
+    compiled = octavo.compile(small, target=name)
+    assert re.search(r"\t(us|s)(dot|mmla)\t", compiled.assembly())
+    (expected,) = octavo.compile(small)(inputs).values()
+    run_executable(compiled, inputs, expected, ANY)
+    with pytest.raises(ExecutableError, match="another machine: save it"):
+        compiled(inputs)
+    compiled.save(tmp_path / "m.so")
+    with pytest.raises(ExecutableError, match="built for aarch64-linux-gnu, and this machine is"):
+        octavo.load_executable(tmp_path / "m.so")

@@ -1,0 +1,52 @@
+"""Softmax of float rows: close to NumPy's in float64 over lengths, sizes of values and threads; NaN stays in its row."""
+
+import numpy as np
+import pytest
+import tvm
+from kernel_runner import EACH_ISA, Compiled
+
+from octavo.compiler.backends.cpu.kernels import FloatSoftmaxSpec, float_softmax
+from octavo.runtime.llvm_host import host_target
+
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
+
+
+def run(isa: str, x: np.ndarray, threads: int = 1) -> np.ndarray:
+    spec = FloatSoftmaxSpec(rows=x.shape[0], columns=x.shape[1], threads=threads)
+    result = tvm.runtime.tensor(np.full(x.size, 77, np.float32))
+    function = Compiled({"kernel": float_softmax(spec, isa=isa).func}, host_target())["kernel"]
+    function(tvm.runtime.tensor(x.ravel()), result)
+    return result.numpy().reshape(x.shape)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@every_isa
+@pytest.mark.parametrize("columns", [1, 3, 15, 16, 17, 33, 128, 1000])
+def test_lengths(isa: str, columns: int) -> None:
+    x = np.random.default_rng(columns).normal(0, 4, (5, columns)).astype(np.float32)
+    assert np.abs(run(isa, x) / softmax(x) - 1).max() < 2e-6
+
+
+@every_isa
+def test_large_values_and_minus_infinity(isa: str) -> None:
+    x = np.array([[3e38, 1e38, -3e38, 0.0] * 5, [-np.inf, 0.0, 1.0, -np.inf] * 5, [-80.0, -81.0, -1000.0, -82.0] * 5], np.float32)
+    assert np.abs(run(isa, x) - softmax(x)).max() < 2e-7
+
+
+@every_isa
+def test_nan_stays_in_its_row(isa: str) -> None:
+    x = np.zeros((3, 19), np.float32)
+    x[1, 4] = np.nan
+    got = run(isa, x)
+    assert np.isnan(got[1]).all()
+    assert not np.isnan(got[[0, 2]]).any()
+
+
+@every_isa
+def test_threads_change_no_bit(isa: str) -> None:
+    x = np.random.default_rng(1).normal(0, 4, (70, 101)).astype(np.float32)
+    assert np.array_equal(run(isa, x), run(isa, x, threads=2))

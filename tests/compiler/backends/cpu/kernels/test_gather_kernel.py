@@ -1,0 +1,64 @@
+"""Movement by indices: slices, padding, repetition and what no step describes, against the oracle bit for bit."""
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from kernel_runner import HOST_ISAS, SIZES, Case, check
+
+from octavo import numerics
+from octavo.compiler.backends.cpu import kernels
+from octavo.compiler.backends.cpu.kernels import GatherSpec
+
+
+def maps_of(rng: np.random.Generator, extent: int) -> list[tuple[int, ...]]:
+    whole = tuple(range(extent))
+    return [
+        whole,
+        whole[extent // 3 :],
+        whole[1::2] or whole,
+        whole[::-1],
+        (-1,) * 2 + whole + (-1,),
+        tuple(np.repeat(whole, 2).tolist()),
+        tuple(rng.integers(0, extent, extent + 1).tolist()),
+        (-1, extent - 1, 0, -1),
+    ]
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    shapes = [*((size,) for size in SIZES[:-2]), (2, 3, 4, 5), (1, 7, 6, 17), (3, 65)]
+    work = [(shape, maps, 1) for shape in shapes for maps in zip(*map(partial(maps_of, rng), shape), strict=True)]
+    both = itertools.product(*(maps_of(rng, extent)[:6] for extent in (4, 70)))
+    work += [((4, 70), maps, 1) for maps in itertools.islice(both, 0, None, 5)]
+    large = [((1, 56, 57, 19), 2), ((50_000,), 2)]
+    work += [
+        (shape, maps, threads)
+        for shape, threads in large
+        for maps in list(zip(*map(partial(maps_of, rng), shape), strict=True))[::2]
+    ]
+    for number, (shape, maps, threads) in enumerate(work):  # each third on every ISA
+        x = rng.integers(0, 256, shape).astype(np.uint8)
+        spec, expected = GatherSpec(shape=shape, maps=maps, fill=9, threads=threads), numerics.gather(x, maps, 9)
+        for isa in HOST_ISAS if number % 3 == 0 else HOST_ISAS[:1]:
+            about = (isa, shape, threads, [len(m) for m in maps])
+            yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=about)
+
+
+def padded_by_channel(rng: np.random.Generator) -> Iterator[Case]:
+    for channels, threads in zip((1, 15, 16, 17, 63, 64, 65, 129), itertools.cycle((1, 2)), strict=False):
+        shape = (2, 13, 11, channels)
+        x = rng.integers(0, 256, shape).astype(np.uint8)
+        fill = tuple(rng.integers(0, 256, channels).tolist())
+        maps = ((0, 1), (-1, *range(13), -1, -1), (-1, -1, *range(11)), tuple(range(channels)))
+        spec, expected = GatherSpec(shape=shape, maps=maps, fill=fill, threads=threads), numerics.gather(x, maps, fill)
+        for isa in HOST_ISAS:
+            yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=(isa, shape, threads))
+
+
+def test_padding_of_each_channel_by_its_own_number(rng: np.random.Generator) -> None:
+    check(padded_by_channel(rng))
+
+
+def test_equals_the_oracle(rng: np.random.Generator) -> None:
+    check(cases(rng))

@@ -1,0 +1,68 @@
+"""Keys of machine code, and what a module and a library hold besides the kernels."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+from tvm.ir import StringImm
+from tvm_ffi import structural_hash
+
+import octavo
+from nets import residual_net
+from octavo.compiler.codegen import generate as codegen
+from octavo.compiler.codegen.objects import named_functions
+from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.runtime.llvm_host import host_target
+
+BASELINE = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"})
+WITH_HALVES = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+
+
+def function_of(*args):
+    return tirx.PrimFunc([], tirx.Evaluate(tirx.call_extern("int32", "f", *args)))
+
+
+def key_of(function):
+    return named_functions({"f": function}, host_target()).key
+
+
+def test_functions_that_share_a_hash_have_keys_of_their_own():
+    """TVM's hash of two numbers is the same for many pairs of small ones."""
+    functions = [function_of(a, b) for a, b in itertools.product(range(96, 128), range(32, 128, 3))]
+    assert len({structural_hash(each) for each in functions}) < len(functions), "TVM's hash tells numbers apart now"
+    assert len({key_of(each) for each in functions}) == len(functions)
+
+
+def test_keys_tell_apart_what_makes_other_code():
+    x, y = (tirx.Var(name, "int32") for name in "xy")
+    made = [
+        function_of(1),
+        function_of(tirx.IntImm("int64", 1)),
+        function_of(tirx.FloatImm("float32", 1.0)),
+        function_of(StringImm("1")),
+        *(tirx.PrimFunc(params, tirx.Evaluate(value)) for params in ([x, y], [y, x]) for value in (x + y, x * y, x - y, x)),
+        function_of(1).with_attr("octavo.llvm", "text"),
+    ]
+    assert len({key_of(each) for each in made}) == len(made)
+    assert key_of(function_of(1)) == key_of(function_of(1))
+
+
+@pytest.mark.parametrize(("target", "converts"), [(BASELINE, True), (WITH_HALVES, False)], ids=["x86-64", "x86-64-v3"])
+def test_conversions_of_half_floats_come_where_the_machine_has_none(target, converts):
+    code = str(llvm_module({"octavo_some": function_of(1)}, target).inspect_source("asm"))
+    assert "octavo_some:" in code
+    assert ("__truncsfhf2:" in code, "__extendhfsf2:" in code) == (converts, converts)
+
+
+def test_a_library_needs_no_libraries_of_cpp_and_links_without_ours(monkeypatch):
+    executable = octavo.compile(residual_net())
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    assert b"libstdc++" not in executable._code.image
+    monkeypatch.setattr(codegen, "_PLAIN_C", ("-nostdlib", "-loctavo-no-such-library"))
+    usual = octavo.compile(residual_net())
+    assert usual._code.image is not None
+    np.testing.assert_array_equal(*executable(x).values(), *usual(x).values())

@@ -1,0 +1,278 @@
+"""Fixing: what is planted is repaired, what is kept helps by the kernels' own measure, and the plan says and repeats it."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from test_root_causes import PLAIN, net, pictures, scaled, shifted_bias, swapped_scales, weights
+from tvm import relax
+
+import octavo
+import profile_bytes
+from nets import model_of
+from octavo.cli.main import main
+from octavo.errors import ProfileError, QuantizationError
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.quantizer.causes import FixResult, actions
+from octavo.quantizer.causes.requantizer import Requantizer
+from octavo.quantizer.corrections import correct as corrections
+from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.remedies import Remedies
+from small_file import digits, write_small_net
+
+
+def fixed(model: octavo.Model, quantized: QuantizedModel, profile: octavo.Profile, **options: Any) -> FixResult:
+    """Fix, and hold the result against what is promised of any."""
+    result = octavo.fix(model, quantized, profile, **options)
+    kept = [step for step in result.steps if step.kept]
+    gains = [step.measured_db for step in kept if step.measured_db is not None]
+    assert len(gains) == len(kept)
+    assert min(gains, default=1) > 0
+    assert result.after_db == pytest.approx(result.before_db + sum(gains))
+    messages = [(each.tensor, each.message) for each in result.quantized.plan.adjustments]
+    assert messages[len(messages) - len(kept) :] == [(step.id, step.said) for step in kept]
+    if not kept:
+        assert result.quantized is quantized
+    return result
+
+
+def assert_plan_repeats(model: octavo.Model, result: FixResult, folder: Path) -> None:
+    first, second = folder / "plan.json", folder / "again.json"
+    result.quantized.plan.save(first)
+    again = octavo.quantize(model, plan=first)
+    again.plan.save(second)
+    assert first.read_bytes() == second.read_bytes()
+    assert again.fingerprint == result.quantized.fingerprint
+    tvm.ir.assert_structural_equal(again.module, result.quantized.module)
+    assert {name: value.tobytes() for name, value in again.params.items()} == {
+        name: value.tobytes() for name, value in result.quantized.params.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def left_alone(sound_ones: dict[str, Any]) -> dict[str, FixResult]:
+    """What fixing makes of models in which nothing is to be repaired."""
+    results = {
+        recipe: octavo.fix(sound.model, sound.quantized, sound.profile, min_gain_db=20) for recipe, sound in sound_ones.items()
+    }
+    assert not [step for result in results.values() for step in result.steps if step.kept]
+    return results
+
+
+@pytest.mark.parametrize(
+    ("plant", "part", "cause", "recipe"),
+    [
+        (scaled(4), "activation", "coarse scale", "plain"),
+        (scaled(1 / 4), "activation", "clipping", "corrected"),
+        (swapped_scales, "weights", "weight scale", "plain"),
+        (swapped_scales, "weights", "weight scale", "corrected"),
+        (shifted_bias, "weights", "bias", "corrected"),
+    ],
+    ids=["scale x4", "scale /4", "swapped scales", "swapped scales, corrected", "shifted bias"],
+)
+def test_a_planted_fault_is_repaired(
+    rng: np.random.Generator,
+    tmp_path: Path,
+    plant: Callable[..., Any],
+    part: str,
+    cause: str,
+    recipe: str,
+    sound_ones: dict[str, Any],
+    left_alone: dict[str, FixResult],
+) -> None:
+    sound, without = sound_ones[recipe], left_alone[recipe]
+    faulty, name = plant(sound.model, sound.quantized, rng)
+    # With this limit nothing is done but repairs.
+    result = fixed(sound.model, faulty, sound.profile, min_gain_db=20)
+    first = result.steps[0]
+    assert (first.id, first.part, first.cause) == (name, part, cause)
+    # Where weights were rounded by what their layer reads, new scales round them to nearest.
+    assert result.after_db > without.before_db - (3 if cause == "weight scale" and recipe == "corrected" else 0.5)
+    assert_plan_repeats(sound.model, result, tmp_path)
+
+
+def test_unlike_channels_are_evened_out(rng: np.random.Generator, tmp_path: Path) -> None:
+    params, samples = weights(rng), pictures(rng)
+    factors = np.float32(2) ** rng.permutation(np.arange(-4, 4)).astype(np.float32)
+    for name in ("w1", "b1"):
+        params[name] = params[name] * factors.reshape(-1, *[1] * (params[name].ndim - 1))
+    params["w2"] = params["w2"] / factors.reshape(-1, 1, 1, 1)
+    model = net(params)
+    profile = octavo.profile(model, samples, keep_samples=24)
+    recipe = replace(PLAIN, equalization="none", min_sqnr=None)
+    result = fixed(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
+    [evened] = [step for step in result.steps if step.action.startswith("channels are evened out")]
+    assert evened.kept
+    assert (evened.measured_db or 0) > 1
+    assert result.quantized.plan.equalization
+    assert_plan_repeats(model, result, tmp_path)
+
+
+@pytest.fixture
+def rooted(rng: np.random.Generator) -> tuple[octavo.Model, octavo.Profile]:
+    """A net whose sum under a root has too few steps, and its profile."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        squares = writer.emit("squares", relax.op.multiply(v["x"], v["x"]))
+        both = writer.emit("both", relax.op.add(squares, writer.emit("turned", relax.op.flip(squares, axis=1))))
+        return writer.emit("y", relax.op.matmul(writer.emit("root", relax.op.sqrt(both)), v["w"]), is_output=True)
+
+    model = model_of({"x": ((1, 32), "float32")}, {"w": rng.normal(size=(32, 12)).astype(np.float32)}, body, ("y",))
+    samples = [(rng.normal(0, 0.1, (1, 32)) + 3 * np.eye(1, 32)).astype(np.float32) for _ in range(24)]
+    return model, octavo.profile(model, samples, keep_samples=24)
+
+
+def test_what_has_too_few_bits_gets_more(rooted: tuple[octavo.Model, octavo.Profile], tmp_path: Path) -> None:
+    model, profile = rooted
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    result = fixed(model, quantized, profile, recipe=PLAIN)
+    wide = [step for step in result.steps if step.kept and step.cause == "rounding"]
+    assert wide
+    assert {step.action for step in wide} <= {"it has 16 bits", "it stays float"}
+    assert result.after_db > result.before_db + 1
+    names = {str(step.id) for step in wide}
+    left = {str(name) for name, params in result.quantized.plan.activations.items() if params.dtype != "int16"}
+    assert not names & left
+    again = octavo.fix(model, octavo.quantize(model, profile, recipe=PLAIN), profile, recipe=PLAIN)
+    assert again.steps == result.steps
+    assert again.quantized.fingerprint == result.quantized.fingerprint
+    assert_plan_repeats(model, result, tmp_path)
+
+
+def test_a_remedy_of_an_activation_is_tried_on_the_plan(
+    rooted: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The float model is run once for all trials, and nothing is decided by the profile again."""
+    model, profile = rooted
+    recipe = replace(octavo.Recipe(), min_sqnr=None)
+    quantized = octavo.quantize(model, profile, recipe=recipe)
+    runs: list[octavo.Model] = []
+    run = corrections.run_float
+
+    def counted(simple: octavo.Model, *rest: Any) -> Any:
+        runs.append(simple)
+        return run(simple, *rest)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("quantized by the profile")
+
+    monkeypatch.setattr(corrections, "run_float", counted)
+    monkeypatch.setattr(actions, "quantize_with", refused)
+    result = fixed(model, quantized, profile, recipe=recipe)
+    assert [step for step in result.steps if step.kept]
+    assert len(runs) == 1
+
+
+def test_outputs_that_come_near_enough_end_it(
+    rooted: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, profile = rooted
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    module, tables = sys.modules["octavo.quantizer.causes.fix"], []
+    made = module.root_causes
+
+    def counted(*args: Any) -> Any:
+        tables.append(made(*args))
+        return tables[-1]
+
+    monkeypatch.setattr(module, "root_causes", counted)
+    whole = fixed(model, quantized, profile, recipe=PLAIN)
+    assert len(tables) > 1
+    tables.clear()
+    monkeypatch.setattr(module, "_NEAR_DB", whole.before_db + 0.1)
+    result = fixed(model, quantized, profile, recipe=PLAIN)
+    assert len(tables) == 1
+    assert [step.kept for step in result.steps].count(True) == 1
+    assert result.steps[-1].kept
+
+
+def test_no_remedy_makes_the_whole_model_float(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    recipe = replace(PLAIN, activation_dtype="int8", min_sqnr=None)
+    result = fixed(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
+    assert [step for step in result.steps if "no op would be integer" in step.said]
+    assert result.quantized.plan.layers
+
+
+def test_what_a_profile_alone_said_of_biases_stays(rng: np.random.Generator) -> None:
+    model = net(weights(rng))
+    quantized = octavo.quantize(model, octavo.profile(model, pictures(rng), keep_samples=24), preset="fast")
+    plan = quantized.plan
+    name = next(layer.output for layer in plan.layers if layer.output in plan.corrections.bias_shifts)
+    requantizer = Requantizer(model=model, target="cpu", samples=[[each] for each in pictures(rng)])
+    changed = requantizer.changed(plan, Remedies(wide_activations={name: "it is tried"})).plan
+    assert changed.activations[name].dtype == "int16"
+    assert changed.corrections == plan.corrections
+    assert changed.corrections.bias_shifts
+
+
+def test_a_group_that_shares_parameters_is_tried_once(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    steps = fixed(model, quantized, profile, recipe=PLAIN, min_gain_db=0.0).steps
+    groups = {name: group for group in quantized.plan.shared for name in group}
+    tried = [(groups.get(step.id, (step.id,)), step.part, step.action) for step in steps]
+    assert len(tried) == len(set(tried))
+
+
+def test_what_the_recipe_says_of_a_tensor_stays(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    coarse = {str(name): replace(params, scale=params.scale * 8) for name, params in quantized.plan.activations.items()}
+    recipe = replace(PLAIN, tensors=coarse)
+    given = octavo.quantize(model, profile, recipe=recipe)
+    assert not [step for step in fixed(model, given, profile, recipe=recipe).steps if step.part == "activation"]
+    assert [step for step in fixed(model, given, profile).steps if step.cause == "coarse scale"]
+
+
+@pytest.mark.parametrize("options", [{"min_gain_db": -1}, {"min_gain_db": "1"}, {"rounds": 0}, {"rounds": 1.5}, {"rounds": True}])
+def test_limits_are_checked(rooted: tuple[octavo.Model, octavo.Profile], options: dict[str, Any]) -> None:
+    model, profile = rooted
+    with pytest.raises(QuantizationError, match=f"{next(iter(options))} must be a number"):
+        octavo.fix(model, octavo.quantize(model, profile, recipe=PLAIN), profile, **options)
+
+
+def test_without_samples_nothing_can_be_measured(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    with pytest.raises(ProfileError, match="keeps no samples to measure with"):
+        octavo.fix(model, octavo.quantize(model, profile, recipe=PLAIN), replace(profile, kept_samples=(), kept_results=()))
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_net(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=digits(0, 4))
+    model, profile, plan = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
+    assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
+    options = ["--no-corrections", "--min-sqnr", "none", "--weight-bits", "4", "--fix", "--save-plan", plan]
+    capsys.readouterr()
+    assert main(["quantize", model, "--profile", profile, *options, "-o", str(tmp_path / "a.onnx")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (summary,) = (line for line in lines if line.startswith("--fix: "))
+    steps = [line for line in lines if line.startswith(("kept: ", "left out: "))]
+    assert f"of {len(steps)} remedies kept" in summary
+    kept = [line for line in steps if line.startswith("kept: ")]
+    assert kept
+    messages = [each["message"] for each in json.loads(Path(plan).read_text())["adjustments"]]
+    assert all(any(message in line for message in messages) for line in kept)
+    assert main(["quantize", model, "--plan", plan, "-o", str(tmp_path / "b.onnx")]) == 0
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert main(["quantize", model, "--plan", plan, "--fix", "-o", str(tmp_path / "d.onnx")]) == 2
+    assert "--fix measures on the samples that a profile keeps" in capsys.readouterr().err
+
+
+def test_the_command_line_fixes_what_a_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile_bytes.small_network(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype(np.float32))
+    model, profile, plan = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
+    assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
+    made = ["--no-corrections", "--weight-bits", "4", "--save-plan", plan, "-o", str(tmp_path / "a.onnx")]
+    assert main(["quantize", model, "--profile", profile, *made]) == 0
+    capsys.readouterr()
+    assert main(["quantize", model, "--plan", plan, "--profile", profile, "--fix", "-o", str(tmp_path / "b.onnx")]) == 0
+    assert "--fix: " in capsys.readouterr().out

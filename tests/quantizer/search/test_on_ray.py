@@ -1,0 +1,103 @@
+"""Candidates measured elsewhere, ahead of time: the same result as here, whatever is measured for nothing.
+
+On Ray itself: tests/e2e/test_profile_bytes.py, on the one cluster that is started.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_search import PLAIN, SAMPLES, closeness, plain
+
+import octavo
+import profile_bytes
+from nets import residual_net
+from octavo.errors import QuantizationError
+from octavo.quantizer.search import SearchResult, search_on_ray
+from octavo.quantizer.search.bench import Bench, Measurement
+from octavo.quantizer.search.halving import Halving
+from octavo.quantizer.search.result import Change
+from octavo.quantizer.search.search import search_with
+
+REST: dict[str, Any] = {"seconds": None, "target": "cpu", "recipe": PLAIN, "cost": None, "progress": None}
+
+
+class Ahead:
+    """Measures in this process; what is begun, and what of that was asked for, is noted."""
+
+    width = 3
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.asked: list[str] = []
+
+    def start(self, bench: Bench, float_metric: float) -> None:
+        self.bench = Bench(**{name: getattr(bench, name) for name in Bench.__slots__ if not name.startswith("_")})
+        self.bench.compare_with_float(float_metric)
+
+    def begin(self, changes: Sequence[Change]) -> None:
+        self.begun += [key for change in changes if (key := repr(change.to_json())) not in self.begun]
+
+    def measure(self, change: Change, check: Callable[[], None]) -> Measurement:
+        self.asked.append(repr(change.to_json()))
+        return self.bench.measure(self.bench.quantized(change), check)
+
+
+@pytest.fixture(scope="module", name="profiled")
+def fixture_profiled() -> tuple[octavo.Model, octavo.Profile]:
+    model = residual_net()
+    return model, octavo.profile(model, SAMPLES, keep_samples=16)
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
+    share: float | None, profiled: tuple[octavo.Model, octavo.Profile], tmp_path: Path
+) -> None:
+    model, profile = profiled
+    given: dict[str, Any] = {**REST, "evaluate": closeness(model), "candidates": 8}
+    given["max_drop"] = None
+    if share is not None:
+        first = search_with(None, model, profile, None, folder=None, **{**given, "candidates": 1}).candidates[0]
+        assert first.score is not None
+        given["max_drop"] = -share * first.score.metric
+
+    def found(elsewhere: Ahead | None, folder: Path | None = None, **other: Any) -> SearchResult:
+        return search_with(elsewhere, model, profile, None, folder=folder, **{**given, **other})
+
+    here, ahead = found(None), Ahead()
+    assert len(here.candidates) >= 4
+    assert plain(found(ahead)) == plain(here)
+    assert set(ahead.asked) <= set(ahead.begun), "with what may be asked for, more or less is begun"
+    # A search that was cut off goes on: what its folder has is not begun again.
+    found(Ahead(), tmp_path / "search", candidates=2)
+    rest = Ahead()
+    assert plain(found(rest, tmp_path / "search")) == plain(here)
+    assert rest.asked == ahead.asked[2:]
+    assert not set(rest.begun) & set(ahead.asked[:2])
+
+
+@pytest.mark.parametrize("enough_from", [1, 5, 17, 39])
+def test_halving_says_ahead_what_it_tries(enough_from: int) -> None:
+    stage = Halving(low=0, high=40, count=6)
+    tried: list[int] = []
+    while not stage.is_over:
+        ahead = list(stage.ahead())
+        assert ahead[0] == stage.count
+        tried.append(stage.count)
+        stage = stage.after(stage.count >= enough_from)
+        assert stage.is_over or stage.count in ahead[1:3]
+    assert min([count for count in tried if count >= enough_from], default=stage.high) - enough_from <= 2
+    assert len(tried) <= 8
+
+
+def test_without_ray_there_is_one_error(
+    profiled: tuple[octavo.Model, octavo.Profile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    profile_bytes.small_network(tmp_path / "m.onnx")
+    with pytest.raises(QuantizationError, match=r"a search on a cluster needs Ray: pip install 'octavo\[ray\]'"):
+        search_on_ray(tmp_path / "m.onnx", profiled[1])

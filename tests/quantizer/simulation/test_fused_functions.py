@@ -1,0 +1,84 @@
+"""Functions that products' kernels compute of their own sums: where rounding these costs most for the function's time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import octavo
+from nets import model_of
+from octavo.compiler.target_choice import resolve_target
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.identity import TensorId
+from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantizer.simulation import fused_functions
+
+PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
+
+
+@pytest.fixture(scope="module")
+def profiled() -> tuple[octavo.Model, octavo.Profile, list[np.ndarray]]:
+    """Convolutions and SiLUs. The first one's sums go far below zero, where SiLU is 0: in their steps its result is coarse."""
+    random = np.random.default_rng(7)
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        value = v["x"]
+        for number in range(2):
+            product = writer.emit(f"_m{number}", relax.op.nn.conv2d(value, v[f"w{number}"]))
+            sums = writer.emit(f"s{number}", relax.op.add(product, v[f"b{number}"]))
+            value = writer.emit(f"f{number}", relax.op.nn.silu(sums))
+        return writer.emit("y", relax.op.nn.conv2d(value, v["head"]), is_output=True)
+
+    params = {
+        "w0": random.normal(size=(32, 256, 3, 3)) / 48,
+        "b0": np.where(np.arange(32) % 4, 0.0, -60.0).reshape(1, 32, 1, 1),
+        "w1": random.normal(size=(32, 32, 3, 3)) / 16,
+        "b1": random.normal(size=(1, 32, 1, 1)),
+        "head": random.normal(size=(6, 32, 1, 1)),
+    }
+    weights = {name: value.astype(np.float32) for name, value in params.items()}
+    model = model_of({"x": ((1, 256, 6, 6), "float32")}, weights, body, ("y",))
+    samples = [random.normal(size=(1, 256, 6, 6)).astype(np.float32) for _ in range(6)]
+    return model, octavo.profile(model, samples, keep_samples=6), samples
+
+
+def test_sums_that_cost_most_are_not_rounded_before_their_function(profiled) -> None:
+    model, profile, samples = profiled
+    run = octavo.compile(model)
+    expected = np.concatenate([next(iter(run(sample).values())) for sample in samples]).astype(np.float64)
+
+    def quantized(min_sqnr: float | None) -> tuple[octavo.QuantizationPlan, float]:
+        found = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=min_sqnr, weight_rounding="nearest"))
+        integers = octavo.compile(found)
+        got = np.concatenate([next(iter(integers(sample).values())) for sample in samples]).astype(np.float64)
+        return found.plan, float(sqnr_db(expected, got))
+
+    (plain, before), (plan, after) = quantized(None), quantized(0.0)
+    assert "s0" in plain.activations
+    assert "s0" not in plan.activations
+    assert {layer.output for layer in plain.layers} == {layer.output for layer in plan.layers}, "nothing became float"
+    assert after > before + 3
+
+
+def test_those_that_take_too_much_time_or_bring_too_little_stay_tables(profiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, profile, samples = profiled
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    find = partial(fused_functions, model, quantized, samples=[[sample] for sample in samples], target=resolve_target(None))
+    both = [TensorId("s0"), TensorId("s1")]
+    assert TensorId("s0") in find(both)
+    assert not find([])
+    monkeypatch.setattr("octavo.quantizer.simulation.functions._MIN_SHARE", 0.5)
+    assert list(find(both)) == ["s0"]
+    monkeypatch.setattr("octavo.quantizer.simulation.functions._SHARE", 0.001)
+    assert not find(both)
+
+
+def test_a_recipe_that_names_the_sums_keeps_them(profiled) -> None:
+    model, profile, _ = profiled
+    params = octavo.quantize(model, profile, recipe=PLAIN).plan.activations["s0"]
+    recipe = octavo.Recipe(min_sqnr=0.0, weight_rounding="nearest", tensors={"s0": params})
+    assert octavo.quantize(model, profile, recipe=recipe).plan.activations["s0"] == params
