@@ -17,7 +17,6 @@ from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.model import checked_model
 from ..profiling import Profile, check_model
 from ..profiling.profile import forget_profilers
-from ..target import TargetDescription
 from .choice import ParamsOf
 from .corrections import corrected_on, samples_of
 from .corrections.correct import Samples
@@ -123,10 +122,7 @@ def _by_plan(
     runs: SampleRuns | None = None,
 ) -> QuantizedModel:
     forget_profilers(model)
-    targets, vendors = _takers(target)
-    return quantize_graph(
-        model, target=target.description, targets=targets, vendors=vendors, plan=plan, changes=changes, runs=runs
-    )
+    return quantize_graph(model, target=target, plan=plan, changes=changes, runs=runs)
 
 
 def by_profile(
@@ -141,10 +137,8 @@ def by_profile(
     recipe = recipe or Recipe()
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
-    samples, description = samples_of(model, profile), target.description
-    targets, vendors = _takers(target)
-    has_functions = any(support.float_function for support in description.ops)
-    known = Remedies()
+    samples, known = samples_of(model, profile), Remedies()
+    has_functions = any(support.float_function for support in target.description.ops)
     if params is None and has_functions and not target.backends and recipe.may_leave_float:
         known = Remedies(float_tensors=uncovered_outputs(model, profile))
     with ThreadPoolExecutor(1) as beside:
@@ -152,34 +146,10 @@ def by_profile(
         plain = plain_recipe(recipe)
         if runs is not None and plain is not None:
             with lineage_paused():
-                quantized = quantize_graph(
-                    model,
-                    profile,
-                    target=description,
-                    targets=targets,
-                    vendors=vendors,
-                    recipe=plain,
-                    runs=runs,
-                    chooses_ranges=False,
-                )
+                quantized = quantize_graph(model, profile, target=target, recipe=plain, runs=runs, chooses_ranges=False)
             known = wide_weights(model, quantized.plan, recipe, samples=samples, target=runs.target).with_more(known)
-        return quantize_graph(
-            model,
-            profile,
-            target=description,
-            targets=targets,
-            vendors=vendors,
-            recipe=recipe,
-            params=params,
-            changes=known.with_more(changes or Remedies()),
-            runs=runs,
-        )
-
-
-def _takers(target: ResolvedTarget) -> tuple[tuple[TargetDescription, ...], list[str]]:
-    """Return the descriptions of what shares a model, in order, and the names of back ends that choose before the host."""
-    vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
-    return target.described or (target.description,), vendors
+        changes = known.with_more(changes or Remedies())
+        return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=changes, runs=runs)
 
 
 def _sample_runs(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool) -> SampleRuns:

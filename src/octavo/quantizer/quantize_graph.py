@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ..compiler.target_choice import ResolvedTarget
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.lineage import announce, one_step
 from ..ir.graph.model import Model
@@ -29,9 +29,7 @@ def quantize_graph(
     model: Model,
     profile: Statistics | None = None,
     *,
-    target: TargetDescription = CPU,
-    targets: Sequence[TargetDescription] = (),
-    vendors: Sequence[str] | None = None,
+    target: TargetDescription | ResolvedTarget = CPU,
     recipe: Recipe | None = None,
     params: ParamsOf | None = None,
     plan: QuantizationPlan | None = None,
@@ -48,12 +46,8 @@ def quantize_graph(
     profile
         Of this model: a Profile, or statistics from elsewhere.
     target
-        What the hardware can do; decides which ops become integer.
-    targets
-        Where several share the model, `target` being all of them: each op goes to the first that takes it, and obeys that one.
-    vendors
-        Names of the back ends that choose before the host. What integer ops of the targets don't take then gets no Q and DQ;
-        None: the descriptions alone decide.
+        What the hardware can do; decides which ops become integer. Of a resolved one what its integer ops don't take gets no Q
+        and DQ; a description alone is taken at its word. Where several share the model, each op goes to the first that takes it.
     recipe
         The user's wishes; Recipe() by default.
     params
@@ -81,15 +75,21 @@ def quantize_graph(
         asks for what the target cannot take.
     """
 
+    if isinstance(target, TargetDescription):
+        description, targets, vendors = target, (target,), None
+    else:
+        description, targets = target.description, target.described or (target.description,)
+        vendors = tuple(backend.description.name for backend in target.backends if backend.has_own_code)
+
     def made(wanted: Recipe, tunes: bool) -> QuantizedModel:
         for attempt in count():
             job = Job(
                 model=model,
                 profile=profile,
-                target=target,
-                targets=tuple(targets) or (target,),
+                target=description,
+                targets=targets,
                 recipe=wanted,
-                vendors=None if vendors is None else tuple(vendors),
+                vendors=vendors,
                 runs=runs,
                 replay=None if plan is None else Replay(plan=plan, lets_go=changes is not None and changes.changes_layers),
                 tunes=tunes,
