@@ -195,7 +195,7 @@ def _same(files: Files) -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as Markdown."""
-    heads = ("model", "`.so`", "weights", "workspace", "values differing", "Octavo", "LiteRT", "ONNX Runtime")
+    headers = ("model", "`.so`", "weights", "workspace", "values differing", "Octavo", "LiteRT", "ONNX Runtime")
     lines = [
         (
             row.model,
@@ -206,7 +206,7 @@ def table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    return markdown_table(heads, lines, numbers=range(1, len(heads)))
+    return markdown_table(headers, lines, numbers=range(1, len(headers)))
 
 
 def main(arguments: list[str] | None = None) -> int:

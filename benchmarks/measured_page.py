@@ -90,8 +90,8 @@ def _speed_table(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = [", ".join(f"{row['times'][who]:.3g}" for row in same if who in row["times"]) or "-" for who in names]
         ratio = same[0]["ratio"]
         table.append([name + (", from float" if kind == "quantized" else ""), *cells, "-" if ratio is None else f"{ratio:.2f}"])
-    heads = ["model", *names.values(), "ratio"]
-    return markdown_table(heads, table, numbers=range(1, len(heads)))
+    headers = ["model", *names.values(), "ratio"]
+    return markdown_table(headers, table, numbers=range(1, len(headers)))
 
 
 def _quality_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -107,8 +107,8 @@ def _quality_table(rows: Sequence[Mapping[str, Any]]) -> str:
         table.append(
             [network, "-" if floats is None else f"{floats:.1f}", *(_cell(of.get(each)) for each in QUANTIZERS), _cell(best)]
         )
-    heads = ["network", "float", *QUANTIZERS.values(), "best peer"]
-    return markdown_table(heads, table, numbers=range(1, len(heads)))
+    headers = ["network", "float", *QUANTIZERS.values(), "best peer"]
+    return markdown_table(headers, table, numbers=range(1, len(headers)))
 
 
 def _library_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -122,8 +122,8 @@ def _library_table(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    heads = ["model", "`.so`", "weights", "workspace", "Octavo", *peers.values()]
-    return markdown_table(heads, table, numbers=range(1, len(heads)))
+    headers = ["model", "`.so`", "weights", "workspace", "Octavo", *peers.values()]
+    return markdown_table(headers, table, numbers=range(1, len(headers)))
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

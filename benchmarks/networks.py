@@ -281,7 +281,7 @@ class Encoder(Network):
         bias = self.normal(f"dense_{number}.bias", (features,), 0.1 * spread)
         return self.node("Add", [bias, product], (*outer, features))
 
-    def heads(self, x: str, order: Sequence[int]) -> str:
+    def split_features(self, x: str, order: Sequence[int]) -> str:
         """Split the features among the heads, with the axes batch, token, head, feature in `order`."""
         batch, tokens, features = self.shapes[x]
         split = (batch, tokens, HEADS, features // HEADS)
@@ -292,8 +292,8 @@ class Encoder(Network):
     def attend(self, x: str) -> str:
         """Add the attention of all tokens to all."""
         batch, tokens, features = self.shapes[x]
-        queries, values = self.heads(self.dense(x, features), (0, 2, 1, 3)), self.heads(self.dense(x, features), (0, 2, 1, 3))
-        keys = self.heads(self.dense(x, features), (0, 2, 3, 1))
+        queries, values = (self.split_features(self.dense(x, features), (0, 2, 1, 3)) for _ in range(2))
+        keys = self.split_features(self.dense(x, features), (0, 2, 3, 1))
         square = (batch, HEADS, tokens, tokens)
         scores = self.node("MatMul", [queries, keys], square)
         scores = self.node("Div", [scores, self.scalar((features / HEADS) ** 0.5)], square)

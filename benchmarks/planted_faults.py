@@ -49,7 +49,7 @@ from quality_networks import NETWORKS
 from quantization_quality import Evaluation, octavo_input, octavo_run
 
 UNLIKE = 1.5
-JUDGED = 256
+MAX_SAMPLES = 256
 """Samples on which a fault's effect is measured."""
 MAX_DRAWS = 50
 CHOSEN = ("resnet8", "mobilenet_v1_0.25", "squeezenet")
@@ -188,7 +188,7 @@ class Planting:
         return float(sqnr_db(exact, self._outputs(quantized)))
 
     def _outputs(self, model: octavo.Model) -> np.ndarray:
-        feeds = self._evaluation.feeds[:: max(len(self._evaluation.feeds) // JUDGED, 1)][:JUDGED]
+        feeds = self._evaluation.feeds[:: max(len(self._evaluation.feeds) // MAX_SAMPLES, 1)][:MAX_SAMPLES]
         return self._evaluation.network.outputs(octavo_run(model), feeds).astype(np.float64)
 
 

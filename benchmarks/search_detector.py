@@ -5,7 +5,7 @@
 
 The profile is of 20 scenes; `evaluate` is the average precision at 50% overlap on the scenes behind them, and a candidate may
 lose --max-drop points of the float model's. One row for the float model, for plain min-max (nothing evened out, nothing
-corrected), and for each candidate in the order of the search: what stays float, average precision on the judged scenes in
+corrected), and for each candidate in the order of the search: what stays float, average precision on the evaluated scenes in
 percent, and the cost as a share of the float model's; the best is marked. With --judge calibration the search sees the scenes of
 calibration alone; with --min-max each candidate is plain but for its ranges and for what stays float. Then what the best is worth
 on both sets of scenes, and what the search took: wall time, and CPU time of all threads.
@@ -73,13 +73,13 @@ class Detector:
         executable = octavo.compile(model)
         return {name: self.precision(executable, name) for name in SETS}
 
-    def search(self, judge: str, max_drop: float, seconds: float, candidates: int, recipe: octavo.Recipe) -> Found:
+    def search(self, scenes: str, max_drop: float, seconds: float, candidates: int, recipe: octavo.Recipe) -> Found:
         """Search, and measure what it found."""
         wall, cpu = time.perf_counter(), time.process_time()
         result = octavo.search(
             self.model,
             self.profile,
-            evaluate=lambda executable: self.precision(executable, judge),
+            evaluate=lambda executable: self.precision(executable, scenes),
             max_drop=max_drop,
             seconds=seconds,
             candidates=candidates,
@@ -95,9 +95,9 @@ class Detector:
         return Found(result=result, precision=precision, wall_seconds=wall, cpu_seconds=cpu)
 
 
-def rows(found: Found, judge: str) -> list[tuple[str, ...]]:
+def rows(found: Found, scenes: str) -> list[tuple[str, ...]]:
     """Return the rows of the table."""
-    shown = [(name, "", f"{found.precision[name][judge]:.2f}", "") for name in ("float", "min-max")]
+    shown = [(name, "", f"{found.precision[name][scenes]:.2f}", "") for name in ("float", "min-max")]
     for each in found.result.candidates:
         change, more = each.change, len(each.float_tensors) - NAMED
         floats = ", ".join(each.float_tensors[:NAMED]) + (f" and {more} more" if more > 0 else "")

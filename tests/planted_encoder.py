@@ -49,15 +49,15 @@ class Encoder:
         product = self.node("MatMul", x, self.constant(weight.astype(np.float32)))
         return self.node("Add", product, self.constant(self.rng.normal(0, 0.1, outputs).astype(np.float32)))
 
-    def heads(self, x: str, perm: list[int]) -> str:
+    def split_features(self, x: str, perm: list[int]) -> str:
         shape = self.constant(np.array([1, TOKENS, HEADS, WIDTH // HEADS], np.int64))
         return self.node("Transpose", self.node("Reshape", x, shape), perm=perm)
 
     def attention(self, x: str, factors: np.ndarray) -> str:
         query, key, value = (self.dense(x, WIDTH, WIDTH, factors) for _ in range(3))
-        scores = self.node("MatMul", self.heads(query, [0, 2, 1, 3]), self.heads(key, [0, 2, 3, 1]))
+        scores = self.node("MatMul", self.split_features(query, [0, 2, 1, 3]), self.split_features(key, [0, 2, 3, 1]))
         scores = self.node("Mul", scores, self.constant(np.float32((WIDTH // HEADS) ** -0.5)))
-        mixed = self.node("MatMul", self.node("Softmax", scores, axis=-1), self.heads(value, [0, 2, 1, 3]))
+        mixed = self.node("MatMul", self.node("Softmax", scores, axis=-1), self.split_features(value, [0, 2, 1, 3]))
         flat = self.node("Transpose", mixed, perm=[0, 2, 1, 3])
         flat = self.node("Reshape", flat, self.constant(np.array([1, TOKENS, WIDTH], np.int64)))
         return self.dense(flat, WIDTH, WIDTH)

@@ -27,10 +27,15 @@ GONE = (
     r"\b(tail|region|found)\.form\b|\bform: Any|\b(weight|input|dynamic|float)_form\b",
     r"\bas_held\b|\bstated\b",
     r"\bform: (ScaledRounding|ChannelGroups)",
+    r"Judge|Runnable|Stepwise|Divided",
+    r"\b(class|def) \w*([Mm]oved|[Hh]eads|[Oo]pened)\b",
 )
 
 
-NAMES_GONE = {"told", "held", "parted", "stated", "written", "apart", "inside", "whole", "built", "legs", "crew", "swallowed"}
+NAMES_GONE = {"told", "held", "parted", "stated", "written", "apart", "inside", "whole", "built", "legs", "crew", "swallowed"} | {
+    *("doubt", "doubts", "judge", "judges", "judged", "guest", "divided", "undivided", "costliest", "opening", "opened", "way"),
+    *("runnable", "ways"),
+}
 """Parts of names, between underscores; prose may say them."""
 GLOSSARY = Path(__file__).resolve().parents[1] / "docs" / "glossary.md"
 

@@ -47,7 +47,7 @@ def test_merged_parts_are_the_bytes_of_the_whole_in_any_order(
     assert (parts / "abc.json").read_bytes() == (parts / "bca.json").read_bytes() == with_samples.read_bytes()
 
 
-def test_diff_prints_what_moved_most_first(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_prints_what_changed_most_first(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("profile diff a.json profile.json --json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["samples"] == [10, 100]

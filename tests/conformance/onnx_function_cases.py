@@ -50,9 +50,9 @@ def gate(w: Writer) -> str:
     """A gate that stays in float between two tensors: x * sigmoid(g), and the sum of both read twice."""
     shape = image(w)
     x, g = w.real(w.quantized(shape)), w.real(w.quantized((1, shape[1], 1, 1), scale=0.03))
-    opened = w.node("Sigmoid", [g])
-    w.quantize(w.node("Mul", [x, opened]))
-    w.quantize(w.node("Add", [x, opened]))
+    gate = w.node("Sigmoid", [g])
+    w.quantize(w.node("Mul", [x, gate]))
+    w.quantize(w.node("Add", [x, gate]))
     return f"{shape}"
 
 

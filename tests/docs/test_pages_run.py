@@ -70,9 +70,9 @@ def test_each_fence_says_its_language() -> None:
     readme = DOCS.parent / "README.md"
     for page in (*all_pages().values(), readme):
         fences = re.findall(r"^[ >]*(?:```|~~~).*$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        opened = [fence for fence in fences[::2] if fence != "```{toctree}"]
+        fenced = [fence for fence in fences[::2] if fence != "```{toctree}"]
         drawn = ["```"] if page == readme else []  # the path of the data
-        assert sorted(opened) == sorted([*drawn, *(f"```{block.language}" for block in blocks(page))]), page.name
+        assert sorted(fenced) == sorted([*drawn, *(f"```{block.language}" for block in blocks(page))]), page.name
         assert set(fences[1::2]) <= {"```"}, page.name
     assert {block.language for block in blocks(readme)} == {"bash", "python"}, "tests/test_readme.py runs these"
 

@@ -17,7 +17,7 @@ from search_interruptions import PLAIN, Searching, searches
 
 
 def test_planted_faults_are_named_first(shared, tmp_path):
-    evaluation = Evaluation("resnet8", tmp_path, limit=planted_faults.JUDGED)
+    evaluation = Evaluation("resnet8", tmp_path, limit=planted_faults.MAX_SAMPLES)
     evaluation.calibration = evaluation.calibration[:8]
     planting = planted_faults.Planting(evaluation, np.random.default_rng(1), PLAIN)
     trials = planted_faults.planted_trials(planting, rounds=1, least_effect=0.5, faults=["swap"])

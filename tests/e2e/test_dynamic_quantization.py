@@ -19,7 +19,7 @@ def write(path, nodes, constants, shape, out_shape):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def heads(rng, path):
+def projections(rng, path):
     """Two projections of one input, multiplied, and a third with a bias."""
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"]),
@@ -40,7 +40,8 @@ def convolution(rng, path):
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize(
-    ("make", "weights"), [(heads, QuantType.QInt8), (heads, QuantType.QUInt8), (convolution, QuantType.QUInt8)]
+    ("make", "weights"),
+    [(projections, QuantType.QInt8), (projections, QuantType.QUInt8), (convolution, QuantType.QUInt8)],
 )
 def test_equals_onnx_runtime(rng, tmp_path, make, weights, per_channel):
     make(rng, tmp_path / "float.onnx")

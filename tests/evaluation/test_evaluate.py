@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.evaluation import Port, Runnable, evaluate, has_scale_to_blame
+from octavo.evaluation import InferenceModel, Port, evaluate, has_scale_to_blame
 from octavo.evaluation.advice import by_blame
 from octavo.evaluation.layer_errors import LayerError
 from octavo.ir.identity import TensorId
@@ -38,10 +38,10 @@ def db(signal: np.ndarray, error: np.ndarray) -> float:
     return 10 * math.log10(np.square(signal, dtype=np.float64).sum() / np.square(error, dtype=np.float64).sum())
 
 
-def fixed(values: np.ndarray, *, shape: tuple[int, ...] = (1, 4), params: QuantParams | None = None) -> Runnable:
+def fixed(values: np.ndarray, *, shape: tuple[int, ...] = (1, 4), params: QuantParams | None = None) -> InferenceModel:
     """Something that gives one row of `values` after the other, whatever it takes."""
     rows = iter(values)
-    return Runnable(
+    return InferenceModel(
         label="fixed",
         inputs=(Port(name="x", shape=shape, dtype="float32"),),
         outputs=(Port(name="y", shape=values.shape[1:], dtype=str(values.dtype), params=params),),
@@ -173,7 +173,7 @@ def test_layers_are_listed_by_what_arises_in_them() -> None:
 
 
 def test_outputs_that_are_taken_for_classes_by_their_shapes_alone_are_named() -> None:
-    two = Runnable(
+    two = InferenceModel(
         label="two",
         inputs=(Port(name="x", shape=(1, 4), dtype="float32"),),
         outputs=tuple(Port(name=name, shape=(1, 6), dtype="float32") for name in ("points", "scores")),
@@ -258,7 +258,7 @@ def test_state_goes_from_run_to_run(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "sums", inputs, outputs, [one])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "s.onnx")
     seen: list[np.ndarray] = []
-    watched = Runnable(
+    watched = InferenceModel(
         label="watched",
         inputs=tuple(Port(name=name, shape=(1, 2), dtype="float32") for name in ("x", "s")),
         outputs=tuple(Port(name=name, shape=(1, 2), dtype="float32") for name in ("y", "next")),

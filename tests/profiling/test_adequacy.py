@@ -112,7 +112,7 @@ def test_memory_of_a_profile_does_not_grow(net: Profiled) -> None:
 
 
 @pytest.mark.parametrize("value", [None, {}])
-def test_only_profiles_are_judged(value: object) -> None:
+def test_only_profiles_are_checked(value: object) -> None:
     from octavo.errors import ProfileError
 
     with pytest.raises(ProfileError, match="a Profile to judge"):

@@ -1,4 +1,4 @@
-"""Two profiles side by side: which tensors moved, by how much, and what tells the models of two profiles apart."""
+"""Two profiles side by side: which tensors changed, by how much, and what tells the models of two profiles apart."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def profile_of(*values: float, id: str = "x", kind: str = "input") -> Profile:
     return Profile(fingerprint="sha256:0", samples=1, tensors={TensorId(id): statistics})
 
 
-def test_a_profile_has_not_moved_from_itself(net: Profiled) -> None:
+def test_a_profile_has_no_change_from_itself(net: Profiled) -> None:
     profile = net.profile([net.samples[:4]])
     found = diff(profile, profile)
-    assert {move.id for move in found.moves} == set(profile)
-    assert not any(move.moved for move in found.moves)
+    assert {change.id for change in found.changes} == set(profile)
+    assert not any(change.has_changed for change in found.changes)
     assert (found.only_before, found.only_after) == ((), ())
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "range_moved", "values_moved"),
+    ("before", "after", "range_change", "values_change"),
     [
         ((0.0, 4.0), (0.0, 8.0), 0.5, 0.5),
         ((0.0, 4.0), (-1.0, 4.0), 0.2, 0.5),
@@ -47,31 +47,31 @@ def test_a_profile_has_not_moved_from_itself(net: Profiled) -> None:
         ((1.0, 2.0), (1.0, 1.0, 2.0, 2.0), 0.0, 0.0),
     ],
 )
-def test_how_far_a_tensor_moved(
-    before: tuple[float, ...], after: tuple[float, ...], range_moved: float, values_moved: float
+def test_how_far_a_tensor_changed(
+    before: tuple[float, ...], after: tuple[float, ...], range_change: float, values_change: float
 ) -> None:
     for first, second in ((before, after), (after, before)):
-        (move,) = diff(profile_of(*first), profile_of(*second)).moves
-        assert move.range_moved == pytest.approx(range_moved)
-        assert move.values_moved == pytest.approx(values_moved)
-        assert move.moved == (before != after and range_moved + values_moved > 0)
+        (change,) = diff(profile_of(*first), profile_of(*second)).changes
+        assert change.range_change == pytest.approx(range_change)
+        assert change.values_change == pytest.approx(values_change)
+        assert change.has_changed == (before != after and range_change + values_change > 0)
 
 
-def test_the_tensor_that_moved_furthest_comes_first(net: Profiled) -> None:
+def test_the_tensor_that_changed_most_comes_first(net: Profiled) -> None:
     found = diff(net.profile([net.samples[:2]]), net.profile([net.samples]))
-    keys = [(-move.range_moved, -move.values_moved, move.id) for move in found.moves]
+    keys = [(-change.range_change, -change.values_change, change.id) for change in found.changes]
     assert keys == sorted(keys)
-    assert found.moves[0].range_moved > 0
-    weights = [move for move in found.moves if net.model.tensors[move.id].kind == "constant"]
+    assert found.changes[0].range_change > 0
+    weights = [change for change in found.changes if net.model.tensors[change.id].kind == "constant"]
     assert weights
-    assert not any(move.moved for move in weights)
+    assert not any(change.has_changed for change in weights)
 
 
 def test_tensors_that_one_profile_observes_are_named(net: Profiled) -> None:
     whole, part = net.profile([net.samples[:2]]), net.profile([net.samples[:2]], tensors="x")
     found = diff(whole, part)
     assert set(found.only_before) == set(whole) - set(part)
-    assert [move.id for move in found.moves] == list(part)
+    assert [change.id for change in found.changes] == list(part)
 
 
 def test_profiles_of_different_models_are_refused_with_what_differs() -> None:

@@ -164,7 +164,7 @@ def test_entropy_keeps_few_different_values() -> None:
         assert Entropy().range_of(statistics(values), scheme) == (0.0, 9.0)
 
 
-JUDGES: tuple[RangeEstimator, ...] = (Mse(), Entropy(), Mean())
+ERROR_ESTIMATORS: tuple[RangeEstimator, ...] = (Mse(), Entropy(), Mean())
 
 
 @settings(max_examples=40)
@@ -179,7 +179,7 @@ JUDGES: tuple[RangeEstimator, ...] = (Mse(), Entropy(), Mean())
 @example([3.4028234663852886e38, 1e-45], "uint8")
 def test_ranges_are_ordered_and_within_the_observed_one(values: list[float], scheme: str) -> None:
     found = statistics(np.array(values, np.float32))
-    for estimator in JUDGES:
+    for estimator in ERROR_ESTIMATORS:
         low, high = estimator.range_of(found, SCHEMES[scheme])
         assert found.minimum <= low <= high <= found.maximum, estimator
         SCHEMES[scheme].params(low, high)

@@ -43,7 +43,7 @@ def test_weights_in_the_text_are_parameters_once(rng: np.random.Generator) -> No
     assert len({layer.weight for layer in plan.layers}) == 1
 
 
-def test_what_is_only_moved_stays_as_it_is() -> None:
+def test_what_only_changes_layout_stays_as_it_is() -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
         turned = writer.emit("_turned", relax.op.permute_dims(w))
         return writer.emit("y", relax.op.matmul(x, turned), is_output=True)

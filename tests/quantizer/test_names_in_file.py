@@ -69,7 +69,7 @@ def test_errors_of_a_file_s_layers_are_those_of_onnx_runtime(network: Callable[[
     assert {name: found[name] for name in names} == pytest.approx(expected, abs=0.01)
 
 
-def test_tensors_whose_channels_were_divided_are_named_so_and_compared_as_they_were(tmp_path: Path) -> None:
+def test_equalized_tensors_are_named_so_and_compared_as_they_were(tmp_path: Path) -> None:
     model, quantized, samples = files(uneven_channels(), tmp_path, octavo.Recipe())
     assert quantized.plan.equalization.factors.keys() == {"c", "r"}
     made = {name for node in onnx.load(tmp_path / "int8.onnx").graph.node for name in node.output}

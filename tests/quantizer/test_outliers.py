@@ -47,7 +47,7 @@ def test_mean_ranges_are_offered_where_most_of_a_range_is_outliers(profiled) -> 
     assert ranges_without_outliers(replace(choice, params=replace(choice.params, dtype="int16")) for choice in activations) == {}
 
 
-class Judge:
+class FakeSimulation:
     """Finds the model with ranges that were taken in so near to the float one, and the other at 20 dB; corrects nothing."""
 
     def __init__(self, sqnr_db: float) -> None:
@@ -63,7 +63,7 @@ class Judge:
 @pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False), (19.0, False)])
 def test_they_are_taken_where_outputs_come_nearer(profiled, sqnr_db: float, is_taken: bool) -> None:
     model, profile = profiled
-    found = quantize_graph(model, profile, runs=FakeRuns(Judge(sqnr_db))).plan
+    found = quantize_graph(model, profile, runs=FakeRuns(FakeSimulation(sqnr_db))).plan
     assert found.corrections.sqnr_db == (sqnr_db if is_taken else 20.0)
     assert bool(found.adjustments) == is_taken
     assert all("its range is" in each.message for each in found.adjustments)
@@ -72,10 +72,10 @@ def test_they_are_taken_where_outputs_come_nearer(profiled, sqnr_db: float, is_t
 @pytest.mark.parametrize("recipe", [Recipe(min_sqnr=25.0), Recipe(range_estimator="percentile")])
 def test_they_are_not_tried_where_others_choose_ranges(profiled, recipe: Recipe) -> None:
     model, profile = profiled
-    assert not quantize_graph(model, profile, recipe=recipe, runs=FakeRuns(Judge(24.0))).plan.adjustments
+    assert not quantize_graph(model, profile, recipe=recipe, runs=FakeRuns(FakeSimulation(24.0))).plan.adjustments
 
 
-class Shifter(Judge):
+class Shifter(FakeSimulation):
     """Shifts a bias as well, with which the model is 2 dB worse where ranges were taken in."""
 
     def corrections(self, quantized: QuantizedModel, kept: Collection[str]) -> Corrections:

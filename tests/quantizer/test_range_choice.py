@@ -42,7 +42,7 @@ def test_what_is_not_finite_is_never_as_near(error: float) -> None:
     assert Nearness(sqnr_db=20.0).is_surely_nearer(Nearness(sqnr_db=19.0)), "nothing is known of single samples"
 
 
-class Judge:
+class FakeSimulation:
     """Finds models by the range estimator of their recipe as near as it is given; corrects nothing."""
 
     def __init__(self, errors: dict[str, list[float]]) -> None:
@@ -68,8 +68,8 @@ def profiled() -> tuple[octavo.Model, octavo.Profile]:
 )
 def test_ranges_that_clip_are_taken_where_they_are_surely_nearer(profiled, mse: list[float], taken: str) -> None:
     model, profile = profiled
-    judge = Judge({"min_max": [0.0085, 0.0095] * 8, "mse": mse})
-    plan = quantize_graph(model, profile, recipe=Recipe(range_estimator="auto"), runs=FakeRuns(judge)).plan
+    simulation = FakeSimulation({"min_max": [0.0085, 0.0095] * 8, "mse": mse})
+    plan = quantize_graph(model, profile, recipe=Recipe(range_estimator="auto"), runs=FakeRuns(simulation)).plan
     assert max(plan.corrections.tried, key=lambda name: plan.corrections.tried[name]) == "mse"
     assert plan.recipe.range_estimator == taken
 
@@ -85,6 +85,6 @@ def test_ranges_are_tuned_once_where_outputs_are_little_better_than_they_must_be
         goals.append((goal_db, only_ranges))
         return Remedies()
 
-    judge = Judge({"min_max": [error] * SAMPLES})
-    quantize_graph(model, profile, recipe=Recipe(min_sqnr=18.0), runs=FakeRuns(judge, find))
+    simulation = FakeSimulation({"min_max": [error] * SAMPLES})
+    quantize_graph(model, profile, recipe=Recipe(min_sqnr=18.0), runs=FakeRuns(simulation, find))
     assert goals == asked

@@ -102,7 +102,7 @@ def test_all_but_the_head_is_integer_and_the_head_says_why(profiled: Profiled) -
     assert again.fingerprint == quantized.fingerprint
 
 
-def test_heads_reach_back_as_far_as_their_work_is_next_to_nothing(profiled: Profiled) -> None:
+def test_last_layers_reach_back_as_far_as_their_work_is_next_to_nothing(profiled: Profiled) -> None:
     model, profile = profiled
     assert (
         set(uncovered_outputs(model, profile)) == HEAD

@@ -48,7 +48,7 @@ def test_one_tensor_is_wide_and_what_its_kernels_share(profiled, tensor, wide):
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_the_costliest_are_wide(profiled):
+def test_the_most_expensive_are_wide(profiled):
     model, profile, samples = profiled
     executables = [octavo.compile(model)]
     counts = (0, 1, 5)

@@ -46,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
+def browser(chromium: Browser, page: Path) -> Iterator[Browser]:
     with fresh(chromium, page) as found:
         yield found
 
@@ -63,41 +63,41 @@ def test_the_page_needs_nothing_else_and_keeps_its_data(page: Path) -> None:
     assert (data["integerPeak"], data["floatPeak"], data["memoryPeak"]) == (200, 50, 10)
 
 
-def test_bars_are_as_long_as_their_times(opened: Browser) -> None:
-    lengths = opened.evaluate("[...document.querySelectorAll('#bars .length')].map(e => e.getBoundingClientRect().width)")
+def test_bars_are_as_long_as_their_times(browser: Browser) -> None:
+    lengths = browser.evaluate("[...document.querySelectorAll('#bars .length')].map(e => e.getBoundingClientRect().width)")
     assert [length / lengths[1] for length in lengths] == pytest.approx([2 / 3, 1, 1, 1 / 3, 1 / 2, 1], abs=0.01)
-    assert opened.evaluate("[...document.querySelectorAll('#bars .cut')].length") == 2, "too slow to be drawn to scale"
-    text = opened.evaluate("document.getElementById('bars').innerText")
+    assert browser.evaluate("[...document.querySelectorAll('#bars .cut')].length") == 2, "too slow to be drawn to scale"
+    text = browser.evaluate("document.getElementById('bars').innerText")
     assert text.count("reads no .onnx file") == 2
     assert "1.50\u00d7" in text
-    assert opened.evaluate("document.querySelector('.card b').textContent") == "2.00 ms"
+    assert browser.evaluate("document.querySelector('.card b').textContent") == "2.00 ms"
 
 
-def test_the_roofline_opens_what_is_under_the_pointer(opened: Browser) -> None:
-    assert opened.evaluate(inked("document.getElementById('roofline')")) > 1000
-    x, y = opened.evaluate(
+def test_the_roofline_opens_what_is_under_the_pointer(browser: Browser) -> None:
+    assert browser.evaluate(inked("document.getElementById('roofline')")) > 1000
+    x, y = browser.evaluate(
         "(() => { const c = document.getElementById('roofline'); c.scrollIntoView(); const b = c.getBoundingClientRect();"
         " const r = roofs(c); const l = data.layers[2]; return [b.left + r.x(intensityOf(l)), b.top + r.y(rateOf(l))]; })()"
     )
-    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    assert opened.evaluate("document.getElementById('tip').textContent").startswith("b: 9 µs, 10 GMAC/s, 5.00% of the peak")
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert browser.evaluate("document.getElementById('tip').textContent").startswith("b: 9 µs, 10 GMAC/s, 5.00% of the peak")
     for kind in ("mousePressed", "mouseReleased"):
-        opened.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == "b"
-    assert "roof" in opened.evaluate(f"{PANEL}.innerText")
-    opened.key("ArrowDown", 40)
-    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == "softmax"
+        browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == "b"
+    assert "roof" in browser.evaluate(f"{PANEL}.innerText")
+    browser.key("ArrowDown", 40)
+    assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == "softmax"
 
 
-def test_layers_sort_and_say_what_columns_are(opened: Browser) -> None:
-    assert opened.evaluate(inked("document.getElementById('ranges')")) > 500
-    opened.click("document.querySelector('#heads .c-time button')")
-    assert opened.evaluate(SHOWN) == [NASTY, "b", "softmax", "image"]
+def test_layers_sort_and_say_what_columns_are(browser: Browser) -> None:
+    assert browser.evaluate(inked("document.getElementById('ranges')")) > 500
+    browser.click("document.querySelector('#heads .c-time button')")
+    assert browser.evaluate(SHOWN) == [NASTY, "b", "softmax", "image"]
     assert all(
-        len(hint) > 20 for hint in opened.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
+        len(hint) > 20 for hint in browser.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
     )
-    opened.click("document.querySelectorAll('#kinds button')[3]")
-    assert opened.evaluate(SHOWN) == [NASTY, "b"]
+    browser.click("document.querySelectorAll('#kinds button')[3]")
+    assert browser.evaluate(SHOWN) == [NASTY, "b"]
 
 
 PARTS: list[dict[str, Any]] = [{"report": REPORT, "note": "its layers cannot be timed"}, {"layers": ROOFLINE}]
@@ -107,18 +107,18 @@ PARTS: list[dict[str, Any]] = [{"report": REPORT, "note": "its layers cannot be 
 def test_a_page_of_one_part(given: dict[str, Any], chromium: Browser, tmp_path: Path) -> None:
     path = tmp_path / "part.html"
     path.write_text(bench_page("m.onnx", **given), encoding="utf-8")
-    with fresh(chromium, path) as opened:
+    with fresh(chromium, path) as browser:
         for name, shown in (("peers", "report" in given), ("roofs", "layers" in given), ("tools", "layers" in given)):
-            assert opened.evaluate(f"document.getElementById('{name}').offsetHeight > 0") == shown
-        assert ("cannot be timed" in opened.evaluate("document.getElementById('facts').textContent")) == ("note" in given)
+            assert browser.evaluate(f"document.getElementById('{name}').offsetHeight > 0") == shown
+        assert ("cannot be timed" in browser.evaluate("document.getElementById('facts').textContent")) == ("note" in given)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_window(opened: Browser, width: int, scheme: str) -> None:
-    opened.scheme(scheme)
-    opened.size(width, 800)
-    assert opened.evaluate("document.documentElement.scrollWidth") == width
-    opened.click("document.querySelectorAll('#rows tr')[1]")
-    assert opened.evaluate("document.documentElement.scrollWidth") == width
-    assert opened.evaluate("document.getElementById('tools').inert") == (width < 1000)
+def test_nothing_is_wider_than_the_window(browser: Browser, width: int, scheme: str) -> None:
+    browser.scheme(scheme)
+    browser.size(width, 800)
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    browser.click("document.querySelectorAll('#rows tr')[1]")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    assert browser.evaluate("document.getElementById('tools').inert") == (width < 1000)

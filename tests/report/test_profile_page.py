@@ -81,14 +81,14 @@ def page(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
+def browser(chromium: Browser, page: Path) -> Iterator[Browser]:
     with fresh(chromium, page) as found:
         yield found
 
 
-def shown_names(opened: Browser) -> list[str]:
+def shown_names(browser: Browser) -> list[str]:
     # A lone surrogate does not survive the way from the browser.
-    return [next(name for name in NAMES if name[:8] == shown[:8]) for shown in opened.evaluate(SHOWN)]
+    return [next(name for name in NAMES if name[:8] == shown[:8]) for shown in browser.evaluate(SHOWN)]
 
 
 def text_of(page: Path) -> str:
@@ -135,82 +135,82 @@ def test_a_profile_of_no_tensor(chromium: Browser, tmp_path: Path) -> None:
     assert chromium.complaints == []
 
 
-def test_every_tensor_in_the_order_of_the_graph(opened: Browser) -> None:
-    assert shown_names(opened) == NAMES
-    facts = opened.evaluate("document.getElementById('facts').textContent")
+def test_every_tensor_in_the_order_of_the_graph(browser: Browser) -> None:
+    assert shown_names(browser) == NAMES
+    facts = browser.evaluate("document.getElementById('facts').textContent")
     said = ["preprocessing: resize <b>", "1 tensor with NaN or infinity", "1 range still growing"]
     said += ["2 tensors with channels that never fired", "made with numpy 2.0, tvm 0.1, 0.2"]
     assert facts.endswith("; ".join(said))
-    assert opened.evaluate(inked("document.getElementById('ranges')")) > 1000
-    opened.wait(f"{inked('document.querySelector(`#rows canvas`)')} > 200")
+    assert browser.evaluate(inked("document.getElementById('ranges')")) > 1000
+    browser.wait(f"{inked('document.querySelector(`#rows canvas`)')} > 200")
 
 
-def test_columns_sort_both_ways_and_back(opened: Browser) -> None:
-    opened.click("document.querySelector('#heads .c-spread button')")
-    assert shown_names(opened)[0] == "stem/weight"
-    assert opened.evaluate("document.querySelector('#heads .c-spread').getAttribute('aria-sort')") == "descending"
-    opened.click("document.querySelector('#heads .c-name button')")
-    assert shown_names(opened) == sorted(NAMES)
-    opened.click("document.querySelector('#heads .c-name button')")
-    assert shown_names(opened) == sorted(NAMES, reverse=True)
-    opened.click("document.getElementById('graph-order')")
-    assert shown_names(opened) == NAMES
+def test_columns_sort_both_ways_and_back(browser: Browser) -> None:
+    browser.click("document.querySelector('#heads .c-spread button')")
+    assert shown_names(browser)[0] == "stem/weight"
+    assert browser.evaluate("document.querySelector('#heads .c-spread').getAttribute('aria-sort')") == "descending"
+    browser.click("document.querySelector('#heads .c-name button')")
+    assert shown_names(browser) == sorted(NAMES)
+    browser.click("document.querySelector('#heads .c-name button')")
+    assert shown_names(browser) == sorted(NAMES, reverse=True)
+    browser.click("document.getElementById('graph-order')")
+    assert shown_names(browser) == NAMES
 
 
-def test_a_narrow_page_sorts_by_columns_it_has_no_room_for(opened: Browser) -> None:
-    assert opened.evaluate("document.getElementById('sorting').offsetWidth") == 0
-    opened.size(400, 800)
-    assert opened.evaluate("document.querySelector('#heads .c-spread').offsetWidth") == 0
-    opened.evaluate("document.getElementById('sort').focus()")
+def test_a_narrow_page_sorts_by_columns_it_has_no_room_for(browser: Browser) -> None:
+    assert browser.evaluate("document.getElementById('sorting').offsetWidth") == 0
+    browser.size(400, 800)
+    assert browser.evaluate("document.querySelector('#heads .c-spread').offsetWidth") == 0
+    browser.evaluate("document.getElementById('sort').focus()")
     for letter in "spr":
-        opened.key(letter, ord(letter.upper()), letter)
-    opened.wait(f"{SHOWN}[0] === 'stem/weight'")
+        browser.key(letter, ord(letter.upper()), letter)
+    browser.wait(f"{SHOWN}[0] === 'stem/weight'")
 
 
 @pytest.mark.parametrize("ascending", [True, False])
-def test_tensors_without_a_figure_sort_last(opened: Browser, ascending: bool) -> None:
+def test_tensors_without_a_figure_sort_last(browser: Browser, ascending: bool) -> None:
     for _ in range(1 if ascending else 2):
-        opened.click("document.querySelector('#heads .c-max button')")
-    assert shown_names(opened)[-1] == "empty"
-    assert shown_names(opened)[0 if ascending else -2] == "scalar"
+        browser.click("document.querySelector('#heads .c-max button')")
+    assert shown_names(browser)[-1] == "empty"
+    assert shown_names(browser)[0 if ascending else -2] == "scalar"
 
 
-def test_search_takes_names_ops_and_shapes(opened: Browser) -> None:
-    opened.key("/", 191)
-    opened.type("conv 14")
-    opened.wait(f"{SHOWN}.length === 1")
-    assert shown_names(opened) == ["stem"]
-    opened.type(" nothing")
-    opened.wait("!document.getElementById('none').hidden")
-    assert opened.evaluate("document.getElementById('shown').textContent") == "0 of 9 tensors"
+def test_search_takes_names_ops_and_shapes(browser: Browser) -> None:
+    browser.key("/", 191)
+    browser.type("conv 14")
+    browser.wait(f"{SHOWN}.length === 1")
+    assert shown_names(browser) == ["stem"]
+    browser.type(" nothing")
+    browser.wait("!document.getElementById('none').hidden")
+    assert browser.evaluate("document.getElementById('shown').textContent") == "0 of 9 tensors"
 
 
-def test_kinds_filter(opened: Browser) -> None:
-    opened.click("document.querySelectorAll('#kinds button')[2]")
-    assert shown_names(opened) == ["stem/weight", "scalar", "wide"]
+def test_kinds_filter(browser: Browser) -> None:
+    browser.click("document.querySelectorAll('#kinds button')[2]")
+    assert shown_names(browser) == ["stem/weight", "scalar", "wide"]
     # What was out of the list when it was drawn for is drawn when it comes back.
-    opened.click("document.querySelectorAll('#kinds button')[0]")
-    opened.wait(f"{inked('document.querySelectorAll(`#rows canvas`)[3]')} > 100")
+    browser.click("document.querySelectorAll('#kinds button')[0]")
+    browser.wait(f"{inked('document.querySelectorAll(`#rows canvas`)[3]')} > 100")
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_each_tensor_opens(opened: Browser, name: str) -> None:
+def test_each_tensor_opens(browser: Browser, name: str) -> None:
     place = NAMES.index(name)
-    opened.click(f"{CENTRES}[{place}]")
-    assert opened.evaluate(f"{PANEL}.hidden") is False
-    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent.slice(0, 20)") == name[:20]
+    browser.click(f"{CENTRES}[{place}]")
+    assert browser.evaluate(f"{PANEL}.hidden") is False
+    assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent.slice(0, 20)") == name[:20]
     if name != "empty":
-        assert opened.evaluate(inked("document.getElementById('histogram')")) > 300
+        assert browser.evaluate(inked("document.getElementById('histogram')")) > 300
     if name not in ("empty", "scalar"):
-        assert opened.evaluate(inked("document.getElementById('channels')")) > 50
+        assert browser.evaluate(inked("document.getElementById('channels')")) > 50
 
 
-def test_details_hold_the_figures(opened: Browser, profile: Profile) -> None:
-    opened.click(f"{CENTRES}[1]")
-    text = opened.evaluate(f"{PANEL}.innerText")
+def test_details_hold_the_figures(browser: Browser, profile: Profile) -> None:
+    browser.click(f"{CENTRES}[1]")
+    text = browser.evaluate(f"{PANEL}.innerText")
     assert "float32 [8, 4, 3, 3]" in text
     assert "Widest is channel 7" in text
-    rows = opened.evaluate(f"[...{PANEL}.querySelectorAll('.previews tbody tr')].map(r => r.innerText.split('\\t'))")
+    rows = browser.evaluate(f"[...{PANEL}.querySelectorAll('.previews tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[0].strip() for row in rows] == [
         "min_max by channel",
         "min_max",
@@ -226,115 +226,115 @@ def test_details_hold_the_figures(opened: Browser, profile: Profile) -> None:
     assert float(rows[1][1]) == pytest.approx(max(-weight.minimum, weight.maximum) / 127, rel=1e-3)
 
 
-def test_a_tensor_with_nan_says_where(opened: Browser) -> None:
-    opened.click(f"{CENTRES}[5]")
+def test_a_tensor_with_nan_says_where(browser: Browser) -> None:
+    browser.click(f"{CENTRES}[5]")
     assert (
-        opened.evaluate(f"{PANEL}.querySelector('.warning').textContent")
+        browser.evaluate(f"{PANEL}.querySelector('.warning').textContent")
         == "Div output broken held 1 values that are NaN or infinite"
     )
 
 
-def test_a_range_that_grows_is_said_to(opened: Browser) -> None:
-    opened.click("document.querySelector('#heads .c-growth button')")
-    assert shown_names(opened)[:2] == ["stem", "image"]
-    assert opened.evaluate("[...document.querySelectorAll('.c-growth.high')].length") == 1
-    opened.click(f"{CENTRES}[0]")
-    assert "still grows" in opened.evaluate(f"{PANEL}.querySelector('.warning').textContent")
-    assert opened.evaluate(inked("document.getElementById('convergence')")) > 300
-    opened.click(f"{CENTRES}[1]")
-    assert opened.evaluate(f"{PANEL}.querySelector('.warning')") is None
-    text = opened.evaluate(f"{PANEL}.innerText")
+def test_a_range_that_grows_is_said_to(browser: Browser) -> None:
+    browser.click("document.querySelector('#heads .c-growth button')")
+    assert shown_names(browser)[:2] == ["stem", "image"]
+    assert browser.evaluate("[...document.querySelectorAll('.c-growth.high')].length") == 1
+    browser.click(f"{CENTRES}[0]")
+    assert "still grows" in browser.evaluate(f"{PANEL}.querySelector('.warning').textContent")
+    assert browser.evaluate(inked("document.getElementById('convergence')")) > 300
+    browser.click(f"{CENTRES}[1]")
+    assert browser.evaluate(f"{PANEL}.querySelector('.warning')") is None
+    text = browser.evaluate(f"{PANEL}.innerText")
     assert "half of the samples give 100.0% of the range" in text
-    opened.click("document.getElementById('graph-order')")
-    opened.click(f"{CENTRES}[3]")
-    assert "Too few samples" in opened.evaluate(f"{PANEL}.innerText")
-    assert opened.evaluate("document.getElementById('convergence')") is None
+    browser.click("document.getElementById('graph-order')")
+    browser.click(f"{CENTRES}[3]")
+    assert "Too few samples" in browser.evaluate(f"{PANEL}.innerText")
+    assert browser.evaluate("document.getElementById('convergence')") is None
 
 
-def test_choosing_a_range_redraws_the_histogram(opened: Browser) -> None:
-    opened.click(f"{CENTRES}[2]")
+def test_choosing_a_range_redraws_the_histogram(browser: Browser) -> None:
+    browser.click(f"{CENTRES}[2]")
     drawn = "document.getElementById('histogram').toDataURL()"
-    before = opened.evaluate(drawn)
-    opened.click(f"{PANEL}.querySelectorAll('.previews button')[3]")
-    assert opened.evaluate(f"{PANEL}.querySelectorAll('.previews button')[3].getAttribute('aria-pressed')") == "true"
-    assert opened.evaluate(drawn) != before
+    before = browser.evaluate(drawn)
+    browser.click(f"{PANEL}.querySelectorAll('.previews button')[3]")
+    assert browser.evaluate(f"{PANEL}.querySelectorAll('.previews button')[3].getAttribute('aria-pressed')") == "true"
+    assert browser.evaluate(drawn) != before
 
 
-def test_the_counts_are_logarithmic_or_not(opened: Browser) -> None:
-    opened.click(f"{CENTRES}[2]")
+def test_the_counts_are_logarithmic_or_not(browser: Browser) -> None:
+    browser.click(f"{CENTRES}[2]")
     drawn = inked("document.getElementById('histogram')")
-    before = opened.evaluate(drawn)
-    opened.click("document.getElementById('log')")
-    assert opened.evaluate("document.getElementById('log').getAttribute('aria-pressed')") == "false"
-    assert opened.evaluate(drawn) < before, "heavy tails are lower in plain counts"
+    before = browser.evaluate(drawn)
+    browser.click("document.getElementById('log')")
+    assert browser.evaluate("document.getElementById('log').getAttribute('aria-pressed')") == "false"
+    assert browser.evaluate(drawn) < before, "heavy tails are lower in plain counts"
 
 
-def test_by_the_keyboard_alone(opened: Browser) -> None:
-    opened.evaluate("document.querySelector('.open-tensor').focus()")
-    opened.key("ArrowDown", 40)
-    opened.key("ArrowDown", 40)
-    opened.key("Enter", 13, "\r")
-    opened.wait(f"!{PANEL}.hidden")
-    assert opened.evaluate("document.activeElement.textContent") == "stem"
-    opened.key("Escape", 27)
-    opened.wait(f"{PANEL}.hidden")
-    assert opened.evaluate("document.activeElement.className") == "open-tensor"
+def test_by_the_keyboard_alone(browser: Browser) -> None:
+    browser.evaluate("document.querySelector('.open-tensor').focus()")
+    browser.key("ArrowDown", 40)
+    browser.key("ArrowDown", 40)
+    browser.key("Enter", 13, "\r")
+    browser.wait(f"!{PANEL}.hidden")
+    assert browser.evaluate("document.activeElement.textContent") == "stem"
+    browser.key("Escape", 27)
+    browser.wait(f"{PANEL}.hidden")
+    assert browser.evaluate("document.activeElement.className") == "open-tensor"
 
 
-def test_arrows_walk_from_wherever_the_keyboard_is(opened: Browser) -> None:
+def test_arrows_walk_from_wherever_the_keyboard_is(browser: Browser) -> None:
     focused = "document.activeElement.textContent"
-    opened.key("ArrowDown", 40)
-    assert opened.evaluate(focused) == "image", "the first row in sight"
-    opened.key("End", 35)
-    assert opened.evaluate(focused) == "wide"
-    opened.click(f"{CENTRES}[1]")
+    browser.key("ArrowDown", 40)
+    assert browser.evaluate(focused) == "image", "the first row in sight"
+    browser.key("End", 35)
+    assert browser.evaluate(focused) == "wide"
+    browser.click(f"{CENTRES}[1]")
     for key, code, name in (("ArrowDown", 40, "stem"), ("ArrowUp", 38, "stem/weight"), ("ArrowUp", 38, "image")):
-        opened.key(key, code)
-        assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == name
-    opened.key("/", 191)
-    opened.type("stem")
-    opened.wait(f"{SHOWN}.length === 2")
-    opened.key("Escape", 27)
-    assert opened.evaluate(f"{PANEL}.hidden") is False, "Escape in a search that is not empty clears it"
+        browser.key(key, code)
+        assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == name
+    browser.key("/", 191)
+    browser.type("stem")
+    browser.wait(f"{SHOWN}.length === 2")
+    browser.key("Escape", 27)
+    assert browser.evaluate(f"{PANEL}.hidden") is False, "Escape in a search that is not empty clears it"
 
 
-def test_the_overview_is_walked_with_arrows(opened: Browser) -> None:
-    opened.evaluate("document.getElementById('ranges').focus()")
-    opened.key("Tab", 9)
-    opened.evaluate("document.getElementById('ranges').focus()")
+def test_the_overview_is_walked_with_arrows(browser: Browser) -> None:
+    browser.evaluate("document.getElementById('ranges').focus()")
+    browser.key("Tab", 9)
+    browser.evaluate("document.getElementById('ranges').focus()")
     for _ in range(2):
-        opened.key("ArrowRight", 39)
-    said = opened.evaluate("document.getElementById('pointed').textContent")
+        browser.key("ArrowRight", 39)
+    said = browser.evaluate("document.getElementById('pointed').textContent")
     assert said.startswith("stem: ")
-    assert opened.evaluate("document.getElementById('ranges').getAttribute('aria-valuetext')") == said
-    opened.key("Enter", 13, "\r")
-    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == "stem"
+    assert browser.evaluate("document.getElementById('ranges').getAttribute('aria-valuetext')") == said
+    browser.key("Enter", 13, "\r")
+    assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == "stem"
 
 
-def test_every_column_says_what_it_is(opened: Browser) -> None:
-    heads = opened.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
+def test_every_column_says_what_it_is(browser: Browser) -> None:
+    heads = browser.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
     assert len(heads) == 12
     assert all(len(hint) > 20 for hint in heads)
     for index in (5, 11):
-        x, y = opened.evaluate(
+        x, y = browser.evaluate(
             f"(() => {{ const b = document.querySelectorAll('#heads button')[{index}].getBoundingClientRect();"
             " return [b.left + 5, b.top + 5]; })()"
         )
-        opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-        assert opened.evaluate("document.getElementById('tip').textContent") == heads[index]
+        browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        assert browser.evaluate("document.getElementById('tip').textContent") == heads[index]
         box = "document.getElementById('tip').getBoundingClientRect()"
-        assert opened.evaluate(f"{box}.width > 50 && {box}.right <= innerWidth && {box}.bottom <= innerHeight")
-    opened.key("Escape", 27)
-    assert opened.evaluate("document.getElementById('tip').hidden")
+        assert browser.evaluate(f"{box}.width > 50 && {box}.right <= innerWidth && {box}.bottom <= innerHeight")
+    browser.key("Escape", 27)
+    assert browser.evaluate("document.getElementById('tip').hidden")
 
 
-def test_what_gets_no_scale_is_not_ranked(opened: Browser) -> None:
-    opened.click("document.querySelector('#heads .c-sqnr button')")
-    shown = shown_names(opened)
+def test_what_gets_no_scale_is_not_ranked(browser: Browser) -> None:
+    browser.click("document.querySelector('#heads .c-sqnr button')")
+    shown = shown_names(browser)
     # Among those without a figure, behind all others; by a figure that is no rank it has its place.
     assert set(shown[-2:]) == {"empty", "scalar"}
-    opened.click("document.querySelector('#heads .c-min button')")
-    assert shown_names(opened)[-2:] != shown[-2:]
+    browser.click("document.querySelector('#heads .c-min button')")
+    assert shown_names(browser)[-2:] != shown[-2:]
 
 
 def test_a_model_tells_what_is_quantized(tmp_path: Path) -> None:
@@ -354,33 +354,33 @@ def test_a_model_tells_what_is_quantized(tmp_path: Path) -> None:
         assert unranked == fused | {"stem/conv.bias", "block/conv.bias", "head/dense.bias"}
 
 
-def test_next_and_previous_walk_the_list(opened: Browser) -> None:
-    opened.click(f"{CENTRES}[0]")
+def test_next_and_previous_walk_the_list(browser: Browser) -> None:
+    browser.click(f"{CENTRES}[0]")
     for button, name in (("Next", "stem/weight"), ("Next", "stem"), ("Previous", "stem/weight")):
-        opened.click(f"[...{PANEL}.querySelectorAll('.step')].find(b => b.textContent === '{button}')")
-        assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == name
+        browser.click(f"[...{PANEL}.querySelectorAll('.step')].find(b => b.textContent === '{button}')")
+        assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == name
 
 
-def test_a_click_on_the_overview_opens_a_tensor(opened: Browser) -> None:
-    opened.click("document.getElementById('ranges')")
-    assert opened.evaluate(f"{PANEL}.hidden") is False
+def test_a_click_on_the_overview_opens_a_tensor(browser: Browser) -> None:
+    browser.click("document.getElementById('ranges')")
+    assert browser.evaluate(f"{PANEL}.hidden") is False
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
-def test_nothing_is_wider_than_the_window(opened: Browser, width: int, scheme: str) -> None:
-    opened.scheme(scheme)
-    opened.size(width, 800)
-    assert opened.evaluate("document.documentElement.scrollWidth") == width
-    opened.click(f"{CENTRES}[3]")
-    assert opened.evaluate("document.documentElement.scrollWidth") == width
-    assert opened.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth")
-    ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+def test_nothing_is_wider_than_the_window(browser: Browser, width: int, scheme: str) -> None:
+    browser.scheme(scheme)
+    browser.size(width, 800)
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    browser.click(f"{CENTRES}[3]")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    assert browser.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth")
+    ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground))) > 3 * 128) == (scheme == "light")
 
 
-def test_the_panel_of_each_tensor_fits(opened: Browser) -> None:
-    opened.size(1280, 800)
-    for place in range(opened.evaluate(f"{CENTRES}.length")):
-        opened.click(f"{CENTRES}[{place}]")
-        assert opened.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth"), place
+def test_the_panel_of_each_tensor_fits(browser: Browser) -> None:
+    browser.size(1280, 800)
+    for place in range(browser.evaluate(f"{CENTRES}.length")):
+        browser.click(f"{CENTRES}[{place}]")
+        assert browser.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth"), place

@@ -268,28 +268,28 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture
-def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
+def browser(chromium: Browser, page: Path) -> Iterator[Browser]:
     with fresh(chromium, page) as found:
         yield found
 
 
-def test_all_parts_are_shown(opened: Browser, content: dict[str, Any]) -> None:
-    assert opened.evaluate(SHOWN) == [each["name"] for each in content["tensors"]]
+def test_all_parts_are_shown(browser: Browser, content: dict[str, Any]) -> None:
+    assert browser.evaluate(SHOWN) == [each["name"] for each in content["tensors"]]
     for table, count in (("causes", len(content["causes"])), ("float-ops", len(content["floatOps"])), ("adjustments", 1)):
-        assert opened.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") == count
-    assert opened.evaluate("[...document.querySelectorAll('#worst img')].filter(e => e.naturalWidth === 9).length") == 12
-    assert opened.evaluate("document.querySelectorAll('#variants tbody tr').length") == len(content["variants"])
-    assert f"because {NASTY}" in opened.evaluate("document.getElementById('adjustments').textContent")
-    assert opened.evaluate("document.querySelector('#facts b').textContent") == "1 parameter does not fit"
-    assert opened.evaluate(inked("document.getElementById('ranges')")) > 500
-    assert opened.evaluate(inked("document.getElementById('front')")) > 100
+        assert browser.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") == count
+    assert browser.evaluate("[...document.querySelectorAll('#worst img')].filter(e => e.naturalWidth === 9).length") == 12
+    assert browser.evaluate("document.querySelectorAll('#variants tbody tr').length") == len(content["variants"])
+    assert f"because {NASTY}" in browser.evaluate("document.getElementById('adjustments').textContent")
+    assert browser.evaluate("document.querySelector('#facts b').textContent") == "1 parameter does not fit"
+    assert browser.evaluate(inked("document.getElementById('ranges')")) > 500
+    assert browser.evaluate(inked("document.getElementById('front')")) > 100
     worst = content["variants"][-1]["sqnr"]
-    assert opened.evaluate("document.querySelector('.card b').textContent") == f"{worst:.1f} dB"
+    assert browser.evaluate("document.querySelector('.card b').textContent") == f"{worst:.1f} dB"
 
 
-def test_columns_sort_and_what_has_no_figure_comes_last(opened: Browser, content: dict[str, Any]) -> None:
-    opened.click("document.querySelector('#heads .c-sqnr button')")
-    shown = opened.evaluate(SHOWN)
+def test_columns_sort_and_what_has_no_figure_comes_last(browser: Browser, content: dict[str, Any]) -> None:
+    browser.click("document.querySelector('#heads .c-sqnr button')")
+    shown = browser.evaluate(SHOWN)
     # What is fused has no scale to choose: it is not ranked.
     by_name = {each["name"]: None if each["block"] else each["sqnr"] for each in content["tensors"]}
     found = [by_name[name] for name in shown if isinstance(by_name[name], float)]
@@ -298,72 +298,72 @@ def test_columns_sort_and_what_has_no_figure_comes_last(opened: Browser, content
     assert all(by_name[name] is None for name in shown[len(shown) - missing :])
 
 
-def test_a_cause_opens_its_tensor(opened: Browser, content: dict[str, Any]) -> None:
-    opened.click("document.querySelector('#causes .open-tensor')")
-    assert opened.evaluate(f"{PANEL}.hidden") is False
-    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == NASTY
-    assert content["causes"][0]["remedy"] in opened.evaluate(f"{PANEL}.textContent")
-    assert opened.evaluate(f"{PANEL}.querySelector('.warning').textContent") == content["causes"][0]["remedy"]
-    assert opened.evaluate(inked("document.getElementById('channels')")) > 300
-    opened.key("Escape", 27)
-    opened.wait(f"{PANEL}.hidden")
+def test_a_cause_opens_its_tensor(browser: Browser, content: dict[str, Any]) -> None:
+    browser.click("document.querySelector('#causes .open-tensor')")
+    assert browser.evaluate(f"{PANEL}.hidden") is False
+    assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == NASTY
+    assert content["causes"][0]["remedy"] in browser.evaluate(f"{PANEL}.textContent")
+    assert browser.evaluate(f"{PANEL}.querySelector('.warning').textContent") == content["causes"][0]["remedy"]
+    assert browser.evaluate(inked("document.getElementById('channels')")) > 300
+    browser.key("Escape", 27)
+    browser.wait(f"{PANEL}.hidden")
 
 
-def test_each_tensor_opens(opened: Browser, content: dict[str, Any]) -> None:
+def test_each_tensor_opens(browser: Browser, content: dict[str, Any]) -> None:
     for place, tensor in enumerate(content["tensors"]):
-        opened.click(f"{ROWS}[{place}]")
-        assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == tensor["name"]
-        assert (opened.evaluate(f"{PANEL}.querySelector('#channels')") is not None) == (len(tensor["channels"]) > 1)
+        browser.click(f"{ROWS}[{place}]")
+        assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == tensor["name"]
+        assert (browser.evaluate(f"{PANEL}.querySelector('#channels')") is not None) == (len(tensor["channels"]) > 1)
 
 
-def test_search_and_kinds(opened: Browser, content: dict[str, Any]) -> None:
-    opened.click("document.querySelectorAll('#kinds button')[4]")
+def test_search_and_kinds(browser: Browser, content: dict[str, Any]) -> None:
+    browser.click("document.querySelectorAll('#kinds button')[4]")
     caused = {each["id"] for each in content["causes"]}
-    assert opened.evaluate("document.querySelectorAll('#rows tr').length") == len(caused)
-    opened.key("/", 191)
-    opened.type("coarse")
-    opened.wait("document.querySelectorAll('#rows tr').length === 1")
-    opened.type(" nothing")
-    opened.wait("!document.getElementById('none').hidden")
+    assert browser.evaluate("document.querySelectorAll('#rows tr').length") == len(caused)
+    browser.key("/", 191)
+    browser.type("coarse")
+    browser.wait("document.querySelectorAll('#rows tr').length === 1")
+    browser.type(" nothing")
+    browser.wait("!document.getElementById('none').hidden")
 
 
-def test_fused_tensors_are_a_kind(opened: Browser, content: dict[str, Any]) -> None:
+def test_fused_tensors_are_a_kind(browser: Browser, content: dict[str, Any]) -> None:
     fused = {each["name"] for each in content["tensors"] if each["block"] is not None}
     assert fused
-    opened.click("document.querySelectorAll('#kinds button')[3]")
-    assert set(opened.evaluate(SHOWN)) == fused
+    browser.click("document.querySelectorAll('#kinds button')[3]")
+    assert set(browser.evaluate(SHOWN)) == fused
 
 
-def test_every_head_of_the_list_says_what_it_is(opened: Browser) -> None:
-    heads = opened.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
+def test_every_head_of_the_list_says_what_it_is(browser: Browser) -> None:
+    heads = browser.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
     assert len(heads) == 13
     assert all(len(hint) > 20 for hint in heads)
 
 
-def test_arrows_walk_the_open_panel(opened: Browser, content: dict[str, Any]) -> None:
-    opened.click(f"{ROWS}[0]")
-    opened.key("ArrowDown", 40)
-    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == content["tensors"][1]["name"]
+def test_arrows_walk_the_open_panel(browser: Browser, content: dict[str, Any]) -> None:
+    browser.click(f"{ROWS}[0]")
+    browser.key("ArrowDown", 40)
+    assert browser.evaluate(f"{PANEL}.querySelector('h2').textContent") == content["tensors"][1]["name"]
 
 
-def test_the_histogram_says_its_values_under_the_pointer(opened: Browser, content: dict[str, Any]) -> None:
+def test_the_histogram_says_its_values_under_the_pointer(browser: Browser, content: dict[str, Any]) -> None:
     place = next(index for index, each in enumerate(content["tensors"]) if each["histogram"] and each["params"])
-    opened.click(f"{ROWS}[{place}]")
-    x, y = opened.evaluate(
+    browser.click(f"{ROWS}[{place}]")
+    x, y = browser.evaluate(
         "(() => { const e = document.getElementById('histogram'); e.scrollIntoView(); const b = e.getBoundingClientRect();"
         " return [b.left + b.width / 2, b.top + b.height / 2]; })()"
     )
-    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    assert re.fullmatch(r"about \S+: [\d,]+ values", opened.evaluate(f"{PANEL}.querySelector('.hint').textContent"))
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert re.fullmatch(r"about \S+: [\d,]+ values", browser.evaluate(f"{PANEL}.querySelector('.hint').textContent"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
-def test_nothing_is_wider_than_the_window(opened: Browser, width: int, scheme: str) -> None:
-    opened.scheme(scheme)
-    opened.size(width, 800)
-    assert opened.evaluate("document.documentElement.scrollWidth") == width
-    opened.click(f"{ROWS}[1]")
-    assert opened.evaluate("document.documentElement.scrollWidth") == width
-    ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+def test_nothing_is_wider_than_the_window(browser: Browser, width: int, scheme: str) -> None:
+    browser.scheme(scheme)
+    browser.size(width, 800)
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    browser.click(f"{ROWS}[1]")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground))) > 3 * 128) == (scheme == "light")

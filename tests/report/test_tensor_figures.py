@@ -76,7 +76,7 @@ def test_a_constant_of_one_value() -> None:
     assert figures.previews[0].sqnr_db is None or figures.previews[0].sqnr_db > 100
 
 
-def test_weights_are_judged_with_a_scale_for_each_channel() -> None:
+def test_weights_are_measured_with_a_scale_for_each_channel() -> None:
     rng = np.random.default_rng(5)
     values = (rng.normal(0, 1, (16, 32, 3, 3)) * np.geomspace(0.01, 3, 16)[:, None, None, None]).astype(np.float32)
     values[3] = 0

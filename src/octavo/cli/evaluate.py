@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..compiler.text_table import markdown_table
 from ..errors import DataError
-from ..evaluation import TASKS, Evaluation, Runnable, evaluate, has_scale_to_blame, opened
+from ..evaluation import TASKS, Evaluation, InferenceModel, evaluate, has_scale_to_blame, load_inference_model
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_json, add_state, add_target, add_threads, named_shape, sample_limit
 from .progress import progress_bar
@@ -92,8 +92,8 @@ def call(args: argparse.Namespace) -> int:
     shapes = dict(args.shape) or None
     state = dict(args.state)
     given: dict[str, Any] = {"target": args.target, "threads": args.threads, "shapes": shapes}
-    first = opened(args.reference, **given)
-    models = [first, opened(args.candidate, **given, float_model=first.model)]
+    first = load_inference_model(args.reference, **given)
+    models = [first, load_inference_model(args.candidate, **given, float_model=first.model)]
     data = _data(args, models, state)
     with progress_bar("evaluate", data.runs, "sample") as advance:
         found = evaluate(
@@ -116,7 +116,7 @@ def call(args: argparse.Namespace) -> int:
     return EXIT_MISSED if missed else 0
 
 
-def _data(args: argparse.Namespace, models: list[Runnable], state: dict[str, str]) -> Stream:
+def _data(args: argparse.Namespace, models: list[InferenceModel], state: dict[str, str]) -> Stream:
     """Open the samples for the model whose inputs they fit, the first where both do."""
     refused: DataError | None = None
     for model in models:
@@ -170,8 +170,8 @@ def _text(found: Evaluation) -> list[str]:
              f"{100 * row.inherited:.0f}%", "scale does not fit" if has_scale_to_blame(row) else "")
             for row in found.layers[:_LAYERS]
         ]  # fmt: skip
-        heads = ("layer", "op", "SQNR dB", "arises here dB", "inherited", "")
-        parts.append(markdown_table(heads, rows, numbers=(2, 3, 4), names=(0,)))
+        headers = ("layer", "op", "SQNR dB", "arises here dB", "inherited", "")
+        parts.append(markdown_table(headers, rows, numbers=(2, 3, 4), names=(0,)))
     parts.extend(f"note: {each}" for each in found.notes)
     parts.append("\n".join((f"verdict: {found.verdict.text}", *(f"  -> {each}" for each in found.verdict.advice))))
     return parts

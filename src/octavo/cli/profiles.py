@@ -35,14 +35,14 @@ def add_to(commands: Subcommands) -> None:
     compare.add_argument("before", type=Path, metavar="PROFILE", help="profile to start from")
     compare.add_argument("after", type=Path, metavar="PROFILE", help="profile to compare with it")
     add_json(compare)
-    judge = add_command(
+    check = add_command(
         commands,
         "profile adequacy",
         call_adequacy,
         example="octavo profile adequacy profile.json",
     )
-    judge.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
-    add_json(judge)
+    check.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
+    add_json(check)
 
 
 def call_merge(args: argparse.Namespace) -> int:
@@ -69,20 +69,20 @@ def call_diff(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_to_json(before, after, found), indent=2))
         return 0
-    moved = [move for move in found.moves if move.moved]
-    if moved:
+    changed = [change for change in found.changes if change.has_changed]
+    if changed:
         headers = ("tensor", "op", "before", "after", "range moved", "values moved", "NaN or infinite")
         rows = [
             (
-                move.source_name or str(move.id),
-                move.op,
-                f"[{move.before[0]:.5g}; {move.before[1]:.5g}]",
-                f"[{move.after[0]:.5g}; {move.after[1]:.5g}]",
-                f"{move.range_moved:.2%}",
-                f"{move.values_moved:.2%}",
-                f"{move.non_finite_before} -> {move.non_finite_after}" if move.non_finite_before or move.non_finite_after else "",
+                each.source_name or str(each.id),
+                each.op,
+                f"[{each.before[0]:.5g}; {each.before[1]:.5g}]",
+                f"[{each.after[0]:.5g}; {each.after[1]:.5g}]",
+                f"{each.range_change:.2%}",
+                f"{each.values_change:.2%}",
+                f"{each.non_finite_before} -> {each.non_finite_after}" if each.non_finite_before or each.non_finite_after else "",
             )
-            for move in moved
+            for each in changed
         ]
         print(f"{markdown_table(headers, rows, names=(0,))}\n")
     for path, alone in ((args.before, found.only_before), (args.after, found.only_after)):
@@ -94,7 +94,7 @@ def call_diff(args: argparse.Namespace) -> int:
         versions = [", ".join(side.tools.get(name, ())) or "none" for side in (before, after)]
         if versions[0] != versions[1]:
             print(f"made with {name}: {versions[0]} -> {versions[1]}")
-    print(f"{len(moved)} of {len(found.moves)} tensors moved; {before.samples} and {after.samples} samples")
+    print(f"{len(changed)} of {len(found.changes)} tensors moved; {before.samples} and {after.samples} samples")
     return 0
 
 
@@ -137,8 +137,8 @@ def _silent_row(tensor: TensorAdequacy) -> tuple[str, ...]:
 
 
 def _verdict(found: Adequacy) -> str:
-    judged = len(found.tensors) - len(found.unknown)
-    text = f"{found.samples} samples: {len(found.growing)} of {judged} ranges still grow"
+    known = len(found.tensors) - len(found.unknown)
+    text = f"{found.samples} samples: {len(found.growing)} of {known} ranges still grow"
     text += f"; {sum(len(tensor.silent_channels) for tensor in found.silent)} channels of {len(found.silent)} tensors never fired"
     if found.unknown:
         text += f"; too few samples, or several to a run, to say it of {len(found.unknown)} tensors"
@@ -152,5 +152,5 @@ def _to_json(before: Profile, after: Profile, found: ProfileDiff) -> dict[str, o
         "tools": [{name: list(versions) for name, versions in side.tools.items()} for side in (before, after)],
         "only_before": list(found.only_before),
         "only_after": list(found.only_after),
-        "tensors": [{**move.to_json(), "moved": move.moved} for move in found.moves],
+        "tensors": [{**change.to_json(), "moved": change.has_changed} for change in found.changes],
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..compiler.explain import explain_model
 from ..compiler.target_choice import resolve_target
-from ..evaluation import WORDS, better, doubts, level_of_agreement, level_of_sqnr
+from ..evaluation import WORDS, better, calibration_warnings, level_of_agreement, level_of_sqnr
 from ..export.onnx import export_onnx
 from ..export.tflite import EDGE_DTYPES, export_tflite, restricted, target_of
 from ..export.tflite import quantize as quantize_for_tflite
@@ -174,8 +174,8 @@ def _say(
         print("\n".join(_steps(fixed)))
     print(_verdict(args, quantized, _measured(model, quantized, known)))
     if known is not None:
-        for doubt in doubts(model, known):
-            print(f"warning: {doubt}")
+        for warning in calibration_warnings(model, known):
+            print(f"warning: {warning}")
 
 
 def _measured(model: Model, quantized: QuantizedModel, known: Profile | None) -> Nearness:

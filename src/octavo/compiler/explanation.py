@@ -44,10 +44,10 @@ class ExplainedOp(OpRecord):
     def cycles(self, *, is_integer: bool) -> float:
         """Return the modelled cycles of one inference, of its products and its result: only ratios mean much."""
         macs = self.macs / (INT8_MACS if is_integer else FLOAT_MACS)
-        return macs + moved_cycles(prod(self.shape) * (1 if is_integer else FLOAT_BYTES))
+        return macs + memory_cycles(prod(self.shape) * (1 if is_integer else FLOAT_BYTES))
 
 
-def moved_cycles(size: int) -> float:
+def memory_cycles(size: int) -> float:
     """Return the modelled cycles that it takes to write and read so many bytes."""
     return size / _BYTES
 
@@ -55,7 +55,8 @@ def moved_cycles(size: int) -> float:
 def model_cycles(view: DataflowView) -> float:
     """Return the modelled cycles of a float model in integers: of its products, and of the results of all of its ops."""
     return sum(
-        float_macs(binding.value) / INT8_MACS + moved_cycles(prod(static_shape(binding.var) or (0,))) for binding in view.bindings
+        float_macs(binding.value) / INT8_MACS + memory_cycles(prod(static_shape(binding.var) or (0,)))
+        for binding in view.bindings
     )
 
 

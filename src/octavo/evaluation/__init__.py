@@ -1,12 +1,12 @@
 """Evaluation: whether a model is as good as another one, measured on samples, with a verdict."""
 
 from .advice import has_scale_to_blame
-from .doubts import doubts
+from .calibration_warnings import calibration_warnings
 from .evaluate import Evaluation, OutputEvaluation, SampleEvaluation, evaluate
-from .judges import Metric
-from .opening import opened
+from .inference_model import InferenceModel, Port
+from .load_inference_model import load_inference_model
 from .peers import exact_session
-from .runnable import Port, Runnable
+from .task_evaluators import Metric
 from .tasks import TASKS
 from .verdict import WORDS, Verdict, better, level_of_agreement, level_of_sqnr
 
@@ -14,18 +14,18 @@ __all__ = [
     "TASKS",
     "WORDS",
     "Evaluation",
+    "InferenceModel",
     "Metric",
     "OutputEvaluation",
     "Port",
-    "Runnable",
     "SampleEvaluation",
     "Verdict",
     "better",
-    "doubts",
+    "calibration_warnings",
     "evaluate",
     "exact_session",
     "has_scale_to_blame",
     "level_of_agreement",
     "level_of_sqnr",
-    "opened",
+    "load_inference_model",
 ]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..ir.identity import readable_name
-from .judges import ClassJudge, Metric
 from .layer_errors import LayerError
+from .task_evaluators import ClassificationEvaluator, Metric
 from .verdict import WORDS, Level, Verdict, better, decibels, level_of_agreement, level_of_drop, level_of_sqnr, worse
 
 _FEW = 30
@@ -48,7 +48,7 @@ def verdict_of(
     metric: Metric | None,
     layers: Sequence[LayerError],
     samples: int,
-    judge: ClassJudge | None,
+    evaluator: ClassificationEvaluator | None,
 ) -> Verdict:
     """Return what the figures come to: labels decide, then what the outputs decide, then their signal to noise ratio."""
     levels: list[Level] = [_level(task, output) for output in outputs]
@@ -63,7 +63,7 @@ def verdict_of(
         said.append(_of_output(worst, len(outputs)))
     if outputs and all(output.sqnr_db == math.inf for output in outputs):
         said = [f"equal on {samples} samples"]
-    return Verdict(level=level, text="; ".join(said), advice=tuple(_advice(level, outputs, metric, layers, samples, judge)))
+    return Verdict(level=level, text="; ".join(said), advice=tuple(_advice(level, outputs, metric, layers, samples, evaluator)))
 
 
 def _level(task: str, output: _Output) -> Level:
@@ -91,13 +91,13 @@ def _advice(
     metric: Metric | None,
     layers: Sequence[LayerError],
     samples: int,
-    judge: ClassJudge | None,
+    evaluator: ClassificationEvaluator | None,
 ) -> list[str]:
     found: list[str] = []
     if any(math.isnan(output.sqnr_db) for output in outputs):
         found.append("an output holds NaN or infinity: octavo profile counts them for each tensor of the float model")
     if metric is not None and not metric.unit and metric.reference < _CHANCE:
-        found.append(_of_reference(metric, judge))
+        found.append(_of_reference(metric, evaluator))
     if level != "good":
         unfit = [layer for layer in layers if has_scale_to_blame(layer)][:_NAMED]
         if unfit:
@@ -122,8 +122,8 @@ def level_is_shared(outputs: Sequence[_Output], metric: Metric | None) -> bool:
     return metric is not None or any(output.agreement is not None for output in outputs)
 
 
-def _of_reference(metric: Metric, judge: ClassJudge | None) -> str:
+def _of_reference(metric: Metric, evaluator: ClassificationEvaluator | None) -> str:
     said = f"the reference itself has {_amount(metric, metric.reference)}: are the samples preprocessed as it was trained"
-    if judge is not None and (shifted := judge.shifted()) != judge.first_class:
+    if evaluator is not None and (shifted := evaluator.shifted()) != evaluator.first_class:
         return f"{said}? With labels that begin at class {shifted} (--first-class {shifted}) it is right more often"
     return f"{said}, and the labels its own?"

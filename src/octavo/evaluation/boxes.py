@@ -1,6 +1,6 @@
 """What the outputs of detectors mean: boxes in pixels and scores by class, for the forms that detectors are exported in.
 
-It judges nothing: suppression and average precision are in `numerics/statistics/detection.py`.
+It evaluates nothing: suppression and average precision are in `numerics/statistics/detection.py`.
 """
 
 from __future__ import annotations

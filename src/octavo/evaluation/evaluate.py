@@ -20,11 +20,11 @@ from ..ir.graph.dataflow import DataflowView, call_to
 from ..numerics.statistics.error_sums import ErrorSums
 from ..runtime.inputs import split_batch
 from .advice import by_blame, verdict_of
-from .judges import ClassJudge, Decisions, ImageJudge, Judge, Metric
+from .inference_model import InferenceModel, converted, paired
 from .layer_errors import LayerError, layer_errors
-from .opening import Subject, opened
-from .runnable import Runnable, converted, paired
-from .tasks import judges_of
+from .load_inference_model import Subject, load_inference_model
+from .task_evaluators import ClassificationEvaluator, Decisions, ImageEvaluator, Metric, TaskEvaluator
+from .tasks import evaluators_of
 from .verdict import Verdict
 
 Array = npt.NDArray[Any]
@@ -46,7 +46,7 @@ class OutputEvaluation:
     psnr_db
         Of a picture, its peak being the width of the reference's range.
     agreement, top5_agreement, decides
-        How often both decide the same, and what they decide: see `judges.Decisions`.
+        How often both decide the same, and what they decide: see `task_evaluators.Decisions`.
     """
 
     name: str
@@ -209,11 +209,11 @@ def evaluate(
     ModelError
         Models of other inputs or outputs; a runtime that is not installed.
     """
-    first = opened(reference, target=target, threads=threads, label="reference")
-    second = opened(candidate, target=target, threads=threads, label="candidate", float_model=first.model)
+    first = load_inference_model(reference, target=target, threads=threads, label="reference")
+    second = load_inference_model(candidate, target=target, threads=threads, label="candidate", float_model=first.model)
     given = None if labels is None else np.asarray(labels)
-    judges = judges_of(task, first.inputs, first.outputs, given, first_class, carried=dict(state or {}))
-    comparison = _Comparison(first, second, judges, dict(state or {}))
+    evaluators = evaluators_of(task, first.inputs, first.outputs, given, first_class, carried=dict(state or {}))
+    comparison = _Comparison(first, second, evaluators, dict(state or {}))
     for number, (arrays, source) in enumerate(_samples(first, second, data, dict(state or {}))):
         comparison.add(arrays, source, keeps=number < (LAYER_SAMPLES if layers is None else layers))
         if progress is not None:
@@ -223,10 +223,12 @@ def evaluate(
     return comparison.result(task, wants_layers=layers is not None)
 
 
-def _samples(first: Runnable, second: Runnable, data: Any, state: Mapping[str, str]) -> Iterator[tuple[list[Array], Runnable]]:
+def _samples(
+    first: InferenceModel, second: InferenceModel, data: Any, state: Mapping[str, str]
+) -> Iterator[tuple[list[Array], InferenceModel]]:
     """Yield the samples of one run each, and the model whose inputs they fit: the first where both do."""
     listed: Iterable[Any] = [data] if isinstance(data, np.ndarray | Mapping) else data
-    source: Runnable | None = None
+    source: InferenceModel | None = None
     for index, batch in enumerate(listed):
         if source is None:
             source = _fitting(first, second, batch, state, f"batch {index}")
@@ -235,7 +237,7 @@ def _samples(first: Runnable, second: Runnable, data: Any, state: Mapping[str, s
             yield arrays, source
 
 
-def _fitting(first: Runnable, second: Runnable, batch: Any, state: Mapping[str, str], where: str) -> Runnable:
+def _fitting(first: InferenceModel, second: InferenceModel, batch: Any, state: Mapping[str, str], where: str) -> InferenceModel:
     refused: DataError | None = None
     for model in (first, second):
         try:
@@ -252,9 +254,13 @@ class _Comparison:
     """Runs both models sample by sample, and keeps sums."""
 
     def __init__(
-        self, first: Runnable, second: Runnable, judges: Mapping[tuple[int, ...], Judge], state: Mapping[str, str]
+        self,
+        first: InferenceModel,
+        second: InferenceModel,
+        evaluators: Mapping[tuple[int, ...], TaskEvaluator],
+        state: Mapping[str, str],
     ) -> None:
-        self._first, self._second, self._judges = first, second, judges
+        self._first, self._second, self._evaluators = first, second, evaluators
         self._inputs = paired(first.inputs, second.inputs, "inputs")
         self._outputs = paired(first.outputs, second.outputs, "outputs")
         self._states = [_State(model, state) for model in (first, second)]
@@ -264,7 +270,7 @@ class _Comparison:
         self._unusual = _Unusual()
         self.runs = 0
 
-    def add(self, arrays: Sequence[Array], source: Runnable, *, keeps: bool) -> None:
+    def add(self, arrays: Sequence[Array], source: InferenceModel, *, keeps: bool) -> None:
         """Run one sample."""
         by_name = dict(zip([port.name for port in source.inputs if port.name not in self._states[0].inputs], arrays, strict=True))
         own, other = self._arguments(by_name, source)
@@ -283,12 +289,12 @@ class _Comparison:
             pair.add(expected, value)
             sums.add_sums(pair)
             ratios.append(pair.sqnr_db)
-        for places, judge in self._judges.items():
-            judge.add([real[place] for place in places], [found[place] for place in places])
+        for places, evaluator in self._evaluators.items():
+            evaluator.add([real[place] for place in places], [found[place] for place in places])
         self._rows.append(self._row(ratios))
         self.runs += 1
 
-    def _arguments(self, by_name: Mapping[str, Array], source: Runnable) -> tuple[list[Array], list[Array]]:
+    def _arguments(self, by_name: Mapping[str, Array], source: InferenceModel) -> tuple[list[Array], list[Array]]:
         """Return what each model takes, of values by the names of the one that they fit; state is what each carries itself."""
         own: list[Array] = []
         other: list[Array | None] = [None] * len(self._inputs)
@@ -304,23 +310,29 @@ class _Comparison:
             other[place] = converted(value, theirs, from_port)
         return own, [value for value in other if value is not None]
 
+    def _of_classes(self) -> Iterator[ClassificationEvaluator]:
+        return (each for each in self._evaluators.values() if isinstance(each, ClassificationEvaluator))
+
     def _row(self, ratios: Sequence[float]) -> SampleEvaluation:
-        judge = next((each for each in self._judges.values() if isinstance(each, ClassJudge)), None)
-        named = (None, None) if judge is None else tuple(int(each[0, 0]) for each in judge.classes[-1])
+        evaluator = next(self._of_classes(), None)
+        named = (None, None) if evaluator is None else tuple(int(each[0, 0]) for each in evaluator.classes[-1])
         worst = min((-math.inf if math.isnan(each) else each for each in ratios), default=math.inf)
         return SampleEvaluation(number=self.runs, sqnr_db=worst, reference_class=named[0], candidate_class=named[1])
 
     def result(self, task: str, *, wants_layers: bool) -> Evaluation:
         """Return what all samples come to."""
-        decisions = {place: judge.decisions() for places, judge in self._judges.items() for place in places[:1]}
-        metrics = [metric for judge in self._judges.values() if (metric := judge.metric()) is not None]
-        judge = next((each for each in self._judges.values() if isinstance(each, ClassJudge) and each.labels is not None), None)
+        decisions = {place: evaluator.decisions() for places, evaluator in self._evaluators.items() for place in places[:1]}
+        metrics = [metric for evaluator in self._evaluators.values() if (metric := evaluator.metric()) is not None]
+        evaluator = next(
+            (each for each in self._evaluators.values() if isinstance(each, ClassificationEvaluator) and each.labels is not None),
+            None,
+        )
         outputs = tuple(
-            _output(port.name, port.shape, sums, decisions.get(place, Decisions()), _is_picture(self._judges.get((place,))))
+            _output(port.name, port.shape, sums, decisions.get(place, Decisions()), _is_picture(self._evaluators.get((place,))))
             for place, (port, sums) in enumerate(zip(self._first.outputs, self._sums, strict=True))
         )
         metric = metrics[0] if metrics else None
-        verdict = verdict_of(task, outputs, metric, (), self.runs, judge)
+        verdict = verdict_of(task, outputs, metric, (), self.runs, evaluator)
         layers, notes = self._layers() if wants_layers or verdict.level != "good" else ((), [])
         return Evaluation(
             reference=self._first.label,
@@ -329,10 +341,10 @@ class _Comparison:
             task=task,
             outputs=outputs,
             metric=metric,
-            top5=None if judge is None else judge.top5(),
+            top5=None if evaluator is None else evaluator.top5(),
             worst=tuple(sorted(self._rows, key=_worst_first)[:_WORST]),
             layers=layers,
-            verdict=verdict_of(task, outputs, metric, layers, self.runs, judge),
+            verdict=verdict_of(task, outputs, metric, layers, self.runs, evaluator),
             notes=(*self._unusual.notes(), *_guessed(task, outputs), *notes),
         )
 
@@ -376,8 +388,8 @@ def _guessed(task: str, outputs: Sequence[OutputEvaluation]) -> list[str]:
     ]
 
 
-def _is_picture(judge: Judge | None) -> bool:
-    return isinstance(judge, ImageJudge)
+def _is_picture(evaluator: TaskEvaluator | None) -> bool:
+    return isinstance(evaluator, ImageEvaluator)
 
 
 def _worst_first(row: SampleEvaluation) -> tuple[bool, float, int]:
@@ -387,7 +399,7 @@ def _worst_first(row: SampleEvaluation) -> tuple[bool, float, int]:
 class _State:
     """One model, and what it carries from run to run."""
 
-    def __init__(self, model: Runnable, state: Mapping[str, str]) -> None:
+    def __init__(self, model: InferenceModel, state: Mapping[str, str]) -> None:
         self._model = model
         outputs = {port.name: place for place, port in enumerate(model.outputs)}
         inputs = {port.name: port for port in model.inputs}
@@ -418,7 +430,7 @@ class _Unusual:
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int, float, str]] = {}
 
-    def add(self, model: Runnable, exact: Sequence[Array], usual: Sequence[Array]) -> None:
+    def add(self, model: InferenceModel, exact: Sequence[Array], usual: Sequence[Array]) -> None:
         """Compare one run."""
         other, total, most, note = self._counts.get(model.label, (0, 0, 0.0, model.usual_note))
         for a, b in zip(exact, usual, strict=True):

@@ -17,7 +17,7 @@ import onnx
 
 from ..errors import ModelError
 from ..numerics import QuantParams
-from .runnable import Port, Runnable
+from .inference_model import InferenceModel, Port
 
 Array = npt.NDArray[Any]
 
@@ -91,7 +91,7 @@ def _imported(module: str, package: str) -> Any:
         raise ModelError(f"{package} is not installed ({error}): pip install 'octavo[bench]'") from error
 
 
-def _onnxruntime(path: Path, threads: int) -> Runnable:
+def _onnxruntime(path: Path, threads: int) -> InferenceModel:
     ort = _imported("onnxruntime", "onnxruntime")
     try:
         session = exact_session(path, threads=threads)
@@ -106,7 +106,7 @@ def _onnxruntime(path: Path, threads: int) -> Runnable:
     def run_usual(arrays: Sequence[Array]) -> list[Array]:
         return [np.asarray(each) for each in usual.run(None, dict(zip(names, arrays, strict=True)))]
 
-    return Runnable(
+    return InferenceModel(
         label=f"ONNX Runtime {ort.__version__} on {path.name}",
         inputs=tuple(map(_onnx_port, session.get_inputs())),
         outputs=tuple(map(_onnx_port, session.get_outputs())),
@@ -123,7 +123,7 @@ def _onnx_port(entry: Any) -> Port:
     return Port(name=entry.name, shape=shape, dtype=dtype)
 
 
-def _litert(path: Path, threads: int) -> Runnable:
+def _litert(path: Path, threads: int) -> InferenceModel:
     """Of LiteRT: XNNPACK's integer products are exact on every CPU, so its defaults are the exact evaluation."""
     module = _imported("ai_edge_litert.interpreter", "ai-edge-litert")
     try:
@@ -139,7 +139,7 @@ def _litert(path: Path, threads: int) -> Runnable:
         interpreter.invoke()
         return [interpreter.get_tensor(entry["index"]) for entry in wanted]
 
-    return Runnable(
+    return InferenceModel(
         label=f"LiteRT on {path.name}",
         inputs=tuple(map(_tflite_port, given)),
         outputs=tuple(map(_tflite_port, wanted)),
@@ -154,5 +154,5 @@ def _tflite_port(entry: Any) -> Port:
     return Port(name=str(entry["name"]), shape=tuple(int(size) for size in entry["shape"]), dtype=dtype, params=params)
 
 
-PEERS: dict[str, Callable[[Path, int], Runnable]] = {"onnxruntime": _onnxruntime, "litert": _litert}
+PEERS: dict[str, Callable[[Path, int], InferenceModel]] = {"onnxruntime": _onnxruntime, "litert": _litert}
 """Who can run a file in Octavo's place, by the name that stands before it: "onnxruntime:m.onnx"."""

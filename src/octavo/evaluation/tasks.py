@@ -1,4 +1,4 @@
-"""Which judge reads which output: what a task says, or what the shapes of outputs say where none is named. It judges nothing."""
+"""Which evaluator reads which output: what a task says, or the shapes of outputs where none is named. It evaluates nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .boxes import FORMS, Size
-from .judges import BoxJudge, ClassJudge, ImageJudge, Judge, MaskJudge, StepJudge, channel_axis_of, has_scores, has_steps
-from .runnable import Port
+from .inference_model import Port
+from .task_evaluators import (
+    ClassificationEvaluator,
+    DetectionEvaluator,
+    ImageEvaluator,
+    SegmentationEvaluator,
+    SequenceEvaluator,
+    TaskEvaluator,
+    channel_axis_of,
+    has_scores,
+    has_steps,
+)
 
 Array = npt.NDArray[Any]
 _DETECTIONS = tuple(f"detection:{form}" for form in FORMS)
@@ -21,47 +31,49 @@ _MIN_SIDE = 8
 """Of what is taken for a picture or a mask without being asked."""
 
 
-def judges_of(
+def evaluators_of(
     task: str,
     inputs: Sequence[Port],
     outputs: Sequence[Port],
     labels: Array | None,
     first_class: int,
     carried: Collection[str] = (),
-) -> dict[tuple[int, ...], Judge]:
-    """Return who judges, by the places of the outputs that they read. DataError for an unknown task, and labels for nobody.
+) -> dict[tuple[int, ...], TaskEvaluator]:
+    """Return the evaluators, by the places of the outputs that they read. DataError for an unknown task, and labels of no output.
 
-    `carried` are outputs that the next run reads: nobody decides by those unless a task says so.
+    `carried` are outputs that the next run reads: they are not evaluated unless a task says so.
     """
     if task not in TASKS:
         raise DataError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
     if task.startswith("detection:"):
-        judge = BoxJudge(form=task.partition(":")[2], size=_picture_size(inputs), labels=labels)
-        return {tuple(range(len(outputs))): judge}
+        evaluator = DetectionEvaluator(form=task.partition(":")[2], size=_picture_size(inputs), labels=labels)
+        return {tuple(range(len(outputs))): evaluator}
     if task in ("auto", "tensor"):
         found = (
             {}
             if task == "tensor"
             else {(place,): None if port.name in carried else _guessed(port, inputs) for place, port in enumerate(outputs)}
         )
-        judged: dict[tuple[int, ...], Judge] = {places: judge for places, judge in found.items() if judge is not None}
-        first = next(iter(judged.values()), None)
+        evaluators: dict[tuple[int, ...], TaskEvaluator] = {
+            places: evaluator for places, evaluator in found.items() if evaluator is not None
+        }
+        first = next(iter(evaluators.values()), None)
         if labels is not None:
-            if not isinstance(first, ClassJudge | StepJudge | MaskJudge | ImageJudge):
+            if not isinstance(first, ClassificationEvaluator | SequenceEvaluator | SegmentationEvaluator | ImageEvaluator):
                 raise DataError(
                     f"labels are given and no output is known to be what they are of: name a task of {', '.join(TASKS[1:])}"
                 )
             first.labels = labels
-            if isinstance(first, ClassJudge | StepJudge):
+            if isinstance(first, ClassificationEvaluator | SequenceEvaluator):
                 first.first_class = first_class
-        return judged
+        return evaluators
     if task == "segmentation":
-        return {(0,): MaskJudge(labels=labels)}
+        return {(0,): SegmentationEvaluator(labels=labels)}
     if task == "sequence":
-        return {(_place_of_steps(outputs),): StepJudge(labels=labels, first_class=first_class, is_asked=True)}
+        return {(_place_of_steps(outputs),): SequenceEvaluator(labels=labels, first_class=first_class, is_asked=True)}
     if task == "image":
-        return {(0,): ImageJudge(labels=labels)}
-    return {(0,): ClassJudge(labels=labels, first_class=first_class)}
+        return {(0,): ImageEvaluator(labels=labels)}
+    return {(0,): ClassificationEvaluator(labels=labels, first_class=first_class)}
 
 
 def _place_of_steps(outputs: Sequence[Port]) -> int:
@@ -72,20 +84,22 @@ def _place_of_steps(outputs: Sequence[Port]) -> int:
     return place
 
 
-def _guessed(port: Port, inputs: Sequence[Port]) -> ClassJudge | StepJudge | MaskJudge | ImageJudge | None:
+def _guessed(
+    port: Port, inputs: Sequence[Port]
+) -> ClassificationEvaluator | SequenceEvaluator | SegmentationEvaluator | ImageEvaluator | None:
     if port.dtype.startswith(("float", "bfloat")) or port.params is not None:
         if has_scores(port.shape):
-            return ClassJudge()
+            return ClassificationEvaluator()
         if has_steps(port.shape):
-            return StepJudge()
+            return SequenceEvaluator()
         size = _spatial(port.shape)
         if size is not None and min(size) >= _MIN_SIDE:
             pictures = [each for each in inputs if len(each.shape) == 4]
             channels = port.shape[channel_axis_of(port.shape)]
             if pictures and channels == pictures[0].shape[channel_axis_of(pictures[0].shape)]:
-                return ImageJudge()
+                return ImageEvaluator()
             if pictures and channels > 1 and size == _spatial(pictures[0].shape):
-                return MaskJudge()
+                return SegmentationEvaluator()
     return None
 
 

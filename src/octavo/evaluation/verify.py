@@ -2,7 +2,7 @@
 
 The final module is read as it stands, without anything the Lineage knows; only which variable holds a tensor, and how, is taken
 from it. Links to values that quantization changed are checked step by step against the quantized model, those to few bits that
-drifted against the source (evaluation/tensorwise.py).
+drifted against the source (evaluation/tensorwise_model.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..ir.qdq.results import QuantizedVariable, quantized_variables
 from ..numerics.statistics.metrics import max_abs_error, sqnr_db
 from ..runtime.inputs import split_batch
 from ..runtime.llvm_host import host_target
-from .tensorwise import Stepwise, differences, is_like
+from .tensorwise_model import TensorwiseModel, differences, is_like
 
 Array = npt.NDArray[Any]
 _EXACT_TOLERANCE = 1e-3
@@ -206,8 +206,8 @@ class _Comparison:
                 candidates = quantized[place.var]
                 self._integers[tensor] = candidates.get(tensor) or next(iter(candidates.values()))
         self._quantized = _quantized_function(lineage)
-        self._stepwise: Stepwise | None = None
-        self._source: Stepwise | None = None
+        self._tensorwise: TensorwiseModel | None = None
+        self._source: TensorwiseModel | None = None
 
     def run(self, arrays: Sequence[Array]) -> dict[TensorId, _Pair]:
         """Return the promised and the actual value of each tensor that is claimed to be alive."""
@@ -246,7 +246,7 @@ class _Comparison:
             return {}
         if self._source is None:
             function: Any = self._model.bound()[self._lineage.entry]
-            self._source = Stepwise(function, few, self._target, tolerances=few)
+            self._source = TensorwiseModel(function, few, self._target, tolerances=few)
         now = {tensor: claims[tensor].relation.undo(pairs[tensor].now, shapes[tensor]) for tensor in self._source.given}
         found = differences(self._source, arrays, now)
         return {tensor: replace(pairs[tensor], is_proved=True) for tensor, difference in found.items() if difference.is_none}
@@ -254,9 +254,9 @@ class _Comparison:
     def _pair(self, tensor: TensorId, state: TensorState, original: Array, value: Array) -> _Pair:
         if state.evidence != "announced":
             return _Pair(expected=state.relation.apply(original), now=value)
-        # The quantized model has tensors as they were divided by factors.
-        divided = replace(state.relation, permutation=None, shape=None, shift=0)
-        original = divided.apply(original).astype(original.dtype) if divided.is_scaled else original
+        # The quantized model has tensors as equalization scaled them.
+        scaled = replace(state.relation, permutation=None, shape=None, shift=0)
+        original = scaled.apply(original).astype(original.dtype) if scaled.is_scaled else original
         quantized = self._integers.get(tensor)
         if quantized is None:
             order = state.relation.permutation
@@ -272,10 +272,10 @@ class _Comparison:
 
     def _proved(self, arrays: Sequence[Array], asked: Mapping[TensorId, _Pair]) -> dict[TensorId, _Pair]:
         """Ask the quantized model which of the links are right."""
-        if self._stepwise is None:
-            self._stepwise = Stepwise(self._quantized, asked, self._target)
-        found = differences(self._stepwise, arrays, {tensor: pair.now for tensor, pair in asked.items()})
-        of_floats = self._stepwise.run(arrays, {tensor: pair.expected for tensor, pair in asked.items()})
+        if self._tensorwise is None:
+            self._tensorwise = TensorwiseModel(self._quantized, asked, self._target)
+        found = differences(self._tensorwise, arrays, {tensor: pair.now for tensor, pair in asked.items()})
+        of_floats = self._tensorwise.run(arrays, {tensor: pair.expected for tensor, pair in asked.items()})
         return {
             tensor: replace(
                 asked[tensor],

@@ -8,7 +8,7 @@ from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_ch
 from .carried import Carried
 from .checkpoint import Checkpoint
 from .collect import checked_batches, collect, preprocessing_of
-from .compare import Move, ProfileDiff, check_model, check_same_model, diff
+from .compare import ProfileDiff, TensorChange, check_model, check_same_model, diff
 from .half_ranges import unfit_tensors
 from .images import ImageFolder, ImagePreprocessing
 from .instrument import Instrumented, Observation, instrument
@@ -32,13 +32,13 @@ __all__ = [
     "ImageFolder",
     "ImagePreprocessing",
     "Instrumented",
-    "Move",
     "NonFinite",
     "Observation",
     "Profile",
     "ProfileDiff",
     "Rows",
     "TensorAdequacy",
+    "TensorChange",
     "TensorStatistics",
     "adequacy",
     "adequacy_of",

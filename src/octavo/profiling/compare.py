@@ -1,8 +1,8 @@
-"""Two profiles side by side: how their models differ, and which tensors moved. It reads profiles and changes nothing."""
+"""Two profiles side by side: how their models differ, and which tensors changed. It reads profiles and changes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ _SIDES = "first", "second"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
-    """How far the values of one tensor moved from one profile to another; both numbers are the same in either direction.
+class TensorChange:
+    """How far the values of one tensor changed from one profile to another; both numbers are the same in either direction.
 
     Parameters
     ----------
@@ -29,10 +29,10 @@ class Move:
         As in the profiles.
     before, after
         Minimum and maximum in either profile.
-    range_moved
+    range_change
         How far the minimum or the maximum moved, whichever moved further, as a share of the wider of the two ranges; where both
         ranges are single values, of the larger of their magnitudes.
-    values_moved
+    values_change
         Largest difference of the two distribution functions at the ends of the histograms' bins, in [0; 1]: 0 for alike
         histograms, 1 where all values of one lie beyond those of the other (the statistic of Kolmogorov and Smirnov).
     non_finite_before, non_finite_after
@@ -44,19 +44,29 @@ class Move:
     op: str
     before: tuple[float, float]
     after: tuple[float, float]
-    range_moved: float
-    values_moved: float
+    range_change: float
+    values_change: float
     non_finite_before: int
     non_finite_after: int
 
     @property
-    def moved(self) -> bool:
-        """Whether anything moved at all."""
-        return bool(self.range_moved or self.values_moved or self.non_finite_before != self.non_finite_after)
+    def has_changed(self) -> bool:
+        """Whether anything changed at all."""
+        return bool(self.range_change or self.values_change or self.non_finite_before != self.non_finite_after)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        return {**asdict(self), "before": list(self.before), "after": list(self.after)}
+        return {
+            "id": self.id,
+            "source_name": self.source_name,
+            "op": self.op,
+            "before": list(self.before),
+            "after": list(self.after),
+            "range_moved": self.range_change,
+            "values_moved": self.values_change,
+            "non_finite_before": self.non_finite_before,
+            "non_finite_after": self.non_finite_after,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,13 +75,13 @@ class ProfileDiff:
 
     Parameters
     ----------
-    moves
-        One for each tensor that both observe, the one whose range moved furthest first, then by values, then by TensorId.
+    changes
+        One for each tensor that both observe, the one whose range changed most first, then by values, then by TensorId.
     only_before, only_after
         Tensors that one of them observes.
     """
 
-    moves: tuple[Move, ...]
+    changes: tuple[TensorChange, ...]
     only_before: tuple[TensorId, ...]
     only_after: tuple[TensorId, ...]
 
@@ -87,9 +97,9 @@ def diff(before: Profile, after: Profile) -> ProfileDiff:
     check_type(before, Profile, ProfileError, "a Profile to compare")
     check_type(after, Profile, ProfileError, "a Profile to compare")
     check_same_model(before, after)
-    moves = [_move(value, after[key]) for key, value in before.items() if key in after]
+    changes = [_change(value, after[key]) for key, value in before.items() if key in after]
     return ProfileDiff(
-        moves=tuple(sorted(moves, key=lambda move: (-move.range_moved, -move.values_moved, move.id))),
+        changes=tuple(sorted(changes, key=lambda change: (-change.range_change, -change.values_change, change.id))),
         only_before=tuple(sorted(before.keys() - after.keys())),
         only_after=tuple(sorted(after.keys() - before.keys())),
     )
@@ -160,18 +170,18 @@ def _shown(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple) else repr(value)
 
 
-def _move(before: TensorStatistics, after: TensorStatistics) -> Move:
+def _change(before: TensorStatistics, after: TensorStatistics) -> TensorChange:
     ends = (before.minimum, before.maximum), (after.minimum, after.maximum)
     widest = max(high - low for low, high in ends) or max(abs(low) for low, _ in ends) or 1.0
     furthest = max(abs(one - other) for one, other in zip(*ends, strict=True))
-    return Move(
+    return TensorChange(
         id=before.id,
         source_name=before.source_name,
         op=before.op,
         before=ends[0],
         after=ends[1],
-        range_moved=furthest / widest,
-        values_moved=_distance(before.histogram, after.histogram),
+        range_change=furthest / widest,
+        values_change=_distance(before.histogram, after.histogram),
         non_finite_before=before.non_finite,
         non_finite_after=after.non_finite,
     )

@@ -66,12 +66,12 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
     if form not in FORMATS:
         raise QuantizationError(f"encodings are written as one of {', '.join(FORMATS)}, got {form!r}")
     target = check_path(path, QuantizationError, "the path of the encodings to write")
-    divided = _divided(plan)
-    notes = [f"{key}: its channels are divided by factors, which have no place there" for key in divided]
+    equalized = _equalized(plan)
+    notes = [f"{key}: its channels are divided by factors, which have no place there" for key in equalized]
     plan = replace(
         plan,
-        activations={key: value for key, value in plan.activations.items() if key not in divided},
-        weights={key: value for key, value in plan.weights.items() if key not in divided},
+        activations={key: value for key, value in plan.activations.items() if key not in equalized},
+        weights={key: value for key, value in plan.weights.items() if key not in equalized},
     )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -85,8 +85,8 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
     return tuple(notes)
 
 
-def _divided(plan: QuantizationPlan) -> dict[TensorId, None]:
-    """Return the tensors of a plan whose values are the source's divided by factors, and weights that have such in them."""
+def _equalized(plan: QuantizationPlan) -> dict[TensorId, None]:
+    """Return the tensors of a plan that equalization scaled, and weights that have such factors in them."""
     factors = plan.equalization.factors
     weights = [layer.weight for layer in plan.layers if not factors.keys().isdisjoint((layer.output, *layer.inputs))]
     return dict.fromkeys([*(key for key in plan.activations if key in factors), *(each for each in weights if each is not None)])
@@ -153,7 +153,7 @@ def read_encodings(path: str | Path, plan: QuantizationPlan) -> EncodedPlan:
         found = _cached(text) if text.startswith("TRT-") else aimet.read_encodings(text)
     except Malformed as error:
         raise QuantizationError(f"{path}: no valid encodings: {error}; known are {', '.join(FORMATS)}, aimet-2.0.0") from error
-    given, divided = {**plan.activations, **plan.weights}, _divided(plan)
+    given, equalized = {**plan.activations, **plan.weights}, _equalized(plan)
     by_name = {**{str(key): key for key in given}, **{name: key for key, name in plan.names.items()}}
     unmatched = [f"{name}: {why}" for name, why in found.left_out.items()]
     params: dict[TensorId, QuantParams] = {}
@@ -162,7 +162,7 @@ def read_encodings(path: str | Path, plan: QuantizationPlan) -> EncodedPlan:
         if key is None:
             unmatched.append(f"{name}: the plan gives no parameters to a tensor of this name")
             continue
-        if key in divided:
+        if key in equalized:
             unmatched.append(f"{name}: the plan has its channels divided by factors; quantize with equalization 'none'")
             continue
         read = _params(entry, given[key], is_weight=key in plan.weights)

@@ -98,7 +98,7 @@ class Job:
     """What was refused last, and what decided it besides the numbers in weights."""
     _claimed: tuple[Any, Claims] | None = None
     """What the target's rules took last, and what decided it."""
-    _divided: Model | None = None
+    _exact_model: Model | None = None
     """`_exact`, once somebody asked for it."""
 
     def __post_init__(self) -> None:
@@ -126,8 +126,8 @@ class Job:
         self.remedies = Remedies(float_tensors={TensorId(name): "the recipe says so" for name in resolved.float_tensors})
 
     def _equalized(self, equalization: Equalization) -> None:
-        """Take the float model with its channels divided by factors for the one that is quantized."""
-        self.equalization, self._divided = equalization, None
+        """Take the float model with its channels scaled by equalization for the one that is quantized."""
+        self.equalization, self._exact_model = equalization, None
         self._simple = scaled(self._float, equalization.factors, exact=False) if equalization else self._float
         self._statistics = self.profile
         if self.profile is not None and equalization:
@@ -199,9 +199,9 @@ class Job:
     @property
     def _exact(self) -> Model:
         """The float model, simplified and equalized: its variables are those that become integer."""
-        if self._divided is None:
-            self._divided = scaled(self._float, self.equalization.factors, exact=True) if self.equalization else self._float
-        return self._divided
+        if self._exact_model is None:
+            self._exact_model = scaled(self._float, self.equalization.factors, exact=True) if self.equalization else self._float
+        return self._exact_model
 
     def finished(self, params: ParamsOf | None) -> QuantizedModel:
         """Return the model with all that is wanted; a plan that is followed to the letter needs none of it."""

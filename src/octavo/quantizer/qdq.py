@@ -25,7 +25,7 @@ from tvm.relax import Expr, Var
 from ..errors import QuantizationError
 from ..ir.graph import Model
 from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
-from ..ir.graph.moving import MOVED_CONSTANTS
+from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.identity import TensorId
 from ..ir.qdq.rounding import with_rounding
 from ..numerics import PerAxis, QuantParams
@@ -130,7 +130,7 @@ class QdqWriter:
             if var.name in self.model.tensors:
                 return TensorId(var.name)
             var = self.view.only_user(var)
-            if var is not None and call_to(self.view.definition(var), *MOVED_CONSTANTS) is None:
+            if var is not None and call_to(self.view.definition(var), *CONSTANT_MOVERS) is None:
                 return None
         return None
 
@@ -143,11 +143,11 @@ class QdqWriter:
     def _binding(self, writer: BodyWriter, var: Var, value: Expr) -> None:
         layer = self._layer_of.get(var)
         if layer is None:
-            new = replace_operands(_opened(self.view, value), self._read_by_float)
+            new = replace_operands(_inline_tuples(self.view, value), self._read_by_float)
         elif layer.bias is not None and len(layer.members) > 1 and var.same_as(layer.members[1]):
             new = self._biased(writer, layer)
         elif var.same_as(layer.core):
-            new = replace_operands(_opened(self.view, value), self._read_by_integer)
+            new = replace_operands(_inline_tuples(self.view, value), self._read_by_integer)
         else:
             members = layer.members
             new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
@@ -215,7 +215,7 @@ class QdqWriter:
         return self._dequantized.get(root, self._plain(var))
 
 
-def _opened(view: DataflowView, value: Expr) -> Expr:
+def _inline_tuples(view: DataflowView, value: Expr) -> Expr:
     """Return a call with the tuples it reads by name written out, so that their fields can be replaced for this reader."""
     return replace_operands(value, lambda var: view.definition(var) if isinstance(view.definition(var), relax.Tuple) else var)
 

@@ -1,4 +1,4 @@
-"""Heads of outputs that calibration hardly covers: they stay float where that takes next to no time. Nothing is run.
+"""Last layers of outputs that calibration hardly covers: they stay float where that takes next to no time. Nothing is run.
 
 8 bits saturate what lies beyond the range that the samples showed. Whatever the distribution, the next sample exceeds the largest
 value of n samples with a probability of 1 / (n + 1); how far it goes, samples do not say where what the network looks for is rare
@@ -19,7 +19,7 @@ from typing import Any
 
 from tvm.relax import Expr, Var
 
-from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, model_cycles, moved_cycles
+from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, memory_cycles, model_cycles
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ..ir.graph.macs import float_macs
@@ -37,10 +37,10 @@ def uncovered_outputs(model: Model, profile: Profile) -> Mapping[TensorId, str]:
     Parameters
     ----------
     profile
-        Of this model. An output of which it tells no range by buckets of samples has no such head.
+        Of this model. An output of which it tells no range by buckets of samples has no such layers.
     """
     view = DataflowView(model.module["main"])
-    found = _Heads(view, profile)
+    found = _LastLayers(view, profile)
     if found.uncovered:
         for var in reversed(_computed(view, model.input_ids)):
             found.visit(var)
@@ -48,33 +48,33 @@ def uncovered_outputs(model: Model, profile: Profile) -> Mapping[TensorId, str]:
 
 
 @dataclass(slots=True, eq=False)
-class _Heads:
-    """Tensors from the outputs backwards whose readers all lie in a head, as many as there is time for."""
+class _LastLayers:
+    """Tensors from uncovered outputs backwards whose readers are all such, as many as there is time for."""
 
     view: DataflowView
     profile: Profile
     uncovered: dict[Var, str] = field(init=False)
-    """Outputs that are not covered, and tensors of their heads, with what is said of the output."""
+    """Outputs that are not covered, and tensors of their last layers, with what is said of the output."""
     reasons: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
     _room: float = field(init=False)
     _floats: set[Var] = field(default_factory=set[Var])
     """Results of ops that are float for it."""
 
     def __post_init__(self) -> None:
-        self.uncovered = {var: said for var in operand_vars(self.view.result) if (said := self._doubt(var))}
+        self.uncovered = {var: said for var in operand_vars(self.view.result) if (said := self._reason_uncovered(var))}
         self._room = _SHARE * model_cycles(self.view) if self.uncovered else 0.0
 
-    def _doubt(self, var: Var) -> str:
+    def _reason_uncovered(self, var: Var) -> str:
         """Return what is said of an output that the samples don't cover, "" of one that they do."""
         known = self.profile.get(TensorId(var.name))
-        judged = None if known is None or dtype_of(var) != "float32" else adequacy_of(known)
-        if known is None or judged is None or judged.convergence is None or judged.convergence.covered:
+        found = None if known is None or dtype_of(var) != "float32" else adequacy_of(known)
+        if known is None or found is None or found.convergence is None or found.convergence.covered:
             return ""
-        name, reach = readable_name(known.source_name, known.id), judged.convergence.reach
+        name, reach = readable_name(known.source_name, known.id), found.convergence.reach
         return f"the output {name} may go {reach:.0%} of its range further than the samples show, which would saturate in 8 bits"
 
     def visit(self, var: Var) -> None:
-        """Take a tensor into the head of its readers, if all of them lie in one, and there is time for its ops to be float."""
+        """Add a tensor to the last layers of its readers, if all of them are such, and there is time for its ops to be float."""
         readers = self.view.users(var)
         if var in self.uncovered or not readers or any(reader not in self.uncovered for reader in readers):
             return
@@ -106,8 +106,8 @@ def _float_cycles(view: DataflowView, var: Var) -> float:
     """Return the modelled cycles of the op that makes a variable, in float: its products, and all that it reads and writes."""
     value = view.definition(var)
     operands: list[Expr] = list(value.args) if hasattr(value, "args") else []
-    moved = _values(var) + sum(map(_values, operands))
-    return float_macs(value) / FLOAT_MACS + moved_cycles(FLOAT_BYTES * moved)
+    values = _values(var) + sum(map(_values, operands))
+    return float_macs(value) / FLOAT_MACS + memory_cycles(FLOAT_BYTES * values)
 
 
 def _values(value: Any) -> int:

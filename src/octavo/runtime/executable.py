@@ -22,7 +22,7 @@ from .file import read_executable, read_library, write_executable
 from .huge_pages import tensor_of
 from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
-from .runner import DeviceRunner, ForeignRunner, ObservingRunner, Prepared, RunnableCode, Runner, runner_of
+from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 
@@ -173,7 +173,7 @@ class Executable:
         What it takes, gives and is made of.
     """
 
-    def __init__(self, code: Code | RunnableCode, description: Description) -> None:
+    def __init__(self, code: Code | DeviceCode, description: Description) -> None:
         self._code = code
         self.description = description
         missing = missing_features(description.features, machine_features())
@@ -182,7 +182,7 @@ class Executable:
         self._run: Runner = ForeignRunner() if missing else runner_of(code)
 
     @property
-    def code(self) -> Code | RunnableCode:
+    def code(self) -> Code | DeviceCode:
         """What it runs."""
         return self._code
 
@@ -419,13 +419,13 @@ class Executable:
         return executables, found.notes
 
 
-DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], RunnableCode]
+DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], DeviceCode]
 """From a device's name, the code in a file for it and its constants, to the code; ValueError where it can't be read."""
 
 
 def _device_code(
     file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], loader: DeviceLoader | None
-) -> RunnableCode:
+) -> DeviceCode:
     """Return the code in a file for a device; errors name `path`."""
     if loader is None:
         raise ExecutableError(f"{path}: built for {description.device}: load it with octavo.load_executable")

@@ -73,7 +73,7 @@ class ObservingRunner(Protocol):
         ...
 
 
-class RunnableCode(Protocol):
+class DeviceCode(Protocol):
     """Code that brings its own runner: a device's, whose memory is not the host's."""
 
     @property
@@ -94,7 +94,7 @@ class RunnableCode(Protocol):
         ...
 
 
-def runner_of(code: Code | RunnableCode) -> Runner:
+def runner_of(code: Code | DeviceCode) -> Runner:
     """Return what calls this code."""
     if not isinstance(code, Code):
         return code.runner()

@@ -26,12 +26,12 @@ X, S, P, A, Y = (0.05, 9), (1 / 256, -128), (0.04, -100), (0.031, 20), (0.02, -3
 Stages = dict[str, np.ndarray]
 
 
-def moved(params: tuple[float, int], dtype: str) -> tuple[float, int]:
+def params_in(params: tuple[float, int], dtype: str) -> tuple[float, int]:
     return params[0], params[1] + (128 if dtype == "uint8" else 0)
 
 
 def params_of(params: tuple[float, int], dtype: str) -> QuantParams:
-    scale, zero_point = moved(params, dtype)
+    scale, zero_point = params_in(params, dtype)
     return QuantParams(dtype=dtype, scale=np.float32(scale), zero_point=np.int32(zero_point), granularity=PerTensor())
 
 
@@ -42,12 +42,12 @@ def module_of(dtype: str, *, returned: tuple[str, ...] = (), rounding: str = "ha
         qdq = Qdq(writer, dtype)
 
         def stage(name: str, value, params) -> Any:
-            found = qdq.quantize(name, writer.emit(name, value), moved(params, dtype), is_output=name in (*returned, "y"))
+            found = qdq.quantize(name, writer.emit(name, value), params_in(params, dtype), is_output=name in (*returned, "y"))
             stages[name] = found
-            return qdq.dequantize(name, found, moved(params, dtype))
+            return qdq.dequantize(name, found, params_in(params, dtype))
 
         stages: dict[str, Any] = {}
-        x = qdq.dequantize("x", inputs["x"], moved(X, dtype))
+        x = qdq.dequantize("x", inputs["x"], params_in(X, dtype))
         s = stage("s", op.sigmoid(x), S)
         p = stage("p", op.multiply(s, x), P)
         constant = qdq.weight("c", np.full((1,), 40 if dtype == "int8" else 168, dtype), 0.005, 0 if dtype == "int8" else 128)
@@ -63,7 +63,7 @@ def expected(x: np.ndarray, dtype: str, sums: str) -> Stages:
     """The oracles, one after the other."""
     table = numerics.lookup_table(ELEMENTWISE["sigmoid"], params_of(X, dtype), params_of(S, dtype))
     s = numerics.lookup(x, table)
-    zero = {name: moved(params, dtype)[1] for name, params in (("x", X), ("s", S), ("p", P), ("a", A), ("y", Y))}
+    zero = {name: params_in(params, dtype)[1] for name, params in (("x", X), ("s", S), ("p", P), ("a", A), ("y", Y))}
     low, high = numerics.INTEGER_RANGE[dtype]
     limits = {"qmin": low, "qmax": high, "dtype": dtype}
     factor = float(numerics.requantize_multiplier(S[0], X[0], P[0]))
@@ -124,7 +124,7 @@ def test_its_attribute_tells_of_the_tensors_inside() -> None:
     assert entries.keys() == wanted.keys()
     for role, (name, params) in wanted.items():
         assert entries[role][0] in (name, "x"), role
-        assert entries[role][1:] == pytest.approx(moved(params, "uint8")), role
+        assert entries[role][1:] == pytest.approx(params_in(params, "uint8")), role
     assert {"s", "p", "a", "y"} <= {str(tensor) for tensor in placed.func.attrs["tensor_ids"]}
 
 
@@ -133,10 +133,10 @@ def test_two_tensors_make_no_table() -> None:
 
     def body(writer, inputs):
         qdq = Qdq(writer, "uint8")
-        x, other = (qdq.dequantize(name, inputs[name], moved(X, "uint8")) for name in ("x", "z"))
-        s = qdq.quantize("s", writer.emit("s", op.sigmoid(other)), moved(S, "uint8"))
-        product = writer.emit("p", op.multiply(x, qdq.dequantize("s", s, moved(S, "uint8"))))
-        return qdq.quantize("p", product, moved(P, "uint8"), is_output=True)
+        x, other = (qdq.dequantize(name, inputs[name], params_in(X, "uint8")) for name in ("x", "z"))
+        s = qdq.quantize("s", writer.emit("s", op.sigmoid(other)), params_in(S, "uint8"))
+        product = writer.emit("p", op.multiply(x, qdq.dequantize("s", s, params_in(S, "uint8"))))
+        return qdq.quantize("p", product, params_in(P, "uint8"), is_output=True)
 
     module = graph({"x": (SHAPE, "uint8"), "z": (SHAPE, "uint8")}, body)
     assert [placed.name for placed in lower(module, CPU, ISAS, 1).kernels.values()] == ["lookup", "mul"]
@@ -147,11 +147,11 @@ def test_a_widened_operand_makes_no_table() -> None:
 
     def body(writer, inputs):
         qdq = Qdq(writer, "uint8")
-        x = qdq.dequantize("x", inputs["x"], moved(X, "uint8"))
-        t = qdq.quantize("t", writer.emit("t", op.sigmoid(x)), moved(S, "uint8"))
-        wide = writer.emit("w", op.reshape(qdq.dequantize("t", t, moved(S, "uint8")), (9, 1)))
-        w = qdq.dequantize("w", qdq.quantize("w", wide, moved(S, "uint8")), moved(S, "uint8"))
-        return qdq.quantize("p", writer.emit("p", op.multiply(x, w)), moved(P, "uint8"), is_output=True)
+        x = qdq.dequantize("x", inputs["x"], params_in(X, "uint8"))
+        t = qdq.quantize("t", writer.emit("t", op.sigmoid(x)), params_in(S, "uint8"))
+        wide = writer.emit("w", op.reshape(qdq.dequantize("t", t, params_in(S, "uint8")), (9, 1)))
+        w = qdq.dequantize("w", qdq.quantize("w", wide, params_in(S, "uint8")), params_in(S, "uint8"))
+        return qdq.quantize("p", writer.emit("p", op.multiply(x, w)), params_in(P, "uint8"), is_output=True)
 
     module = graph({"x": ((1, 9), "uint8")}, body)
     assert [placed.name for placed in lower(module, CPU, ISAS, 1).kernels.values()] == ["lookup", "mul"]

@@ -36,7 +36,7 @@ def context_of(dtype: HalfDtype, **kept: str) -> PartitionContext:
 
 def halves_of(module: tvm.IRModule, context: PartitionContext) -> set[str]:
     downcast(module, context)
-    return context.halves
+    return context.half_names
 
 
 def test_tensors_between_kernels_are_kept_in_16_bits(rng: np.random.Generator) -> None:
@@ -69,7 +69,7 @@ def test_tensors_between_kernels_are_kept_in_16_bits(rng: np.random.Generator) -
 
     context = context_of("bfloat16")
     assert_structural_equal(downcast(graph(INPUT, before), context), graph(INPUT, after))
-    assert context.halves == {"x_bfloat16", "r_bfloat16", "s_bfloat16", "p_bfloat16"}
+    assert context.half_names == {"x_bfloat16", "r_bfloat16", "s_bfloat16", "p_bfloat16"}
     assert context.sources["r_rounded"] == "r"
 
 

@@ -241,7 +241,7 @@ def attention(*, reads_queries: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("reads_queries", [False, True])
-def test_attention_reads_and_writes_its_heads_where_they_lie(rng: np.random.Generator, reads_queries: bool) -> None:
+def test_attention_reads_and_writes_each_head_where_it_lies(rng: np.random.Generator, reads_queries: bool) -> None:
     module = attention(reads_queries=reads_queries)
     assert is_close(module, floats(rng, 1, 9, 40))
     kernels = [kernel.name for kernel in lowered(module).kernels.values()]

@@ -96,7 +96,7 @@ def test_the_result_keeps_its_name_and_the_convolution_its_own():
     assert [(record.op, record.tensor) for record in records if record.macs] == [("conv2d", "conv")]
 
 
-def test_a_float_input_is_quantized_before_it_is_moved():
+def test_a_float_input_is_quantized_before_its_layout_changes():
     def body(writer: BodyWriter, inputs: dict[str, Any]) -> Any:
         return Qdq(writer, "uint8").quantize("y", writer.emit("flat", flat(inputs["x"])), (0.1, 100), is_output=True)
 

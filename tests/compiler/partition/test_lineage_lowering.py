@@ -143,7 +143,7 @@ def test_ranges_are_found_from_what_kernels_say() -> None:
     assert told == {entry.id for entry in model.tensors.values() if entry.kind != "constant"} - gone - {"doubled"}
 
 
-def heads_net() -> Model:
+def detector_net() -> Model:
     """Two convolutions whose results are flattened and joined, as detection heads do, and one that is only reshaped."""
 
     def body(writer: BodyWriter, **v: Any) -> Any:
@@ -160,7 +160,7 @@ def heads_net() -> Model:
 
 def test_views_of_memory_say_what_they_hold() -> None:
     """A reshape writes no memory and has no attributes: the kernel behind it says what it holds, the integers are compared."""
-    model = heads_net()
+    model = detector_net()
     x = np.random.default_rng(0).standard_normal((1, 3, 4, 4)).astype(np.float32)
     lineage, module = followed_to_kernels(model, x, INTEGER_RESULTS)
     checks = {check.id: check for check in octavo.verify_lineage(model, module, x, lineage=lineage)}

@@ -31,11 +31,11 @@ def module_of(shape, axis: int, dtype: str, y, *, is_log: bool, least: float | N
         x = qdq.dequantize("x", params["x"], (0.06, low + 90))
         if is_log:
             return qdq.quantize("y", writer.emit("core", op.nn.log_softmax(x, axis=axis)), y, is_output=True)
-        divided = qdq.dequantize("z", params["z"], (0.06, low + 90)) if other else x
+        addend = qdq.dequantize("z", params["z"], (0.06, low + 90)) if other else x
         total = writer.emit("total", op.sum(writer.emit("squares", op.multiply(x, x)), axis=[axis], keepdims=True))
         norm = writer.emit("norm", op.sqrt(total))
         norm = norm if least is None else writer.emit("bounded", op.maximum(norm, relax.const(np.float32(least))))
-        return qdq.quantize("y", writer.emit("core", op.divide(divided, norm)), y, is_output=True)
+        return qdq.quantize("y", writer.emit("core", op.divide(addend, norm)), y, is_output=True)
 
     return graph({"x": (shape, dtype), **({"z": (shape, dtype)} if other else {})}, body)
 

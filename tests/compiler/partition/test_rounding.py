@@ -143,7 +143,7 @@ def test_function_attributes_decide_nothing() -> None:
     np.testing.assert_array_equal(run_lowered(bare, *PAIRS), want)
 
 
-def moved_quantize(writer, params):
+def net_of_hoisted_quantize(writer, params):
     qdq = Qdq(writer, "int8")
     w = qdq.weight("w", np.ones((4, 4, 1, 1), np.int8), 0.5)
     conv = writer.emit("conv", op.nn.conv2d(qdq.dequantize("x", params["x"], A), w))
@@ -151,7 +151,7 @@ def moved_quantize(writer, params):
     return qdq.quantize("y", writer.emit("flat", op.reshape(pooled, (1, 36))), Y, is_output=True)
 
 
-def moved_dequantize(writer, params):
+def net_of_sunk_dequantize(writer, params):
     qdq = Qdq(writer, "int8")
     flat = writer.emit("flat", op.reshape(qdq.dequantize("x", params["x"], A), (1, 36)))
     return writer.emit("y", op.greater(flat, relax.const(0.5)), is_output=True)
@@ -159,11 +159,11 @@ def moved_dequantize(writer, params):
 
 def test_our_passes_keep_it() -> None:
     inputs = {"x": ((1, 4, 3, 3), "int8")}
-    hoisted = hoist_quantize(round_as(graph(inputs, moved_quantize), "half_up"))
+    hoisted = hoist_quantize(round_as(graph(inputs, net_of_hoisted_quantize), "half_up"))
     names = [op_name(binding.value) for binding in DataflowView(hoisted["main"]).bindings]
     assert names.index("quantize") < names.index("nn.max_pool2d")
     assert roundings(hoisted) == ["half_even", "half_even", "half_up"]
-    sunk = sink_dequantize(round_as(graph(inputs, moved_dequantize), "fixed_point", "dequantize"))
+    sunk = sink_dequantize(round_as(graph(inputs, net_of_sunk_dequantize), "fixed_point", "dequantize"))
     names = [op_name(binding.value) for binding in DataflowView(sunk["main"]).bindings]
     assert names.index("reshape") < names.index("dequantize", 1)
     assert set(roundings(relax.transform.DeadCodeElimination()(sunk))) == {"fixed_point"}

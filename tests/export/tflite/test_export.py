@@ -280,16 +280,16 @@ def test_layers_of_a_file_are_paired_with_the_model_s(rng: np.random.Generator, 
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
 
 
-def test_what_equalization_divided_is_named_so_and_paired_with_the_model_s(rng: np.random.Generator, tmp_path: Path) -> None:
+def test_equalized_tensors_are_named_so_and_paired_with_the_model_s(rng: np.random.Generator, tmp_path: Path) -> None:
     samples = samples_for(rng, 12, 12)
     model = loaded(mixed(rng), tmp_path)
     quantized = tflite_export.quantize(model, octavo.profile(model, samples, keep_samples=8))
-    divided = {model.tensors[each].source_name for each in quantized.plan.equalization.factors if each in model.tensors}
-    assert divided
+    equalized = {model.tensors[each].source_name for each in quantized.plan.equalization.factors if each in model.tensors}
+    assert equalized
     tflite_export.export_tflite(quantized, tmp_path / "int8.tflite")
     names = {tensor["Name"].decode() for tensor in graph_of((tmp_path / "int8.tflite").read_bytes())["Tensors"]}
-    assert {f"{name}_divided" for name in divided} <= names
-    assert names.isdisjoint(divided)
+    assert {f"{name}_divided" for name in equalized} <= names
+    assert names.isdisjoint(equalized)
     expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples)}
     found = {row.id: row.sqnr_db for row in octavo.layer_errors(model, octavo.load(tmp_path / "int8.tflite"), samples)}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)

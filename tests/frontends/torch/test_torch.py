@@ -53,7 +53,7 @@ def test_continuous_integration_has_pytorch():
 
 
 @pytest.mark.parametrize("name", ["model.pt2", "weights.pt", "renamed.onnx"])
-def test_files_of_pytorch_s_are_refused_unopened(tmp_path: Path, name):
+def test_files_of_pytorch_s_are_refused_unread(tmp_path: Path, name):
     path = tmp_path / name
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("data.pkl", b"\x80\x02cos\nsystem\n")
@@ -61,7 +61,7 @@ def test_files_of_pytorch_s_are_refused_unopened(tmp_path: Path, name):
         octavo.load(path)
 
 
-def test_an_old_pickle_is_refused_unopened(tmp_path: Path):
+def test_an_old_pickle_is_refused_unread(tmp_path: Path):
     path = tmp_path / "net.pth"
     path.write_bytes(b"\x80\x02cos\nsystem\n")
     with pytest.raises(ModelError, match="can run code"):

@@ -17,7 +17,7 @@ from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.quantizer.causes import root_causes
-from octavo.quantizer.causes.moved import moved_alike
+from octavo.quantizer.causes.pass_through import pass_through_tensors
 from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.plan import QuantizedModel
 from small_file import digits, write_small_net
@@ -246,7 +246,7 @@ def test_means_that_biases_correct_are_not_accused(plain: Any) -> None:
     assert "shifted mean" not in corrected
 
 
-def test_a_tensor_that_is_only_moved_is_rounded_once(rng: np.random.Generator) -> None:
+def test_a_pass_through_tensor_is_rounded_once(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, **v: Any) -> Any:
         first = writer.emit("first", relax.op.matmul(v["x"], v["w"]))
         turned = writer.emit("turned", relax.op.permute_dims(writer.emit("shaped", relax.op.reshape(first, (4, 8))), [1, 0]))
@@ -268,4 +268,4 @@ def test_a_tensor_that_is_only_moved_is_rounded_once(rng: np.random.Generator) -
     name = TensorId("joined")
     activations[name] = replace(activations[name], scale=activations[name].scale * 8)
     view = DataflowView(equalized_float(model, quantized.plan.equalization).module["main"])
-    assert moved - moved_alike(view, activations, params) == {"joined"}, "with steps of its own it is rounded once more"
+    assert moved - pass_through_tensors(view, activations, params) == {"joined"}, "with steps of its own it is rounded once more"

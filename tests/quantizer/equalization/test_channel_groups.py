@@ -91,8 +91,8 @@ def test_any_factors_leave_the_results(seed: int, rng: np.random.Generator) -> N
     by_group = np.exp2(rng.uniform(-4, 4, 1 + max(int(groups.max()) for groups in found.of.values()))).astype(np.float32)
     by_group[0] = 1
     factors = {TensorId(var.name): by_group[groups] for var, groups in found.of.items()}
-    divided = octavo.compile(scaled(simple, factors, exact=True))
+    equalized = octavo.compile(scaled(simple, factors, exact=True))
     plain = octavo.compile(simple)
     for x in rng.normal(size=(3, 1, 3, 7, 7)).astype(np.float32):
-        before, now = (next(iter(run(x).values())) for run in (plain, divided))
+        before, now = (next(iter(run(x).values())) for run in (plain, equalized))
         assert np.abs(now - before).max() <= 1e-5 * np.abs(before).max()

@@ -99,12 +99,12 @@ def test_onnx_runtime_computes_the_same(encoder: Any, tmp_path: Path) -> None:
     assert sqnr_db(logits(octavo.compile(quantized)), exported) > 50
 
 
-def test_errors_by_layer_are_of_the_divided_tensors(norm: Any) -> None:
+def test_errors_by_layer_are_of_the_equalized_tensors(norm: Any) -> None:
     model, _, quantized = norm
     rows = {row.id: row for row in octavo.layer_errors(model, quantized, samples(4, 2))}
-    divided = [rows[tensor] for tensor in quantized.plan.equalization.factors if tensor in rows]
-    assert divided
-    assert all(row.local_sqnr_db > 30 for row in divided)
+    equalized = [rows[tensor] for tensor in quantized.plan.equalization.factors if tensor in rows]
+    assert equalized
+    assert all(row.local_sqnr_db > 30 for row in equalized)
 
 
 def test_lineage_tells_the_factors(norm: Any) -> None:
@@ -148,7 +148,7 @@ def test_observers_see_the_source_s_values(norm: Any) -> None:
         assert all(compare.tensors[name][0].sqnr_db > 30 for name in names)
 
 
-def test_root_causes_are_those_of_the_divided_model(norm: Any) -> None:
+def test_root_causes_are_those_of_the_equalized_model(norm: Any) -> None:
     model, profile, quantized = norm
     unequalized = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none", min_sqnr=None))
     before, now = (root_causes(model, each, samples(4, 2)) for each in (unequalized, quantized))

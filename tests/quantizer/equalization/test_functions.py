@@ -71,7 +71,7 @@ def test_channels_behind_a_function_are_evened_out(kind, rng, tmp_path) -> None:
         assert sqnr_db(want, got) > 50
 
 
-def test_a_plan_repeats_a_divided_function_that_stays_float(rng, tmp_path) -> None:
+def test_a_plan_repeats_a_scaled_function_that_stays_float(rng, tmp_path) -> None:
     onnx.save(network("silu"), tmp_path / "net.onnx")
     model = octavo.load(tmp_path / "net.onnx")
     profile = octavo.profile(model, [rng.normal(size=(1, 3, 16, 16)).astype(np.float32) for _ in range(16)], keep_samples=16)

@@ -154,7 +154,7 @@ def test_what_is_enough_without_float_ends_the_search(
     assert [each.change for each in result.candidates] == [Change(corrects=False)]
 
 
-def test_an_own_function_judges_alone(model: octavo.Model, profile: octavo.Profile) -> None:
+def test_an_own_function_alone_scores(model: octavo.Model, profile: octavo.Profile) -> None:
     recipe = replace(PLAIN, min_sqnr=100.0)
     result = octavo.search(model, profile, recipe=recipe, evaluate=lambda _: 1.0, max_drop=0.0, seconds=None, candidates=3)
     assert result.min_sqnr is None

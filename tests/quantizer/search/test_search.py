@@ -227,7 +227,7 @@ def test_a_folder_of_another_search_is_refused(model: octavo.Model, profile: oct
             octavo.search(model, profile, recipe=PLAIN, folder=tmp_path)
 
 
-def test_a_model_that_gives_no_scores_is_judged_by_its_error() -> None:
+def test_a_model_that_gives_no_scores_is_scored_by_its_error() -> None:
     rng = np.random.default_rng(1)
     params = {"w": rng.normal(size=(8, 4, 3, 3)).astype(np.float32), "v": rng.normal(size=(2, 8, 1, 1)).astype(np.float32)}
 

@@ -168,7 +168,7 @@ def test_samples_are_computed_to_their_end_where_a_range_moves_most(
 def test_what_few_samples_say_of_all() -> None:
     """What samples like those that are kept add is in proportion to how far they are moved."""
     trials = Trials(params=[{}, {}])
-    trials.moved = [[1.0, 1.0, 2.0, 0.5], [4.0, 4.0, 2.0, 9.0]]
+    trials.tensor_errors = [[1.0, 1.0, 2.0, 0.5], [4.0, 4.0, 2.0, 9.0]]
     trials.add(0, np.array([[0.1, 0.2], [0.4, 0.4]]), np.array([1.0, 2.0]))
     trials.add(1, np.array([[0.3, 0.2], [0.4, 0.4]]), np.array([3.0, 2.0]))
     assert [trials.is_far(sample, 2) for sample in (2, 3)] == [False, True]

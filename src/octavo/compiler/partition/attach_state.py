@@ -34,7 +34,7 @@ def attach_state(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModul
         tensors=tensors,
         pixels_of={part: tensors.get(full, full) for part, full in context.sources.items()},
         cuts=frozenset(context.cuts),
-        halves=frozenset(context.halves),
+        half_names=frozenset(context.half_names),
         declined={} if context.is_float else {name: _by_vendor(each) for name, each in context.declined.items() if each},
         rejections={name: FLOAT_MODEL if context.is_float else each.reason for name, each in context.rejections.items()},
     )

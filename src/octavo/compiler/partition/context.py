@@ -32,7 +32,7 @@ class PartitionContext:
         Variable that holds some of a tensor's pixels, or its rounded values -> the variable before that held all of it.
     cuts
         Those of them that were cut from the whole, which no op of the source does.
-    halves
+    half_names
         Variables of a downcast module that are 16 bits wide.
     tensors
         Variable that is no TensorId itself -> TensorId of the tensor that it holds, once composites are outlined.
@@ -57,7 +57,7 @@ class PartitionContext:
     precision: Precision | None = None
     sources: dict[str, str] = field(default_factory=dict[str, str])
     cuts: set[str] = field(default_factory=set[str])
-    halves: set[str] = field(default_factory=set[str])
+    half_names: set[str] = field(default_factory=set[str])
     tensors: dict[str, str] = field(default_factory=dict[str, str])
     regions: dict[str, Region[CompositeOp]] = field(default_factory=dict[str, Region[CompositeOp]])
     rejections: dict[str, Rejection] = field(default_factory=dict[str, Rejection])

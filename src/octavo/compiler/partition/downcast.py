@@ -47,7 +47,7 @@ def downcast(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
         return module
     view, precision = DataflowView(module["main"]), context.precision
     narrowed = with_main(module, lambda writer: _Downcasting(view, writer, precision, context).body())
-    return narrowed if context.halves else module
+    return narrowed if context.half_names else module
 
 
 class _Downcasting:
@@ -76,7 +76,7 @@ class _Downcasting:
                 self._new[var] = self._emit_source(var, self._wide(value))
                 self._half |= {var: self._half[value]} if value in self._half else {}
                 continue
-            moved = self._moved(value)
+            moved = self._move_in_half(value)
             if moved is None:
                 self._new[var] = self._emit_source(var, self._substitute(value))
                 self._narrow(var)
@@ -99,7 +99,7 @@ class _Downcasting:
         new = self._writer.emit(self._names.fresh(f"{source.name}_{what}"), value)
         self._context.sources[new.name] = self._context.sources.get(source.name, source.name)
         if dtype_of(new) == self._dtype:
-            self._context.halves.add(new.name)
+            self._context.half_names.add(new.name)
         return new
 
     def _narrow(self, var: Var) -> None:
@@ -126,7 +126,7 @@ class _Downcasting:
             return False
         return call_to(self._view.definition(user), *_ELEMENTWISE) is not None
 
-    def _moved(self, value: Expr) -> Expr | None:
+    def _move_in_half(self, value: Expr) -> Expr | None:
         """Return an op that only moves values, over the 16 bits of what it reads; None for any other."""
         call: Any = call_to(value, *_MOVES)
         if call is None:

@@ -131,14 +131,14 @@ def _taps(x: Array, window: Window, kernel: tuple[int, ...], size: tuple[int, ..
 def _in_layout(found: Expected, beyond: Array, *, is_nchw: bool) -> Expected:
     """Return what was found NHWC in the layout of the op."""
 
-    def moved(values: Array | None) -> Any:
+    def transposed(values: Array | None) -> Any:
         return values.transpose(0, 3, 1, 2) if is_nchw and values is not None else values
 
     return Expected(
-        values=moved(found.values),
-        accumulator=moved(found.accumulator),
-        real=moved(found.real),
-        touches_padding=moved(beyond),
+        values=transposed(found.values),
+        accumulator=transposed(found.accumulator),
+        real=transposed(found.real),
+        touches_padding=transposed(beyond),
         channel_axis=1 if is_nchw else 3,
     )
 
@@ -303,13 +303,13 @@ def _concat(op: ConcatOp, inputs: Mapping[str, Array]) -> Expected:
 
 def _move(op: MoveOp, inputs: Mapping[str, Array]) -> Expected:
     x = inputs[op.x.name]
-    moved = x.reshape(op.y.tensor.shape) if op.axes is None else x.transpose(op.axes).reshape(op.y.tensor.shape)
-    return Expected(values=_changed(moved, op.x, op.y))
+    transposed = x.reshape(op.y.tensor.shape) if op.axes is None else x.transpose(op.axes).reshape(op.y.tensor.shape)
+    return Expected(values=_changed(transposed, op.x, op.y))
 
 
 def _gather(op: GatherOp, inputs: Mapping[str, Array]) -> Expected:
-    moved = gather(inputs[op.x.name], op.maps, op.fill).reshape(op.y.tensor.shape)
-    return Expected(values=_changed(moved, op.x, op.y))
+    gathered = gather(inputs[op.x.name], op.maps, op.fill).reshape(op.y.tensor.shape)
+    return Expected(values=_changed(gathered, op.x, op.y))
 
 
 def _batch_matmul(op: BatchMatmulOp, inputs: Mapping[str, Array]) -> Expected | None:

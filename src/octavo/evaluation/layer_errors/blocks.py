@@ -18,7 +18,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ...ir.identity import TensorId
 from ...quantizer.plan.plan import QuantizedModel
-from .divided_tensors import divided_tensors
+from .equalized_tensors import equalized_tensors
 
 Factors = npt.NDArray[np.float32]
 
@@ -161,7 +161,7 @@ def _divisors(model: Model, quantized: Model) -> Mapping[TensorId, Factors]:
     """Return by what tensors of the float `model` are divided in the quantized one, which may be a file that says so."""
     if isinstance(quantized, QuantizedModel):
         return quantized.plan.equalization.factors
-    found = ((model.tensors.find(each.source_name), each.factors) for each in divided_tensors(quantized).values())
+    found = ((model.tensors.find(each.source_name), each.factors) for each in equalized_tensors(quantized).values())
     return {tensor: factors for tensor, factors in found if tensor is not None}
 
 

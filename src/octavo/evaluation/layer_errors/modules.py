@@ -252,8 +252,8 @@ class _Steps:
         factors, real = self._factors(norm), self._real.new[norm.source_conv]
         is_lost = self.emit(f"lost_{norm.gone}", relax.op.equal(factors, relax.const(0.0, "float32")))
         divisor = self.emit(f"divisor_{norm.gone}", relax.op.where(is_lost, relax.const(1.0, "float32"), factors))
-        divided = self.emit(f"divided_{norm.gone}", relax.op.divide(scaled, divisor))
-        conv = self.emit(f"unscaled_{norm.gone}", relax.op.where(is_lost, real, divided))
+        quotient = self.emit(f"divided_{norm.gone}", relax.op.divide(scaled, divisor))
+        conv = self.emit(f"unscaled_{norm.gone}", relax.op.where(is_lost, real, quotient))
         if norm.source_conv.name == norm.gone:
             return conv
         new = {**self._real.new, norm.source_conv: conv}

@@ -25,7 +25,7 @@ from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, re
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...ir.qdq.values import params_of
-from .divided_tensors import divided_tensors
+from .equalized_tensors import equalized_tensors
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -68,7 +68,9 @@ class _Pairing:
             if entry.kind != "constant"
             for name in (entry.source_name, *entry.aliases)
         }
-        ids |= {name: ids[each.source_name] for name, each in divided_tensors(self.quantized).items() if each.source_name in ids}
+        ids |= {
+            name: ids[each.source_name] for name, each in equalized_tensors(self.quantized).items() if each.source_name in ids
+        }
         entries = {var: self.quantized.tensors.get(TensorId(var.name)) for var in self._variables()}
         # Two files number ids of like names each in its own order: an id alone says nothing, the source's name does.
         self.stands_for = {var: ids[entry.source_name] for var, entry in entries.items() if entry and entry.source_name in ids}

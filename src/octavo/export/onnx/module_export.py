@@ -286,12 +286,12 @@ class _Writer:
         """Return a constant, its axes in another order, dequantized where the module does."""
         call: Any = call_to(self.view.definition(expr), "dequantize") if isinstance(expr, Var) else None
         if call is None:
-            return self._constant(_moved(self._value(expr), order, rank))
+            return self._constant(_transposed(self._value(expr), order, rank))
         integers = self._value(call.args[0])
         scale, zero_point = (np.asarray(arg.value.numpy()) for arg in call.args[1:3])
         axis = int(call.attrs.axis) % max(integers.ndim, 1)
         axis = order.index(axis) if order is not None and rank is None else axis
-        moved = self._constant(_moved(integers, order, rank))
+        moved = self._constant(_transposed(integers, order, rank))
         operands = [moved, self._constant(scale), self._constant(zero_point.astype(integers.dtype))]
         if scale.ndim and rank is not None:
             raise QuantizationError(f"{self._source(expr)}: a constant with a scale by channel has no form in ONNX here")
@@ -325,7 +325,7 @@ class _Writer:
         return name
 
 
-def _moved(value: npt.NDArray[Any], order: tuple[int, ...] | None, rank: int | None) -> npt.NDArray[Any]:
+def _transposed(value: npt.NDArray[Any], order: tuple[int, ...] | None, rank: int | None) -> npt.NDArray[Any]:
     if order is None:
         return value
     if rank is not None:

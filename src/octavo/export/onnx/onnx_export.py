@@ -1,7 +1,7 @@
 """Repeating a quantization plan on the ONNX file a model came from: a QDQ model that other runtimes load.
 
 It decides nothing: what is integer, and with which parameters, the plan says. A tensor that an integer op makes keeps its name,
-for what its DequantizeLinear leaves; the float value before is `<name>_float`. One that equalization divided is another tensor
+for what its DequantizeLinear leaves; the float value before is `<name>_float`. One that equalization scaled is another tensor
 than the source's, and named `<name>_divided`.
 """
 
@@ -26,14 +26,14 @@ from tvm import relax
 from ...errors import QuantizationError, check_path, check_type
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
-from ...ir.graph.moving import MOVED_CONSTANTS
+from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
-from .divided import METADATA_KEY, SUFFIX, Divided, divided_text
+from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 from .quantized_source import quantized_source
-from .undivided import is_divided, undivided_constants
+from .unscaled_constants import is_scaled, unscaled_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
 """First version whose QuantizeLinear and DequantizeLinear have an axis, and the IR version that came with it."""
@@ -86,10 +86,10 @@ def onnx_model(model: Model) -> Any:
     is_wide = any(params.dtype in ("int16", "uint16") for params in plan.activations.values())
     is_new = is_wide or any(_fits_int4(params) for params in plan.weights.values())
     proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
-    divided = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto)).run()
+    equalized = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto)).run()
     proto.producer_name = "octavo"
-    if divided:
-        proto.metadata_props.add(key=METADATA_KEY, value=divided_text(divided))
+    if equalized:
+        proto.metadata_props.add(key=METADATA_KEY, value=equalized_metadata(equalized))
     # Files of IR version 3 must list every initializer among the inputs.
     proto.ir_version = max(proto.ir_version, WIDTHS_IR_VERSION if is_new else MIN_IR_VERSION)
     _state_output_ranks(model, proto)
@@ -146,8 +146,8 @@ class _Exporter:
     """Tensors of the module that something reads besides their QuantizeLinear."""
     _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict[tuple[TensorId, bool], str])
 
-    def run(self) -> dict[str, Divided]:
-        """Edit the graph; return which tensors of it are the source's, divided."""
+    def run(self) -> dict[str, EqualizedTensor]:
+        """Edit the graph; return which tensors of it are the source's, equalized."""
         self._layer_of = {layer.output: layer for layer in self.plan.layers}
         view = DataflowView(self.model.module["main"])
         quantized = [binding.value.args[0] for binding in view.bindings if call_to(binding.value, "quantize") is not None]
@@ -171,9 +171,9 @@ class _Exporter:
         for layer in layers:
             for node in starts[layer.output]:
                 self._read_dequantized(layer, node)
-        divided = self._name_divided()
+        equalized = self._name_equalized()
         self.graph.finish()
-        return divided
+        return equalized
 
     # ------------------------------------------------------------------------------------------------------- finding nodes
 
@@ -289,15 +289,15 @@ class _Exporter:
         restored = self._restore_for_recurrent()
         for layer in self.plan.layers:
             reads_restored = layer.weight is not None and self._origin(layer.inputs[0]) in restored
-            is_known = layer.output in done or layer.op in MOVED_CONSTANTS or reads_restored
+            is_known = layer.output in done or layer.op in CONSTANT_MOVERS or reads_restored
             if not is_known and not factors.keys().isdisjoint((layer.output, *layer.inputs)):
                 self._refuse(layer.output)
-        inverses, undivided = self._inverses(), undivided_constants(self.model, factors)
+        inverses, unscaled = self._inverses(), unscaled_constants(self.model, factors)
         for name, value in self.model.params.items():
             if name in inverses:
                 self._multiply(inverses[name], value)
                 continue
-            if value.dtype != np.float32 or name in folded or name in undivided or not value.ndim:
+            if value.dtype != np.float32 or name in folded or name in unscaled or not value.ndim:
                 continue
             if name not in self.model.tensors:
                 self._refuse(name)
@@ -328,17 +328,17 @@ class _Exporter:
             self.graph.set_input(node, places[0], self.graph.add_constant(f"{name}_divided", values / factors))
             node = before
 
-    def _name_divided(self) -> dict[str, Divided]:
-        found: dict[str, Divided] = {}
+    def _name_equalized(self) -> dict[str, EqualizedTensor]:
+        found: dict[str, EqualizedTensor] = {}
         for tensor, factors in self.plan.equalization.factors.items():
             for name in self._names(tensor) if tensor in self.model.tensors else ():
                 new = self.graph.fresh(f"{name}{SUFFIX}")
                 self.graph.rename(name, new)
-                found[new] = Divided(source_name=name, factors=factors)
+                found[new] = EqualizedTensor(source_name=name, factors=factors)
         return found
 
     def _restore_for_recurrent(self) -> set[TensorId]:
-        """Let recurrent ops, which keep their weights, read what was divided multiplied again; return which tensors that are."""
+        """Let recurrent ops, which keep their weights, read equalized tensors multiplied again; return which tensors that are."""
         restored: set[TensorId] = set()
         for tensor, factor in self.plan.equalization.factors.items():
             names = self._names(tensor) if tensor in self.model.tensors else []
@@ -383,7 +383,7 @@ class _Exporter:
             if source is None or any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
                 continue
             # A matrix may lie transposed in the module.
-            fits = [each for each in ((value, value.T) if source.ndim == 2 else (value,)) if is_divided(source, each)]
+            fits = [each for each in ((value, value.T) if source.ndim == 2 else (value,)) if is_scaled(source, each)]
             # The module's constants may hold a Gemm's own factors, too.
             if not fits or any(
                 attribute(node, each, 1.0) != 1.0 for node in self.graph.readers(name) for each in ("alpha", "beta")

@@ -1,7 +1,7 @@
 """A quantized model as the .tflite file it came from, rewritten: integer tensors, QUANTIZE and DEQUANTIZE, everything else kept.
 
 Tensors of inputs and outputs keep their places in the file, so that signatures and metadata go on naming them. A tensor that an
-integer op makes keeps its name for the integers (`<name>_divided` where equalization divided it); what DEQUANTIZE leaves of it is
+integer op makes keeps its name for the integers (`<name>_divided` where equalization scaled it); what DEQUANTIZE leaves of it is
 `<name>_dequantized`, and `<name>_int8` are the integers of one that the file has in float. What nothing reads any more, float
 weights first of all, is left out.
 """
@@ -21,7 +21,7 @@ from ...frontends.tflite.source import TfliteOp
 from ...numerics import QuantParams, dequantize, quantize
 from ...quantizer.plan.entries import IntegerLayer
 from ...quantizer.plan.plan import QuantizedModel
-from ..onnx.divided import METADATA_KEY, SUFFIX, Divided, divided_text
+from ..onnx.equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .constants import quantization, weight_layout
 from .decisions import Decisions, source_of
 from .flatbuffer import Table, read_tables
@@ -66,19 +66,19 @@ class Rewriter:
         self.root = read_tables(source_of(self.model).graph.data)
         [self._graph] = self.root["Subgraphs"]
         self._tensors = self._graph["Tensors"]
-        self._name_divided()
+        self._name_equalized()
 
-    def _name_divided(self) -> None:
-        """Name what equalization divided as the tensors that they are, and write down by what."""
-        found: dict[str, Divided] = {}
+    def _name_equalized(self) -> None:
+        """Name equalized tensors as what they are, and write down by what."""
+        found: dict[str, EqualizedTensor] = {}
         for table, tensor in zip(self._tensors, self.decisions.ids, strict=True):
             factors = self.model.plan.equalization.factors.get(tensor)
             if factors is not None:
                 name = self.model.tensors[tensor].source_name
                 table["Name"] = f"{name}{SUFFIX}".encode()
-                found[f"{name}{SUFFIX}"] = Divided(source_name=name, factors=factors)
+                found[f"{name}{SUFFIX}"] = EqualizedTensor(source_name=name, factors=factors)
         if found:
-            data = np.frombuffer(divided_text(found).encode(), np.uint8)
+            data = np.frombuffer(equalized_metadata(found).encode(), np.uint8)
             self.root["Buffers"].append(Table(kind="Buffer", fields={"Data": data}))
             entry = Table(kind="Metadata", fields={"Name": METADATA_KEY.encode(), "Buffer": len(self.root["Buffers"]) - 1})
             self.root["Metadata"] = [*(self.root["Metadata"] or []), entry]

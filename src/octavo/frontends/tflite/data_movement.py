@@ -30,7 +30,7 @@ class MovingConverter(BaseConverter):
         | {"SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK"}
     )
 
-    def _moved(self, data: Any, outputs: list[Any], move: Callable[[Any], list[Any]]) -> Any:
+    def _move_data(self, data: Any, outputs: list[Any], move: Callable[[Any], list[Any]]) -> Any:
         """Apply `move`, whose steps take their data first, step by step where every output keeps the parameters."""
         keeps = all(
             (not data.qnn_params and not output.qnn_params)
@@ -45,7 +45,7 @@ class MovingConverter(BaseConverter):
             results = [self._quantized(result, output) for result, output in zip(move(self._real(data)), outputs, strict=True)]
         return results[0] if len(results) == 1 else relax.Tuple([self.bb.emit(result) for result in results])
 
-    def _moved_with_params(self, data: Any, move: Callable[[Any], Any]) -> Any:
+    def _move_with_params_of(self, data: Any, move: Callable[[Any], Any]) -> Any:
         """Apply `move` and keep the parameters of `data`."""
         source = self.get_tensor_expr(data)
         return self._requantized_steps(move(source), source, data)
@@ -59,7 +59,7 @@ class MovingConverter(BaseConverter):
         return self.quantize(step, data)
 
     def _one(self, op: Any, data: Any, move: Callable[[Any], Any]) -> Any:
-        return self._moved(data, self.get_output_tensors(op), lambda x: [move(x)])
+        return self._move_data(data, self.get_output_tensors(op), lambda x: [move(x)])
 
     def convert_reshape(self, op: Any) -> Any:
         """Convert RESHAPE, SQUEEZE and EXPAND_DIMS to the shape that the file states for the result."""
@@ -149,7 +149,7 @@ class MovingConverter(BaseConverter):
         if ends[-1] != self._shape(data)[axis]:
             raise RejectedOpError(f"parts of {ends[-1]} in all along axis {axis} of {self._shape(data)}")
         starts = [0, *ends[:-1]]
-        return self._moved(
+        return self._move_data(
             data,
             outputs,
             lambda x: [_ops.strided_slice(x, axes=[axis], begin=[a], end=[b]) for a, b in zip(starts, ends, strict=True)],
@@ -166,7 +166,7 @@ class MovingConverter(BaseConverter):
             slices = [_ops.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]) for i in range(len(outputs))]
             return [_ops.reshape(part, self._shape(output)) for part, output in zip(slices, outputs, strict=True)]
 
-        return self._moved(data, outputs, move)
+        return self._move_data(data, outputs, move)
 
     def convert_pack(self, op: Any) -> Any:
         """Convert PACK: a concatenation along a new axis."""

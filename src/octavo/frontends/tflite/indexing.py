@@ -103,7 +103,7 @@ class IndexingConverter(MovingConverter):
             raise RejectedOpError(f"the {largest} greatest of {self._shape(data)[-1]}")
         if data.qnn_params and not self.has_same_qnn_params(data, values):
             raise RejectedOpError("values of another scale or zero point than the data's")
-        kept = self._moved_with_params(data, lambda x: _ops.topk(x, largest, ret_type="values"))
+        kept = self._move_with_params_of(data, lambda x: _ops.topk(x, largest, ret_type="values"))
         dtype = self.get_tensor_type_str(places.tensor.Type())
         where = _ops.topk(self._real(data), largest, ret_type="indices", dtype=dtype)
         return relax.Tuple([self.bb.emit(kept), self.bb.emit(where)])

@@ -217,7 +217,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         kernel = value.shape[1:3]
         leading = [int(taps) - 1 - before for taps, before in zip(kernel, befores, strict=True)]
         behind = [int(taps) - stride - after for taps, stride, after in zip(kernel, strides, afters, strict=True)]
-        spread = self._moved_with_params(data, lambda x: self._spread(x, self._shape(data), strides, behind))
+        spread = self._move_with_params_of(data, lambda x: self._spread(x, self._shape(data), strides, behind))
         # OHWI, both ways turned -> HWIO
         return _ops.nn.conv2d(
             self.dequantize(spread, data) if data.qnn_params else spread,

@@ -38,10 +38,10 @@ def _attention(args: Arguments) -> Any:
     return _ops.matmul(weights, value)
 
 
-def _repeated(args: Arguments, side: Any, heads: int) -> Any:
+def _repeated(args: Arguments, side: Any, query_heads: int) -> Any:
     """Give each head of keys or values to as many heads of queries as share it."""
     kv_heads = shape_of(side)[-3]
-    return side if kv_heads == heads else args.emit(_ops.repeat(side, heads // kv_heads, len(shape_of(side)) - 3))
+    return side if kv_heads == query_heads else args.emit(_ops.repeat(side, query_heads // kv_heads, len(shape_of(side)) - 3))
 
 
 def _masked(args: Arguments, scores: Any) -> Any:

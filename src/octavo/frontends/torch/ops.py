@@ -304,7 +304,7 @@ def _identity(args: Arguments) -> Any:
     return args["self"] if "self" in args.values else args["input"]
 
 
-def _moved(args: Arguments) -> Any:
+def _to_device(args: Arguments) -> Any:
     """To another device, which is all one here, and another dtype."""
     dtype = str(args["dtype"]).removeprefix("torch.")
     return args["self"] if dtype == dtype_of(args["self"]) else _ops.astype(args["self"], dtype)
@@ -370,7 +370,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.sub.Tensor": _elementwise(_ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
     "aten.sym_size.int": _sym_size,
-    "aten.to.device": _moved,
+    "aten.to.device": _to_device,
     "aten.upsample_bilinear2d.vec": _upsample_bilinear,
     "aten.upsample_nearest2d.vec": _upsample_nearest,
     "aten.var.correction": lambda args: _deviation(args, root=False),

@@ -58,10 +58,10 @@ class Evaluator:
             try:
                 self._run(order)
             except FAILURES as error:
-                self._run_halves(order, error)
+                self._bisect(order, error)
         return {number: self.values[number] for number in asked if number in self.values}
 
-    def _run_halves(self, order: list[int], error: Exception) -> None:
+    def _bisect(self, order: list[int], error: Exception) -> None:
         """Compute one by one what could not be built together, and note what fails."""
         if len(order) == 1:
             self.failed[order[0]] = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -74,7 +74,7 @@ class Evaluator:
             try:
                 self._run(ready)
             except FAILURES as inner:
-                self._run_halves(ready, inner)
+                self._bisect(ready, inner)
 
     def _blocked(self, number: int) -> bool:
         if any(operand in self.failed for operand in self._leaves(number)):

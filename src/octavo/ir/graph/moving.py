@@ -12,7 +12,7 @@ from .dataflow import DataflowView, call_to
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
-MOVED_CONSTANTS = movers("view", "transpose", "reverse")
+CONSTANT_MOVERS = movers("view", "transpose", "reverse")
 """The ops through which a constant is still read as one."""
 
 
@@ -24,8 +24,8 @@ def call_behind_views(view: DataflowView, var: Any, *names: str) -> Any | None:
     return call_to(value, *names)
 
 
-def moved(call: Any, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
-    """Return what one of the `MOVED_CONSTANTS` ops, whose result has a known shape, gives of an array."""
+def apply_mover(call: Any, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
+    """Return what one of the `CONSTANT_MOVERS` ops, whose result has a known shape, gives of an array."""
     if call_to(call, "permute_dims") is not None:
         axes = call.attrs.axes
         return np.transpose(array, None if axes is None else [int(axis) for axis in axes])

@@ -25,7 +25,7 @@ class PartitionState:
         Variable that holds some of a tensor's pixels, or its rounded values -> that tensor.
     cuts
         Variables that a carried stride introduced: no ops of the source.
-    halves
+    half_names
         Variables of a downcast module that are kept in 16 bits.
     rejections
         Variable of an op that stays float -> why.
@@ -36,7 +36,7 @@ class PartitionState:
     tensors: Mapping[str, str] = field(default_factory=dict[str, str])
     pixels_of: Mapping[str, str] = field(default_factory=dict[str, str])
     cuts: frozenset[str] = frozenset()
-    halves: frozenset[str] = frozenset()
+    half_names: frozenset[str] = frozenset()
     rejections: Mapping[str, str] = field(default_factory=dict[str, str])
     declined: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -50,7 +50,7 @@ class PartitionState:
             "tensors": dict(self.tensors),
             "pixels_of": dict(self.pixels_of),
             "cuts": sorted(self.cuts),
-            "halves": sorted(self.halves),
+            "halves": sorted(self.half_names),
             "rejections": dict(self.rejections),
             **({"declined": dict(self.declined)} if self.declined else {}),
         }
@@ -74,5 +74,5 @@ def read_state(module: tvm.IRModule) -> PartitionState:
     return PartitionState(
         **texts,
         cuts=frozenset(str(name) for name in state["cuts"]),
-        halves=frozenset(str(name) for name in state["halves"]),
+        half_names=frozenset(str(name) for name in state["halves"]),
     )

@@ -439,7 +439,7 @@ def _is_of_kernel(value: Any) -> bool:
 def _plain_kind(relation: Relation) -> StateKind:
     if relation.is_scaled:
         return "rescaled"
-    return "laid out anew" if relation.is_moved else "kept"
+    return "laid out anew" if relation.is_rearranged else "kept"
 
 
 def _assign(tensors: list[TensorId], places: list[Place]) -> dict[TensorId, tuple[Place | None, tuple[TensorId, ...]]]:

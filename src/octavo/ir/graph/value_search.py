@@ -87,7 +87,7 @@ class ValueSearch:
         self._values = self.evaluator.get([*wanted, *(spot.number for spot in self.spots)])
         found: dict[TensorId, tuple[Spot, Link]] = {}
         for tensor in lost:
-            match = self._moved(tensor)
+            match = self._closest(tensor)
             if match is not None:
                 found[tensor] = match
                 permutation = match[1].relation.permutation
@@ -111,7 +111,7 @@ class ValueSearch:
             self._telling[number] = is_telling(self._values[number])
         return self._telling[number]
 
-    def _moved(self, tensor: TensorId) -> tuple[Spot, Link] | None:
+    def _closest(self, tensor: TensorId) -> tuple[Spot, Link] | None:
         """Return the value that is closest to a tensor: among those as close as rounding leaves them, the first."""
         source = self.sources[tensor]
         if source not in self._values:
@@ -140,7 +140,7 @@ class ValueSearch:
             return Link(link.number, link.relation)
         tolerance = tolerance_of(self.numbers, source, spot.number)
         before = link.relation
-        if before.is_scaled and not before.is_moved and link.number in self._values:
+        if before.is_scaled and not before.is_rearranged and link.number in self._values:
             moved = find_relation(self._values[link.number], self._values[spot.number], tolerance=tolerance, with_factors=False)
             return None if moved is None or moved.shape else Link(spot.number, replace(before, permutation=moved.permutation))
         if not self._may_agree(source, spot.number, tolerance):

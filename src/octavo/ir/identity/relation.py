@@ -58,14 +58,14 @@ class Relation:
         return bool(np.any(self.factors != 1.0))
 
     @property
-    def is_moved(self) -> bool:
+    def is_rearranged(self) -> bool:
         """Whether elements lie elsewhere, or are relabelled."""
         return self.permutation is not None or self.shape is not None or self.shift != 0
 
     @property
     def is_identity(self) -> bool:
         """Whether the value is the source's own."""
-        return not self.is_scaled and not self.is_moved
+        return not self.is_scaled and not self.is_rearranged
 
     def apply(self, source: Array) -> Array:
         """Return what is expected now (float64, int64 for integers) where the source's value is `source`."""

@@ -16,7 +16,7 @@ from tvm.relax import Expr, Var
 from ...numerics import PerAxis, PerTensor, QuantParams
 from ...target.op_facts import SHARES_PARAMETERS
 from ..graph.dataflow import DataflowView, call_to, dtype_of
-from ..graph.moving import MOVED_CONSTANTS, moved
+from ..graph.moving import CONSTANT_MOVERS, apply_mover
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -108,7 +108,7 @@ def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
         # The variable itself must come along: whoever reads it inside a composite reads it by name.
         members = () if var is None else (var,)
         return ConstantValue(values=literal, scale=None, zero_point=None, name=getattr(expr, "name", ""), members=members)
-    call = call_to(definition, "dequantize", "astype", *MOVED_CONSTANTS)
+    call = call_to(definition, "dequantize", "astype", *CONSTANT_MOVERS)
     if call is None or var is None:
         return None
     inner = constant_value(view, call.args[0])
@@ -123,9 +123,9 @@ def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
         values = inner.values.astype(str(call.attrs.dtype))
         return ConstantValue(values=values, scale=None, zero_point=None, name=inner.name, members=members)
     return ConstantValue(
-        values=moved(call, inner.values),
-        scale=None if inner.scale is None else moved(call, inner.scale),
-        zero_point=None if inner.zero_point is None else moved(call, inner.zero_point),
+        values=apply_mover(call, inner.values),
+        scale=None if inner.scale is None else apply_mover(call, inner.scale),
+        zero_point=None if inner.zero_point is None else apply_mover(call, inner.zero_point),
         name=inner.name,
         members=members,
     )

@@ -58,7 +58,7 @@ def affine_rows(table: npt.NDArray[np.uint8], reals: npt.NDArray[np.floating], z
     if np.count_nonzero(wrong) > _MAX_MISS_RATE * len(table) * 256:
         return None
     for row in np.flatnonzero(wrong):
-        moved = _moved(table[row : row + 1], multiplier[row], bias[row], (zero_point, low, high))
+        moved = _nearby_line(table[row : row + 1], multiplier[row], bias[row], (zero_point, low, high))
         if moved is None:
             return None
         multiplier[row], bias[row] = moved
@@ -94,7 +94,7 @@ def _misses(
     return np.count_nonzero(made != table, axis=1)
 
 
-def _moved(
+def _nearby_line(
     row: npt.NDArray[np.uint8], multiplier: np.float32, bias: np.float32, output: tuple[int, int, int]
 ) -> tuple[np.float32, np.float32] | None:
     """Return a line close by that gives the one row, None if none of those tried does."""

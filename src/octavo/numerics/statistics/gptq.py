@@ -127,19 +127,19 @@ class _Layer:
         bound = np.diagonal(self.gram, axis1=1, axis2=2)[:, :, None] * scale[:, None] / 2  # beyond it a step of 1 gains
         inputs = rounded.shape[1]
         for _ in range(1 if qmax - qmin >= _MANY else _PASSES):
-            has_moved = False
+            has_changed = False
             for start in range(0, inputs, _BLOCK):
                 block = slice(start, min(start + _BLOCK, inputs))
-                changes = self._moved(rounded, slope[:, block].copy(), bound, scale, block, (qmin, qmax))
+                changes = self._change_block(rounded, slope[:, block].copy(), bound, scale, block, (qmin, qmax))
                 if changes:
                     moved = [*changes]
                     slope += self.gram[:, :, moved] @ np.stack([changes[each] for each in moved], axis=1)
-                    has_moved = True
-            if not has_moved:
+                    has_changed = True
+            if not has_changed:
                 break
         return rounded
 
-    def _moved(
+    def _change_block(
         self, rounded: Floats, slope: Floats, bound: Floats, scale: Floats, block: slice, ends: tuple[int, int]
     ) -> dict[int, Floats]:
         """Move integers of a block of inputs, of which the slopes are given; return the changes of weights, by input."""

@@ -24,7 +24,7 @@ from ..simulation import Simulation
 from ..simulation.program import with_values
 from ..simulation.schemes import Range, range_of, scheme_of
 from .causes import Finding
-from .moved import moved_alike
+from .pass_through import pass_through_tensors
 
 Array = npt.NDArray[Any]
 
@@ -80,9 +80,9 @@ class Experiments:
         self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
 
     @property
-    def moved(self) -> frozenset[TensorId]:
+    def pass_through(self) -> frozenset[TensorId]:
         """The activations whose rounding does nothing, for what they move is rounded already."""
-        return moved_alike(self._view, self.plan.activations, self.simple.params)
+        return pass_through_tensors(self._view, self.plan.activations, self.simple.params)
 
     # ------------------------------------------------------------------------------------------------------- activations
 

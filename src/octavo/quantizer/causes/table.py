@@ -155,8 +155,10 @@ def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorI
 
 
 def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
-    moved = experiments.moved
-    effects = simulation.effects({name: params for name, params in experiments.plan.activations.items() if name not in moved})
+    pass_through = experiments.pass_through
+    effects = simulation.effects(
+        {name: params for name, params in experiments.plan.activations.items() if name not in pass_through}
+    )
     found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in effects.activations.items()}
     weights = {
         name: experiments.weight_effect(name, each, effects.together) for name, each in simulation.weight_effects().items()

@@ -18,7 +18,7 @@ from tvm.relax import Expr, Var
 
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
-from ...ir.graph.moving import MOVED_CONSTANTS, moved
+from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
 from ...target.op_facts import CLAMPS
 from ..placement import function_results
 from ..weights.constants import Constant, Constants
@@ -281,8 +281,8 @@ class _Finder:
         groups = self.groups.get(args[0]) if args and isinstance(args[0], Var) else None
         if groups is None:
             return self._of_product(call) if name == "matmul" else None
-        if name in MOVED_CONSTANTS:
-            return _dense(moved(call, np.broadcast_to(groups, static_shape(args[0]) or ())))
+        if name in CONSTANT_MOVERS:
+            return _dense(apply_mover(call, np.broadcast_to(groups, static_shape(args[0]) or ())))
         if name == "clip":
             low, high = (getattr(bound, "value", None) for bound in args[1:3])
             if low is None or float(low) != 0.0 or high is None or not float(high) > 0:
@@ -359,7 +359,7 @@ class _Finder:
 
     def _is_rounded(self, var: Var, value: Expr) -> bool:
         """Return whether a tensor is rounded where it is made: it is computed, and no kernel goes on with it."""
-        if op_name(value) in (*MOVED_CONSTANTS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
+        if op_name(value) in (*CONSTANT_MOVERS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
             return False
         user = self.view.only_user(var)
         after = None if user is None else call_to(self.view.definition(user), *CLAMPS, "add")

@@ -225,9 +225,9 @@ def computed_of_inputs(view: DataflowView, constants: Constants) -> frozenset[Va
 
 
 def activation_operands(view: DataflowView, value: Any) -> list[Expr]:
-    """Return the tensors that a call reads, tuples opened; shapes and other plain arguments are left out."""
-    opened: list[Expr] = []
+    """Return the tensors that a call reads, the fields of tuples, too; shapes and other plain arguments are left out."""
+    operands: list[Expr] = []
     for arg in value.args:
         definition = view.definition(arg)
-        opened.extend(definition.fields if isinstance(definition, relax.Tuple) else [arg])
-    return [operand for operand in opened if isinstance(operand.ty, relax.TensorType)]
+        operands.extend(definition.fields if isinstance(definition, relax.Tuple) else [arg])
+    return [operand for operand in operands if isinstance(operand.ty, relax.TensorType)]

@@ -59,10 +59,10 @@ class RangeSources:
             found = self._own(seen)
             if found is not None:
                 return found
-            seen = self._moved_from(seen)
+            seen = self._data_operand(seen)
         return None
 
-    def _moved_from(self, var: Var) -> Var | None:
+    def _data_operand(self, var: Var) -> Var | None:
         value: Any = self._view.definition(var)
         if isinstance(value, TupleGetItem):
             value = self._view.definition(value.tuple_value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...compiler.explanation import FLOAT_BYTES, ExplainedOp, Explanation, moved_cycles
+from ...compiler.explanation import FLOAT_BYTES, ExplainedOp, Explanation, memory_cycles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +24,9 @@ class Cycles:
         return sum(op.cycles(is_integer=False) - op.cycles(is_integer=True) for op in made[:1])
 
     @staticmethod
-    def moved(values: int) -> float:
+    def extra_float_traffic(values: int) -> float:
         """Return how many more it takes to write and read values as float."""
-        return moved_cycles(values * (FLOAT_BYTES - 1))
+        return memory_cycles(values * (FLOAT_BYTES - 1))
 
 
 def cycles_of(explanation: Explanation) -> Cycles:

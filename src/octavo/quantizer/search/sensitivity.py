@@ -169,7 +169,7 @@ def _gains(
                 gains[name] += weights
                 costs[name] += cycles.more_in_float(str(layer.output))
     for name in costs:
-        costs[name] += cycles.moved(sizes.get(str(name), 0))
+        costs[name] += cycles.extra_float_traffic(sizes.get(str(name), 0))
     order = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
     return {name: gains[name] for name in order}
 

@@ -23,7 +23,7 @@ class Trials:
     ----------
     params
         Of each try.
-    moved
+    tensor_errors
         Of each try how far it moves its tensors, sample by sample: power of what they are off.
     errors, powers
         By the numbers of samples that were computed to their end: powers of what outputs are off, (tries, outputs), and of
@@ -31,14 +31,14 @@ class Trials:
     """
 
     params: list[dict[Var, QuantParams]]
-    moved: list[list[float]] = field(init=False)
+    tensor_errors: list[list[float]] = field(init=False)
     errors: dict[int, Array] = field(default_factory=dict[int, Array])
     powers: dict[int, Array] = field(default_factory=dict[int, Array])
     _shifts: list[dict[Var, list[npt.NDArray[np.float32]]]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Start with nothing seen."""
-        self.moved, self._shifts = [[] for _ in self.params], [{} for _ in self.params]
+        self.tensor_errors, self._shifts = [[] for _ in self.params], [{} for _ in self.params]
 
     @property
     def variables(self) -> tuple[Var, ...]:
@@ -57,7 +57,7 @@ class Trials:
 
     def is_far(self, sample: int, kept: int) -> bool:
         """Return whether the last try moves a sample further than it does any of the first, which are `kept`."""
-        return self.moved[-1][sample] > max(self.moved[-1][:kept])
+        return self.tensor_errors[-1][sample] > max(self.tensor_errors[-1][:kept])
 
     def add(self, sample: int, errors: Array, powers: Array) -> None:
         """Add what a sample's outputs are off, (tries, outputs), and their power, (outputs,)."""
@@ -65,11 +65,11 @@ class Trials:
 
     def on_all(self, kept: int) -> Iterator[tuple[Array, Array]]:
         """Yield for each try the powers of what the outputs are off, and of outputs, over all samples, both (outputs,)."""
-        others = [sample for sample in range(len(self.moved[0])) if sample not in self.errors]
+        others = [sample for sample in range(len(self.tensor_errors[0])) if sample not in self.errors]
         powers = _total(self.powers.values()) + len(others) / kept * _total([self.powers[sample] for sample in range(kept)])
-        for number, moved in enumerate(self.moved):
-            seen, by_kept = sum(moved[:kept]), _total([self.errors[sample][number] for sample in range(kept)])
-            share = sum(moved[sample] for sample in others) / seen if seen else 0.0
+        for number, own in enumerate(self.tensor_errors):
+            seen, by_kept = sum(own[:kept]), _total([self.errors[sample][number] for sample in range(kept)])
+            share = sum(own[sample] for sample in others) / seen if seen else 0.0
             yield _total([each[number] for each in self.errors.values()]) + share * by_kept, powers
 
 

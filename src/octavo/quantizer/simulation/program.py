@@ -52,7 +52,7 @@ class FloatProgram:
         self.params: tuple[Var, ...] = program.params
         variables = {call.var.name: call.var for call in program.calls} | {param.name: param for param in program.params}
         holders = {str(tensor): str(getattr(var, "name", var)) for tensor, var in lowered.announced.holders.items()}
-        moved = _moved_to_be_returned(lowered.module, names, holders)
+        moved = _laid_out_for_return(lowered.module, names, holders)
         makers = {call.var: call for call in program.calls}
         self.variables: dict[str, Var] = {}
         for name, result in zip(names, program.results, strict=True):
@@ -73,7 +73,7 @@ class FloatProgram:
         return self._constants
 
 
-def _moved_to_be_returned(module: tvm.IRModule, names: Sequence[str], holders: Mapping[str, str]) -> set[str]:
+def _laid_out_for_return(module: tvm.IRModule, names: Sequence[str], holders: Mapping[str, str]) -> set[str]:
     """Return the tensors that a lowered module returns as one call makes them of their holders: in the source's layout."""
     view = DataflowView(module["main"])
     found: set[str] = set()

@@ -15,7 +15,7 @@ _SHARES = (0.8, 0.6, 0.4)
 _NEXT = 0.1
 """By so much nearer and further than the best of them is tried then. Less than 0.3 would clip what other samples, or a recurrent
 state, may need."""
-_WAYS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_INTERPOLATION = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the way from a plan's range to the one that a few samples found: what is tried on all of them."""
 _MIN_SHARE = 0.02
 """A tensor whose rounding makes less than this share of the error, or another range of which takes less away, keeps its range."""
@@ -92,14 +92,14 @@ class RangeTuning:
     def _better(self, groups: Sequence[Sequence[TensorId]]) -> list[tuple[Sequence[TensorId], Range]]:
         """Return the ranges with which groups of activations cost less alone, on all samples; those for which there are such."""
         narrowed = [(group, ends) for group in groups if (ends := self._on_few(group)) is not None]
-        ways = [self._ways(group, ends) for group, ends in narrowed]
+        interpolated = [self._interpolated(group, ends) for group, ends in narrowed]
         schemes = [scheme_of(self.plan.activations[group[0]]) for group, _ in narrowed]
         tries = [
             [dict.fromkeys(group, scheme.params(*ends)) for ends in tried]
-            for (group, _), scheme, tried in zip(narrowed, schemes, ways, strict=True)
+            for (group, _), scheme, tried in zip(narrowed, schemes, interpolated, strict=True)
         ]
         found: list[tuple[Sequence[TensorId], Range]] = []
-        for (group, _), tried, effects in zip(narrowed, ways, self.simulation.alone_on_all(tries), strict=True):
+        for (group, _), tried, effects in zip(narrowed, interpolated, self.simulation.alone_on_all(tries), strict=True):
             least = min(effects)
             if least < _WORTH * effects[0]:
                 found.append((group, tried[effects.index(least)]))
@@ -122,10 +122,10 @@ class RangeTuning:
                 best, least = _narrowed(best, end, least, effect_of)
         return best if least < _WORTH * first else None
 
-    def _ways(self, group: Sequence[TensorId], found: Range) -> list[Range]:
-        """Return ranges on the way from the plan's to one that was found on a few samples."""
+    def _interpolated(self, group: Sequence[TensorId], found: Range) -> list[Range]:
+        """Return ranges between the plan's and one that was found on a few samples."""
         first = range_of(self.plan.activations[group[0]])
-        return [(first[0] + (found[0] - first[0]) * way, first[1] + (found[1] - first[1]) * way) for way in _WAYS]
+        return [(first[0] + (found[0] - first[0]) * share, first[1] + (found[1] - first[1]) * share) for share in _INTERPOLATION]
 
 
 def _narrowed(ends: Range, end: int, least: float, effect_of: Callable[[Range], float]) -> tuple[Range, float]:

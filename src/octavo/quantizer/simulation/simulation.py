@@ -294,7 +294,7 @@ class Simulation:
                         moved += float(np.sum(np.square(rounded - exact), dtype=np.float64))
                         if var in self._axes:
                             trials.add_shift(number, var, mean_shift([rounded], [exact], self._axes[var]))
-                    trials.moved[number].append(moved)
+                    trials.tensor_errors[number].append(moved)
 
     def _try_on(self, state: Mapping[Var, Any], trials: Trials, shifts: Sequence[Shifts], sample: int) -> None:
         powers = np.array([_power(as_array(state[var])) for var in self._outputs])

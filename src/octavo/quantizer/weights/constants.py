@@ -12,7 +12,7 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
-from ...ir.graph.moving import MOVED_CONSTANTS, moved
+from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
 from ...ir.identity import TensorId
 
 
@@ -83,12 +83,12 @@ class Constants:
             if data is None:
                 return None
             return Constant(root=value, moves=(), positions=np.arange(data.size, dtype=np.int64).reshape(data.shape))
-        call = call_to(value, *MOVED_CONSTANTS)
+        call = call_to(value, *CONSTANT_MOVERS)
         var = self._view.binding_of(expr)
         inner = None if call is None else self.find(call.args[0])
         if call is None or inner is None or var is None:
             return None
-        return Constant(root=inner.root, moves=(*inner.moves, var), positions=moved(call, inner.positions))
+        return Constant(root=inner.root, moves=(*inner.moves, var), positions=apply_mover(call, inner.positions))
 
     def value(self, constant: Constant) -> npt.NDArray[Any]:
         """Return the values as the op reads them."""

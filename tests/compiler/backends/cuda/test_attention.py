@@ -26,17 +26,17 @@ class Net:
 
     def __init__(self, writer: Any, variables: dict[str, Any], dtype: str) -> None:
         self.q = Qdq(writer, dtype)
-        self.writer, self.moved = writer, 0 if dtype == "int8" else 128
+        self.writer, self.zero_point_shift = writer, 0 if dtype == "int8" else 128
         self.inputs = {name: self.q.dequantize(name, value, self.params(X)) for name, value in variables.items()}
 
     def params(self, params: tuple[float, int]) -> tuple[float, int]:
-        return params[0], params[1] + self.moved
+        return params[0], params[1] + self.zero_point_shift
 
     def kept(self, name: str, real: Any, params: tuple[float, int] = X, *, is_output: bool = False) -> Any:
         value = self.q.quantize(name, self.writer.emit(f"{name}_real", real), self.params(params), is_output=is_output)
         return value if is_output else self.q.dequantize(name, value, self.params(params))
 
-    def heads(self, name: str, *orders: tuple[int, ...]) -> Any:
+    def split_features(self, name: str, *orders: tuple[int, ...]) -> Any:
         value = self.inputs[name]
         for number, axes in enumerate(orders):
             value = self.kept(f"{name}{number}", R.permute_dims(value, axes))
@@ -47,9 +47,9 @@ SWAP, KEYS = (0, 2, 1, 3), (0, 2, 3, 1)
 
 
 def attention(net: Net, *keys: tuple[int, ...]) -> Any:
-    scores = net.kept("s", R.matmul(net.heads("q", SWAP), net.heads("k", *keys)), S)
+    scores = net.kept("s", R.matmul(net.split_features("q", SWAP), net.split_features("k", *keys)), S)
     weights = net.kept("p", R.nn.softmax(scores, axis=-1), P)
-    return net.kept("y", R.matmul(weights, net.heads("v", SWAP)), Y, is_output=True)
+    return net.kept("y", R.matmul(weights, net.split_features("v", SWAP)), Y, is_output=True)
 
 
 def one_transposition(net: Net) -> Any:
@@ -62,7 +62,7 @@ def two_transpositions(net: Net) -> Any:
 
 def rows_that_part(net: Net) -> Any:
     """The rows of the first operand lie nowhere dense."""
-    return net.kept("y", R.matmul(net.heads("q", KEYS), net.heads("v", SWAP)), Y, is_output=True)
+    return net.kept("y", R.matmul(net.split_features("q", KEYS), net.split_features("v", SWAP)), Y, is_output=True)
 
 
 def channels_last(net: Net) -> Any:
@@ -74,8 +74,8 @@ def channels_last(net: Net) -> Any:
 
 
 def read_twice(net: Net) -> Any:
-    q = net.heads("q", SWAP)
-    first = net.kept("s", R.matmul(q, net.heads("k", KEYS)), S)
+    q = net.split_features("q", SWAP)
+    first = net.kept("s", R.matmul(q, net.split_features("k", KEYS)), S)
     return net.kept("y", R.matmul(first, q), Y, is_output=True)
 
 

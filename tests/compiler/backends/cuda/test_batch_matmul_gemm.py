@@ -91,7 +91,7 @@ def test_extremes_add_up(rng):
     assert differing(cases) == []
 
 
-def test_views_of_heads_are_read_as_they_lie(rng):
+def test_views_of_each_head_are_read_as_they_lie(rng):
     tokens, heads, depth = 20, 3, 32
     q, k = (integers(rng, (2, tokens, heads, depth), "int8") for _ in range(2))
     acc = batch_matmul_accumulate(q.swapaxes(1, 2), k.transpose(0, 2, 3, 1))

@@ -59,8 +59,8 @@ def rows_over_norms(writer: Any, inputs: dict[str, Any]) -> Any:
     qdq = Qdq(writer, "int8")
     x = qdq.dequantize("x", inputs["x"], PARAMS)
     total = writer.emit("total", op.sum(writer.emit("squares", op.multiply(x, x)), axis=[1], keepdims=True))
-    divided = writer.emit("divided", op.divide(x, writer.emit("norm", op.sqrt(total))))
-    return qdq.quantize("y", divided, (1 / 128, 0), is_output=True)
+    quotient = writer.emit("divided", op.divide(x, writer.emit("norm", op.sqrt(total))))
+    return qdq.quantize("y", quotient, (1 / 128, 0), is_output=True)
 
 
 def logarithms(writer: Any, inputs: dict[str, Any]) -> Any:

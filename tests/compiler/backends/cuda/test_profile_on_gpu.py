@@ -275,7 +275,7 @@ def saved_tensor(statistics: TensorStatistics) -> str:
     return repr([getattr(statistics, name) for name in ("minimum", "maximum", "zeros", "non_finite", "first_non_finite")])
 
 
-def test_counts_are_moved_before_they_overflow(rng, fake, tmp_path, monkeypatch) -> None:
+def test_counts_are_fetched_before_they_overflow(rng, fake, tmp_path, monkeypatch) -> None:
     model, samples = rounded_once(), normal(rng, 5, 3, 8, 8)
     monkeypatch.setattr(accumulator, "_MAX_COUNT", 2 * 6 * 8 * 6)  # two runs of its largest tensor
     found = octavo.profile(model, samples, target="cuda")

@@ -27,7 +27,7 @@ from ....numerics.floats.half import HalfDtype
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
-from .guest import guest_kernel
+from .external_kernel import external_kernel
 from .kernels import NO_SCHEDULES, Kernel, Schedules, WeightDtype, fits
 from .storage import TO_NHWC, Storage, StorageLayout
 
@@ -202,7 +202,7 @@ class KernelContext:
         args = [self.storage.get(var, is_nhwc=is_nhwc and len(shape_of(var)) == 4, is_relabelled=False) for var in inputs]
         lying_shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
         dtypes = [dtype_of(each) for each in (*inputs, output)]
-        kernel, external = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying_shape], dtypes)
+        kernel, external = external_kernel(code, composite, [*(shape_of(arg) for arg in args), lying_shape], dtypes)
         if external is not None:
             self._table.externals.setdefault(external.key, external)
         constants = [self._table.shared(each) for each in kernel.constants]

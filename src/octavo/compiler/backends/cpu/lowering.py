@@ -198,7 +198,7 @@ class _Lowering:
 
     def _float(self, context: KernelContext, binding: relax.VarBinding) -> OpRecord | None:
         """Write what no composite computes; return its record, None of what is no op of the source."""
-        var, value, halves = binding.var, binding.value, self.state.halves
+        var, value, halves = binding.var, binding.value, self.state.half_names
         if emit_cast(context, self.view, var, value, halves):
             return None
         if not emit_concat(context, var, value, halves) and not emit_nhwc(context.storage, context.writer, self.view, var, value):
@@ -270,7 +270,7 @@ def _with_precision(
     records: list[OpRecord], precision: Precision, state: PartitionState, calls: Mapping[str, Composite]
 ) -> list[OpRecord]:
     """Say of each op of a downcast model in what its result is kept, and why in float32."""
-    halves = {state.pixels_of[name] for name in state.halves}
+    halves = {state.pixels_of[name] for name in state.half_names}
     weights = {
         state.pixels_of.get(output, output): weight_obstacle(composite.op, precision.dtype) for output, composite in calls.items()
     }

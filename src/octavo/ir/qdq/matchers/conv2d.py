@@ -66,11 +66,11 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         return operands
     x, weight = operands
     support = of_width(support, x.params)
-    way = follow_weighted(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
-    if isinstance(way, Rejection):
-        return way
+    weighted = follow_weighted(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
+    if isinstance(weighted, Rejection):
+        return weighted
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
-    formed = weights_and_result(way, order, x.params, support)
+    formed = weights_and_result(weighted, order, x.params, support)
     if isinstance(formed, Rejection):
         return formed
     op = Conv2dOp(
@@ -86,13 +86,13 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     )
     if op.y.kernel_dtype == "int16" and op.y.fixed_point is None:
         # TFLite's sums of 64 bits meet a factor of 15 bits, those of 32 bits one of 31.
-        asked = result_rounding(view, way.tail.members)
+        asked = result_rounding(view, weighted.tail.members)
         op = _wide(op, asked, "twice" if op.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
     else:
         op = _in_integers(op)
     if isinstance(op, Rejection):
         return op
-    region = weighted_region(core, x, way, op)
+    region = weighted_region(core, x, weighted, op)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
 
@@ -109,20 +109,20 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     x_shape = static_shape(x.source)
     if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    way = follow_weighted(view, core, (x, weight), (len(shape) - 1, 1), support)
-    if isinstance(way, Rejection):
-        return way
-    formed = weights_and_result(way, (0, 1), x.params, support)
+    weighted = follow_weighted(view, core, (x, weight), (len(shape) - 1, 1), support)
+    if isinstance(weighted, Rejection):
+        return weighted
+    formed = weights_and_result(weighted, (0, 1), x.params, support)
     if isinstance(formed, Rejection):
         return formed
     bits = support.bits_of(x.params.dtype)
     op = MatmulOp(x=quantized_input(x), weight=formed[0], y=formed[1], accumulator_bits=bits)
     if op.y.kernel_dtype == "int16" and op.y.fixed_point is None:
-        asked = result_rounding(view, way.tail.members)
+        asked = result_rounding(view, weighted.tail.members)
         op = _wide(op, asked, "once" if op.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
     else:
         op = _in_integers(op)
-    return op if isinstance(op, Rejection) else weighted_region(core, x, way, op)
+    return op if isinstance(op, Rejection) else weighted_region(core, x, weighted, op)
 
 
 def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
@@ -242,12 +242,12 @@ def _follow_sums(
     if scaling is not None and support.float_output and (bias is None or isinstance(x, CenteredInput)):
         along = [-1 if axis == axes[1] else 1 for axis in range(weight.values.ndim)]
         scaled = replace(weight, scale=np.broadcast_to(scaling.factor.reshape(along), weight.values.shape))
-        way = _follow_real(view, core, scaling.output, (x, scaled), axes[0], support, None, has_bias=bias is not None)
-        if not isinstance(way, Rejection):
-            passed = tuple(dict.fromkeys((start, *scaling.members, *way.members)))
+        weighted = _follow_real(view, core, scaling.output, (x, scaled), axes[0], support, None, has_bias=bias is not None)
+        if not isinstance(weighted, Rejection):
+            passed = tuple(dict.fromkeys((start, *scaling.members, *weighted.members)))
             if bias is None:
-                return replace(way, members=passed, rounding=scaling.rounding)
-            return replace(way, bias=_in_units(bias, scaling.factor), members=(*bias.members, *passed))
+                return replace(weighted, members=passed, rounding=scaling.rounding)
+            return replace(weighted, bias=_in_units(bias, scaling.factor), members=(*bias.members, *passed))
     if not support.sum_output:
         return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
     if bias is None:
@@ -300,15 +300,15 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
 
 
 def weights_and_result(
-    way: WeightedMatch, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
+    weighted: WeightedMatch, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
 ) -> tuple[QuantizedWeight, Result] | Rejection:
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
-    tail, bias = way.tail, way.bias
+    tail, bias = weighted.tail, weighted.bias
     if isinstance(tail, Tail):
-        weights = quantized_weight(way.weight, order, bias, x_params, tail.result.tensor.params, support)
+        weights = quantized_weight(weighted.weight, order, bias, x_params, tail.result.tensor.params, support)
         return weights if isinstance(weights, Rejection) else (weights, tail.result)
     is_real = isinstance(tail, FloatTail | FunctionTail)
-    weights = quantized_weight(way.weight, order, None if is_real else bias, x_params, UNIT, support)
+    weights = quantized_weight(weighted.weight, order, None if is_real else bias, x_params, UNIT, support)
     if isinstance(weights, Rejection):
         return weights
     shape = static_shape(tail.output)
@@ -328,7 +328,7 @@ def weights_and_result(
             factors=tail.factors,
             y=tail.result,
         )
-    return weights, FloatResult(**facts, low=tail.low, high=tail.high, rounding=way.rounding)
+    return weights, FloatResult(**facts, low=tail.low, high=tail.high, rounding=weighted.rounding)
 
 
 def quantized_input(x: Input) -> QuantizedTensor | DynamicTensor:
@@ -341,14 +341,14 @@ def quantized_input(x: Input) -> QuantizedTensor | DynamicTensor:
     return QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
 
 
-def weighted_region(core: Var, x: Input, way: WeightedMatch, op: CompositeOp) -> Region[CompositeOp]:
-    """Return the composite of an op with weights: from its input through `way` to what leaves the kernel."""
+def weighted_region(core: Var, x: Input, weighted: WeightedMatch, op: CompositeOp) -> Region[CompositeOp]:
+    """Return the composite of an op with weights: from its input through `weighted` to what leaves the kernel."""
     assert isinstance(x.source, Var)
     entry = () if isinstance(x, Dequantized) and x.var is None else (x.var,) if isinstance(x, Dequantized) else x.members
-    members = (*entry, *way.weight.members, core, *way.members, *way.tail.members)
+    members = (*entry, *weighted.weight.members, core, *weighted.members, *weighted.tail.members)
     return Region(
         core=core,
-        output=way.tail.output,
+        output=weighted.tail.output,
         members=tuple(dict.fromkeys(var for var in members if var is not None)),
         inputs=(x.source,),
         op=op,

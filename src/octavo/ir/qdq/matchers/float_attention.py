@@ -84,13 +84,13 @@ def _factor(view: DataflowView, core: Var) -> tuple[float, Var, tuple[Var, ...]]
         return 1.0, core, ()
     others = [arg for arg in call.args if not (isinstance(arg, Var) and arg.same_as(core))]
     value = numpy_constant(view.definition(others[0])) if len(others) == 1 else None
-    is_divided = op_name(call) == "divide"
-    if value is None or value.size != 1 or (is_divided and not core.same_as(call.args[0])):
+    is_division = op_name(call) == "divide"
+    if value is None or value.size != 1 or (is_division and not core.same_as(call.args[0])):
         return 1.0, core, ()
     number = float(value.reshape(()))
-    if is_divided and number == 0.0:
+    if is_division and number == 0.0:
         return 1.0, core, ()
-    return (1.0 / number if is_divided else number), user, (user,)
+    return (1.0 / number if is_division else number), user, (user,)
 
 
 def _permutation_behind(view: DataflowView, var: Var) -> tuple[Var, tuple[int, ...]] | None:

@@ -61,10 +61,10 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
     channel_axis = layout.index("C")
     # As the weight of a convolution: rows, columns, inputs of a group, outputs of all groups.
     turned = _turned(weight, kernel_layout, groups)
-    way = follow_weighted(view, core, (x, turned), (channel_axis, 3), support)
-    if isinstance(way, Rejection):
-        return way
-    formed = weights_and_result(way, (0, 1, 2, 3), x.params, support)
+    weighted = follow_weighted(view, core, (x, turned), (channel_axis, 3), support)
+    if isinstance(weighted, Rejection):
+        return weighted
+    formed = weights_and_result(weighted, (0, 1, 2, 3), x.params, support)
     if isinstance(formed, Rejection):
         return formed
     in_shape = static_shape(x.source)
@@ -80,7 +80,7 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
         dilation=pair(call.attrs.dilation),
         groups=groups,
     )
-    return weighted_region(core, x, way, op)
+    return weighted_region(core, x, weighted, op)
 
 
 def as_convolution(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:

@@ -201,7 +201,7 @@ def test_words_are_widened_before_the_loops(name: str, w_zero_point: int) -> Non
 
 @pytest.mark.parametrize("target", ["haswell", "znver4 without AVX-512"])
 @pytest.mark.parametrize("channels", [(16, 96), (32, 64)])
-def test_weights_of_few_steps_are_not_moved_to_the_stack(target: str, channels: tuple[int, int]) -> None:
+def test_weights_of_few_steps_are_not_spilled_to_the_stack(target: str, channels: tuple[int, int]) -> None:
     func = Layers(41).case(Layers(41).spec((14, 14), channels), AVX2, w_zero_point=0).kernel.func
     loops = innermost_loops(Compiled({"kernel": func}, TARGETS[target][0]).code.inspect_source("asm"), "vpmaddwd")
     assert loops

@@ -50,11 +50,11 @@ def rounded(
     parity = zero_point & 1 if stored_even else 0
     bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(MAGIC + parity), lanes))
     if ties != "half_even":
-        bits = bits + _moved_tie(value, bits, ties, lanes)
+        bits = bits + _tie_correction(value, bits, ties, lanes)
     return (bits - splat(B.int32(MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
 
 
-def _moved_tie(value: Expr, bits: Expr, ties: TieRounding, lanes: int) -> Expr:
+def _tie_correction(value: Expr, bits: Expr, ties: TieRounding, lanes: int) -> Expr:
     """Return what a tie that went to the even neighbour, the integer of `bits`, is moved by to go elsewhere; else 0."""
     zero, one, none, half = (splat(each, lanes) for each in (B.int32(0), B.int32(1), B.float32(0), B.float32(0.5)))
     rest = B.Bind(value - float_difference(B.Bind(bits), splat(B.int32(MAGIC_BITS), lanes), lanes))  # exact

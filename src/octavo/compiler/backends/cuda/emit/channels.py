@@ -18,7 +18,7 @@ from .....numerics import INTEGER_RANGE, QuantParams
 from ..emission import TO_NCHW, Emission, Value
 from ..kernels.axes import Operand, dense_steps
 from ..kernels.change import kept
-from ..kernels.gather import MovedAxis, gather
+from ..kernels.gather import GatherAxis, gather
 from ..kernels.pair import INTEGER_SUM, PairFunction, pair
 from .conv2d import emit_conv2d
 
@@ -38,7 +38,7 @@ def emit_conv2d_of_channels(op: Conv2dOp, emission: Emission, inputs: Mapping[st
     shape = tuple(sizes[axis] for axis in TO_NCHW) if is_nchw else sizes
     tensor = QuantizedTensor(name=op.x.name, shape=shape, params=QuantParams.per_tensor(params.dtype, 1.0, 0))
     value = Value(buffer=x.buffer, shape=shape, dtype=x.dtype, is_nhwc=is_nchw)
-    moved = _moved(op, zero_points)
+    moved = _with_zero_points_in_bias(op, zero_points)
     return emit_conv2d(replace(moved, x=tensor, padding=(0, 0, 0, 0)), emission, {op.x.name: value})
 
 
@@ -50,10 +50,10 @@ def _padded(x: Value, padding: Padding, zero_points: npt.NDArray[np.int64], emis
     rows = (*(-1,) * top, *range(height), *(-1,) * bottom)
     columns = (*(-1,) * left, *range(width), *(-1,) * right)
     axes = [
-        MovedAxis(size=batch, step=steps[0]),
-        MovedAxis(size=len(rows), step=steps[1], indices=rows),
-        MovedAxis(size=len(columns), step=steps[2], indices=columns),
-        MovedAxis(size=channels, step=steps[3]),
+        GatherAxis(size=batch, step=steps[0]),
+        GatherAxis(size=len(rows), step=steps[1], indices=rows),
+        GatherAxis(size=len(columns), step=steps[2], indices=columns),
+        GatherAxis(size=channels, step=steps[3]),
     ]
     shape = (batch, len(rows), len(columns), channels)
     zeros = emission.launch(gather(axes, 0, kept(x.dtype), emission.isa, name="pad"), [x], emission.new(shape, x.dtype))
@@ -68,7 +68,7 @@ def _padded(x: Value, padding: Padding, zero_points: npt.NDArray[np.int64], emis
     return emission.launch(kernel, [zeros], emission.new(shape, x.dtype))
 
 
-def _moved(op: Conv2dOp, zero_points: npt.NDArray[np.int64]) -> Conv2dOp:
+def _with_zero_points_in_bias(op: Conv2dOp, zero_points: npt.NDArray[np.int64]) -> Conv2dOp:
     """Return the op with what the zero points add in its bias; one of float32 is that of integers as CPUs hold them, in uint8."""
     weight, y = op.weight, op.y
     assert isinstance(op.x, QuantizedTensor)
@@ -76,12 +76,12 @@ def _moved(op: Conv2dOp, zero_points: npt.NDArray[np.int64]) -> Conv2dOp:
     outputs = weight.values.shape[-1]
     sums = (weight.values.astype(np.int64) - weight.zero_point).reshape(-1, outputs).sum(axis=0)
     excess = np.repeat(zero_points + relabelling, outputs // zero_points.size) * sums
-    unmoved = (relabelling * sums).astype(np.int32)
+    relabelled = (relabelling * sums).astype(np.int32)
     if isinstance(y, FloatResult):
-        return replace(op, weight=replace(weight, bias=unmoved), y=replace(y, bias=_less(y.bias, excess, weight)))
+        return replace(op, weight=replace(weight, bias=relabelled), y=replace(y, bias=_less(y.bias, excess, weight)))
     if weight.real_bias is not None:
-        return replace(op, weight=replace(weight, bias=unmoved, real_bias=_less(weight.real_bias, excess, weight)))
-    return replace(op, weight=replace(weight, bias=(weight.bias + unmoved - excess).astype(np.int32)))
+        return replace(op, weight=replace(weight, bias=relabelled, real_bias=_less(weight.real_bias, excess, weight)))
+    return replace(op, weight=replace(weight, bias=(weight.bias + relabelled - excess).astype(np.int32)))
 
 
 def _less(bias: npt.NDArray[np.float32], excess: npt.NDArray[np.int64], weight: QuantizedWeight) -> npt.NDArray[np.float32]:

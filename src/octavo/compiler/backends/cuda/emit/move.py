@@ -11,7 +11,7 @@ from ..kernel import BYTES
 from ..kernels.axes import dense_steps
 from ..kernels.change import KEPT, Change, change, change_of
 from ..kernels.concat import MAX_PARTS, Part, concat, joins
-from ..kernels.gather import MovedAxis, Run, gather, moves_nothing
+from ..kernels.gather import GatherAxis, Run, gather, moves_nothing
 from ..kernels.take import take
 
 Maps = Sequence[tuple[int, ...]]
@@ -24,11 +24,11 @@ def emit_move(op: MoveOp, emission: Emission, inputs: Mapping[str, Value]) -> Va
     if op.axes is None:
         is_nhwc = x.is_nhwc and shape == x.shape
         order = TO_NHWC if is_nhwc else tuple(range(len(x.shape)))
-        return _moved(emission, x, order, how, shape, is_nhwc=is_nhwc)
+        return _emit_movement(emission, x, order, how, shape, is_nhwc=is_nhwc)
     # NHWC memory of what becomes NCHW stays as it is: the result lies NHWC.
     is_nhwc = op.axes == TO_NCHW and not x.is_nhwc and shape == tuple(x.shape[axis] for axis in op.axes)
     order = tuple(op.axes[axis] for axis in TO_NHWC) if is_nhwc else op.axes
-    return _moved(emission, x, order, how, shape, is_nhwc=is_nhwc)
+    return _emit_movement(emission, x, order, how, shape, is_nhwc=is_nhwc)
 
 
 def emit_gather(op: GatherOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
@@ -37,10 +37,10 @@ def emit_gather(op: GatherOp, emission: Emission, inputs: Mapping[str, Value]) -
     shape = op.y.shape
     is_nhwc = x.is_nhwc and shape == tuple(len(indices) for indices in op.maps)
     order = TO_NHWC if is_nhwc else tuple(range(len(x.shape)))
-    return _moved(emission, x, order, how, shape, is_nhwc=is_nhwc, maps=op.maps, fill=op.fill)
+    return _emit_movement(emission, x, order, how, shape, is_nhwc=is_nhwc, maps=op.maps, fill=op.fill)
 
 
-def _moved(
+def _emit_movement(
     emission: Emission,
     x: Value,
     order: tuple[int, ...],
@@ -52,7 +52,7 @@ def _moved(
     fill: int = 0,
 ) -> Value:
     """Return a result whose memory has the axes of x, as the source counts them, in this order."""
-    axes = moved_axes(x, order, maps)
+    axes = gather_axes(x, order, maps)
     if not moves_nothing(axes):
         result = emission.new(shape, how.to, is_nhwc=is_nhwc)
         return emission.launch(gather(axes, fill, how, emission.isa), [x], result)
@@ -68,14 +68,14 @@ def changed(emission: Emission, x: Value, how: Change, *, name: str = "change") 
     return emission.launch(change(size, how, emission.isa, name=name), [x], result)
 
 
-def moved_axes(x: Value, order: Sequence[int], maps: Maps | None = None) -> list[MovedAxis]:
+def gather_axes(x: Value, order: Sequence[int], maps: Maps | None = None) -> list[GatherAxis]:
     """Return axes of x, as the source counts them, in an order, each with its indices."""
     steps = dense_steps(x.lying_shape)
-    axes: list[MovedAxis] = []
+    axes: list[GatherAxis] = []
     for axis in order:
         step = steps[TO_NHWC.index(axis)] if x.is_nhwc else steps[axis]
         indices = None if maps is None else tuple(maps[axis])
-        axes.append(MovedAxis(size=x.shape[axis] if indices is None else len(indices), step=step, indices=indices))
+        axes.append(GatherAxis(size=x.shape[axis] if indices is None else len(indices), step=step, indices=indices))
     return axes
 
 
@@ -94,7 +94,7 @@ def emit_concat(op: ConcatOp, emission: Emission, inputs: Mapping[str, Value]) -
         parts.append(Part(length=value.shape[op.axis] * inner, first=first, change=change_of(tensor, op.y)))
         first += parts[-1].length
     outer, pitch = math.prod(result.lying_shape[:at]), first
-    if joins(parts) and all(moves_nothing(moved_axes(value, order)) for value in values):
+    if joins(parts) and all(moves_nothing(gather_axes(value, order)) for value in values):
         for start in range(0, len(parts), MAX_PARTS):
             some, read = parts[start : start + MAX_PARTS], values[start : start + MAX_PARTS]
             kernel = concat(some, outer, pitch, emission.isa)
@@ -102,7 +102,7 @@ def emit_concat(op: ConcatOp, emission: Emission, inputs: Mapping[str, Value]) -
         return result
     for value, part in zip(values, parts, strict=True):
         run = Run(length=part.length, pitch=pitch, first=part.first)
-        kernel_of_part = gather(moved_axes(value, order), 0, part.change, emission.isa, run=run, name="concat")
+        kernel_of_part = gather(gather_axes(value, order), 0, part.change, emission.isa, run=run, name="concat")
         emission.launch(kernel_of_part, [value], result)
     return result
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..emission import TO_NHWC, Emission, Value
 from ..kernels.change import kept
 from ..kernels.gather import gather
-from .move import moved_axes
+from .move import gather_axes
 
 
 def lying_order(x: Value) -> tuple[int, ...]:
@@ -24,7 +24,7 @@ def in_order(emission: Emission, x: Value, order: Sequence[int]) -> Value:
     if long == [axis for axis in lying_order(x) if x.shape[axis] != 1]:
         return Value(buffer=x.buffer, shape=shape, dtype=x.dtype)
     result = emission.new(shape, x.dtype)
-    return emission.launch(gather(moved_axes(x, order), 0, kept(x.dtype), emission.isa), [x], result)
+    return emission.launch(gather(gather_axes(x, order), 0, kept(x.dtype), emission.isa), [x], result)
 
 
 def rows_last(emission: Emission, x: Value, axis: int) -> tuple[Value, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from .....ir.composites.weighted import Conv2dTransposeOp
 from ..emission import Emission, Value
 from ..kernels.axes import dense_steps
 from ..kernels.change import kept
-from ..kernels.gather import MovedAxis, gather
+from ..kernels.gather import GatherAxis, gather
 from .conv2d import emit_conv2d
 
 
@@ -21,15 +21,15 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, emission: Emission, inputs: Map
     of_group = channels // (op.groups * op.strides[0] * op.strides[1])
     steps = dense_steps((batch, rows, columns, op.groups, *op.strides, of_group))
     sizes = spatial_sizes(op, op.y.shape)
-    axes = [MovedAxis(size=batch, step=steps[0])]
+    axes = [GatherAxis(size=batch, step=steps[0])]
     for size, stride, axis, pixel, phase in zip(sizes, op.strides, phases, steps[1:3], steps[4:6], strict=True):
         axes.append(_woven(size, stride, axis, pixel, phase))
-    axes += [MovedAxis(size=op.groups, step=steps[3]), MovedAxis(size=of_group, step=steps[6])]
+    axes += [GatherAxis(size=op.groups, step=steps[3]), GatherAxis(size=of_group, step=steps[6])]
     result = emission.new(op.y.shape, value.dtype, is_nhwc=value.is_nhwc)
     return emission.launch(gather(axes, 0, kept(value.dtype), emission.isa, name="weave"), [value], result)
 
 
-def _woven(size: int, stride: int, axis: Phases, pixel: int, phase: int) -> MovedAxis:
+def _woven(size: int, stride: int, axis: Phases, pixel: int, phase: int) -> GatherAxis:
     """Return rows, or columns, of the result: each is a phase of a pixel of the convolution."""
     places = ((at // stride) * pixel + at % stride * phase for at in range(axis.first, axis.first + size))
-    return MovedAxis(size=size, step=1, indices=tuple(places))
+    return GatherAxis(size=size, step=1, indices=tuple(places))

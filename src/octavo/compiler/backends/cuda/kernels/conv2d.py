@@ -17,7 +17,7 @@ from .conv2d_gemm import depth_of, gemm_conv2d, gemm_takes, vector_bytes
 from .conv2d_spec import Conv2dSpec
 from .tile_choice import START, Product, TilingChoice
 
-_LOADS_ON_THEIR_WAY = 4
+_LOADS_IN_FLIGHT = 4
 _LOAD_LATENCY = 200.0
 """Loads of one thread that wait together, and clocks of each, most of them from the first-level cache."""
 
@@ -43,7 +43,7 @@ def dot_clocks(spec: Conv2dSpec, isa: Isa) -> float:
     loads = quads * (channels + (1 if spec.in_channels // spec.groups % 4 == 0 else 4))
     warps = -(-spec.pixels * -(-spec.out_channels // channels) // 32)
     busy = warps * 32 * (loads + quads * channels) / (isa.dot_multiply_adds / 4) * 2
-    return START + max(busy / isa.multiprocessors, loads / _LOADS_ON_THEIR_WAY * _LOAD_LATENCY)
+    return START + max(busy / isa.multiprocessors, loads / _LOADS_IN_FLIGHT * _LOAD_LATENCY)
 
 
 def conv2d(spec: Conv2dSpec, isa: Isa, choice: TilingChoice | None = None) -> tuple[KernelCall, ...]:

@@ -16,7 +16,7 @@ from .change import THREADS, Change
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MovedAxis:
+class GatherAxis:
     """An axis of the result.
 
     Parameters
@@ -53,7 +53,7 @@ class _Walk:
     places: tuple[int, ...] | None = None
 
 
-def _walk(axis: MovedAxis) -> _Walk:
+def _walk(axis: GatherAxis) -> _Walk:
     indices = axis.indices
     if indices is None:
         return _Walk(size=axis.size, step=axis.step)
@@ -64,7 +64,7 @@ def _walk(axis: MovedAxis) -> _Walk:
     return _Walk(size=axis.size, step=0, places=places)
 
 
-def _merged(axes: Sequence[MovedAxis]) -> list[_Walk]:
+def _merged(axes: Sequence[GatherAxis]) -> list[_Walk]:
     """Return the axes without those of size 1 that are no padding, neighbours that stay together as one."""
     merged: list[_Walk] = []
     for walk in map(_walk, axes):
@@ -82,14 +82,14 @@ def _merged(axes: Sequence[MovedAxis]) -> list[_Walk]:
     return [_Walk(size=rest[0].size, step=rest[0].step, first=first, places=rest[0].places), *rest[1:]]
 
 
-def moves_nothing(axes: Sequence[MovedAxis]) -> bool:
+def moves_nothing(axes: Sequence[GatherAxis]) -> bool:
     """Return whether the result's elements are those of the input, in their order."""
     walks = _merged(axes)
     return len(walks) == 1 and walks[0].places is None and walks[0].first == 0 and walks[0].step == 1
 
 
 def gather(
-    axes: Sequence[MovedAxis], fill: int, how: Change, isa: Isa, *, run: Run | None = None, name: str = "move"
+    axes: Sequence[GatherAxis], fill: int, how: Change, isa: Isa, *, run: Run | None = None, name: str = "move"
 ) -> BoundKernel:
     """Return the kernel of a result whose axes in memory are these; `fill` is in the input's own integers."""
     walks = _merged(axes)

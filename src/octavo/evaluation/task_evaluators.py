@@ -1,6 +1,6 @@
-"""What outputs are worth to who reads them: classes, boxes, masks, images. Each judge adds sample by sample and keeps no arrays.
+"""Metrics of outputs by task: classes, boxes, masks, images. Each evaluator adds sample by sample and keeps no arrays.
 
-A judge compares the candidate with the reference, and both with labels where there are some. It runs nothing.
+An evaluator compares the candidate with the reference, and both with labels where there are some. It runs nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Decisions:
     what: str = ""
 
 
-class Judge(Protocol):
+class TaskEvaluator(Protocol):
     """Reads outputs sample by sample."""
 
     def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
@@ -77,7 +77,7 @@ class Judge(Protocol):
 
 
 @dataclass(slots=True)
-class ClassJudge:
+class ClassificationEvaluator:
     """Scores of classes along the last axis that has several; one score per sample in [0; 1] decides at a half.
 
     Parameters
@@ -96,7 +96,7 @@ class ClassJudge:
     _high: float = 0.0
 
     def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
-        """See Judge."""
+        """See TaskEvaluator."""
         rows = [_score_rows(value) for value in (reference[0], candidate[0])]
         if rows[0].shape[1] == 1:
             self._low, self._high = min(self._low, float(rows[0].min())), max(self._high, float(rows[0].max()))
@@ -105,7 +105,7 @@ class ClassJudge:
         self.classes.append((first, second))
 
     def decisions(self) -> Decisions:
-        """See Judge."""
+        """See TaskEvaluator."""
         if not self.classes or self._low < 0 or self._high > 1:
             return Decisions()
         first, second = self._joined()
@@ -113,7 +113,7 @@ class ClassJudge:
         return Decisions(agreement=float((first[:, 0] == second[:, 0]).mean()), top5_agreement=top5, what="class")
 
     def metric(self) -> Metric | None:
-        """See Judge."""
+        """See TaskEvaluator."""
         if self.labels is None:
             return None
         first, second = self._joined()
@@ -150,7 +150,7 @@ def _share(classes: Array, wanted: Array) -> float:
 
 
 @dataclass(slots=True)
-class StepJudge:
+class SequenceEvaluator:
     """Scores of classes at each step of a sequence, [samples, steps, classes]: characters of a line, tokens, notes.
 
     Agreement on a class that the reference names in most steps (CTC's blank, the background) would say little: where both models
@@ -172,14 +172,14 @@ class StepJudge:
     _are_shares: bool = True
 
     def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
-        """See Judge."""
+        """See TaskEvaluator."""
         rows = [value[0].astype(np.float64) for value in (reference, candidate)]
         self._are_shares = self._are_shares and _are_shares(rows[0])
         first, second = (np.argsort(-each, axis=-1, kind="stable")[..., :_TOP] for each in rows)
         self.classes.append((first, second))
 
     def decisions(self) -> Decisions:
-        """See Judge."""
+        """See TaskEvaluator."""
         if not self.classes or not (self.is_asked or self._are_shares):
             return Decisions()
         first, second = (each.reshape(-1, each.shape[-1]) for each in self._joined())
@@ -193,7 +193,7 @@ class StepJudge:
         return Decisions(agreement=float((first[:, 0] == second[:, 0]).mean()), top5_agreement=top5, what="steps")
 
     def metric(self) -> Metric | None:
-        """See Judge."""
+        """See TaskEvaluator."""
         if self.labels is None:
             return None
         first, second = (each[..., 0] for each in self._joined())
@@ -241,7 +241,7 @@ def has_scores(shape: tuple[int, ...]) -> bool:
 
 
 @dataclass(slots=True)
-class BoxJudge:
+class DetectionEvaluator:
     """Boxes of a detector.
 
     Parameters
@@ -260,19 +260,19 @@ class BoxJudge:
     _found: tuple[list[Detections], list[Detections]] = field(default_factory=lambda: ([], []))
 
     def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
-        """See Judge."""
+        """See TaskEvaluator."""
         for kept, outputs in zip(self._found, (reference, candidate), strict=True):
             kept.append(FORMS[self.form](outputs, self.size))
 
     def decisions(self) -> Decisions:
-        """See Judge."""
+        """See TaskEvaluator."""
         objects = [_objects(found) for found in self._found[0]]
         if not any(map(len, objects)):
             return Decisions()
         return Decisions(agreement=average_precision(self._found[1], objects), what="boxes")
 
     def metric(self) -> Metric | None:
-        """See Judge."""
+        """See TaskEvaluator."""
         if self.labels is None:
             return None
         if self.labels.ndim != 2 or self.labels.shape[1] != 6:
@@ -292,7 +292,7 @@ def _objects(found: Detections) -> Array:
 
 
 @dataclass(slots=True)
-class MaskJudge:
+class SegmentationEvaluator:
     """A class for each pixel: scores of classes along the channels, one score of a single class, or the classes as integers.
 
     Parameters
@@ -307,7 +307,7 @@ class MaskJudge:
     _true: tuple[_Overlap, _Overlap] = field(default_factory=lambda: (_Overlap(), _Overlap()))
 
     def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
-        """See Judge."""
+        """See TaskEvaluator."""
         real, found = reference[0], candidate[0]
         is_probability = real.dtype.kind == "f" and float(real.min()) >= 0 and float(real.max()) <= 1
         first, second = (_pixel_classes(value, 0.5 if is_probability else 0.0) for value in (real, found))
@@ -321,11 +321,11 @@ class MaskJudge:
         self._runs += len(first)
 
     def decisions(self) -> Decisions:
-        """See Judge."""
+        """See TaskEvaluator."""
         return Decisions(agreement=self._pair.mean, what="mask")
 
     def metric(self) -> Metric | None:
-        """See Judge."""
+        """See TaskEvaluator."""
         if self.labels is None:
             return None
         return Metric(name="mean IoU", reference=self._true[0].mean, candidate=self._true[1].mean)
@@ -365,7 +365,7 @@ def channel_axis_of(shape: tuple[int, ...]) -> int:
 
 
 @dataclass(slots=True)
-class ImageJudge:
+class ImageEvaluator:
     """Pictures; labels are the pictures that they should be."""
 
     labels: Array | None = None
@@ -373,7 +373,7 @@ class ImageJudge:
     _true: tuple[ErrorSums, ErrorSums] = field(default_factory=lambda: (ErrorSums(), ErrorSums()))
 
     def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
-        """See Judge."""
+        """See TaskEvaluator."""
         if self.labels is not None:
             count = reference[0].shape[0]
             wanted = self.labels[self._runs : self._runs + count]
@@ -384,11 +384,11 @@ class ImageJudge:
             self._runs += count
 
     def decisions(self) -> Decisions:
-        """See Judge."""
+        """See TaskEvaluator."""
         return Decisions()
 
     def metric(self) -> Metric | None:
-        """See Judge."""
+        """See TaskEvaluator."""
         if self.labels is None:
             return None
         return Metric(name="PSNR", reference=self._true[0].psnr_db, candidate=self._true[1].psnr_db, unit=" dB")

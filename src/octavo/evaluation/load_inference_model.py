@@ -1,4 +1,4 @@
-"""From what a user names - a model, an executable, a file, a file in another runtime - to what an evaluation runs."""
+"""Loading what a user names - a model, an executable, a file, a file in another runtime - as what an evaluation runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..quantizer.plan import QuantizationPlan
 from ..quantizer.quantize import quantize
 from ..runtime.executable import Executable
 from ..runtime.file import is_executable
+from .inference_model import InferenceModel, of_executable, of_model
 from .peers import PEERS
-from .runnable import Runnable, of_executable, of_model
 
-Subject = Model | Executable | Runnable | str | Path | Any
+Subject = Model | Executable | InferenceModel | str | Path | Any
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def opened(
+def load_inference_model(
     subject: Subject,
     *,
     target: TargetLike = None,
@@ -32,12 +32,12 @@ def opened(
     shapes: Shapes | None = None,
     label: str = "",
     float_model: Model | None = None,
-) -> Runnable:
+) -> InferenceModel:
     """Return what runs `subject`: a Model, an Executable, the path of either, or "onnxruntime:m.onnx", "litert:m.tflite".
 
     A plan of `float_model`, or its path, is that model quantized.
     """
-    if isinstance(subject, Runnable):
+    if isinstance(subject, InferenceModel):
         return subject
     if isinstance(subject, Executable):
         return of_executable(subject, label or "executable")
@@ -60,7 +60,7 @@ def opened(
 
 def _planned(
     plan: QuantizationPlan | Path, float_model: Model | None, label: str, target: TargetLike, threads: int | None
-) -> Runnable:
+) -> InferenceModel:
     if float_model is None:
         raise ModelError(f"{label}: a plan is compared with the float model that it is of: give that model file first")
     known = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)

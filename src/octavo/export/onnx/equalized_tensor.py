@@ -1,4 +1,4 @@
-"""What a quantized file says of tensors whose channels equalization divided: which of the source each was, and by how much.
+"""What a quantized file says of tensors whose channels equalization scaled: which of the source each was, and by what factors.
 
 Such a tensor is another one than the source's: it is named `<name>_divided`, and the file's metadata has the factors, so that
 layers of the file can be compared with the float model's. No runtime reads them. It computes nothing.
@@ -18,14 +18,14 @@ SUFFIX = "_divided"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Divided:
+class EqualizedTensor:
     """A tensor of a file: its name in the float model, and what its channels are divided by there, of a shape to divide by."""
 
     source_name: str
     factors: npt.NDArray[np.float32]
 
 
-def divided_text(found: Mapping[str, Divided]) -> str:
+def equalized_metadata(found: Mapping[str, EqualizedTensor]) -> str:
     """Return the metadata of tensors by their names in the file."""
     values = {
         name: {

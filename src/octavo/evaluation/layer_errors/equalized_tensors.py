@@ -1,4 +1,4 @@
-"""Reading what a quantized file says of tensors whose channels equalization divided (see export/onnx/divided.py)."""
+"""Reading what a quantized file says of tensors whose channels equalization scaled (see export/onnx/equalized_tensor.py)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import onnx
 import tflite
 
 from ...errors import ModelError
-from ...export.onnx.divided import METADATA_KEY, Divided
+from ...export.onnx.equalized_tensor import METADATA_KEY, EqualizedTensor
 from ...frontends.tflite.source import TfliteSource
 from ...ir.graph import Model
 
 
-def divided_tensors(model: Model) -> dict[str, Divided]:
+def equalized_tensors(model: Model) -> dict[str, EqualizedTensor]:
     """Return what the file that a model was loaded from says, by the file's names; empty where it says nothing.
 
     Raises
     ------
     ModelError
-        The metadata is not what `divided_text` writes.
+        The metadata is not what `equalized_metadata` writes.
     """
     text = _metadata(model)
     if text is None:
         return {}
     try:
         return {
-            str(name): Divided(
+            str(name): EqualizedTensor(
                 source_name=str(each["source"]), factors=np.asarray(each["factors"], np.float32).reshape(tuple(each["shape"]))
             )
             for name, each in json.loads(text).items()

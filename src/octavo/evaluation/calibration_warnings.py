@@ -1,4 +1,4 @@
-"""What a profile says against its own samples: data that are constant, or not what the network was trained on; ranges that grow.
+"""Warnings about the samples of a profile: data that are constant, or not what the network was trained on; ranges that grow.
 
 Everything is read off the profile; the model does not run.
 """
@@ -30,8 +30,8 @@ _MANY_GROW = 0.1
 _NAMED = 3
 
 
-def doubts(model: Model, profile: Profile) -> tuple[str, ...]:
-    """Return what is doubtful about the samples of a profile, a line each, the gravest first; () where nothing is."""
+def calibration_warnings(model: Model, profile: Profile) -> tuple[str, ...]:
+    """Return the warnings about the samples of a profile, a line each, the gravest first; () where nothing is."""
     return (
         *_constant(profile),
         *_equal(profile),
@@ -118,11 +118,11 @@ def _uncovered(model: Model, profile: Profile) -> Iterable[str]:
     """Yield the outputs that the samples hardly show: quantized layers saturate where others go further."""
     known = [profile[name] for name in model.output_ids if name in profile]
     for value in known:
-        judged = adequacy_of(value).convergence
-        if judged is not None and not judged.covered:
+        found = adequacy_of(value).convergence
+        if found is not None and not found.covered:
             yield (
                 f"the output {_name(value)}, in [{value.minimum:.4g}; {value.maximum:.4g}] on {profile.samples} samples, may go "
-                f"{judged.reach:.0%} of that further: do they hold what the network looks for?"
+                f"{found.reach:.0%} of that further: do they hold what the network looks for?"
             )
 
 

@@ -11,27 +11,27 @@ from tvm.relax import Var
 
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
-from ...ir.graph.moving import MOVED_CONSTANTS
+from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 
 
-def undivided_constants(model: Model, divided: Collection[TensorId]) -> set[TensorId]:
-    """Return the parameters of steps within larger ops, recurrent ones say, that no step reads beside a divided tensor."""
+def unscaled_constants(model: Model, equalized: Collection[TensorId]) -> set[TensorId]:
+    """Return the parameters of steps within larger ops, recurrent ones say, that no step reads beside an equalized tensor."""
     view = DataflowView(model.module["main"])
     found: set[TensorId] = set()
     for param in view.function.params:
         if TensorId(param.name) in model.tensors:
             continue
         users = view.users(param)
-        while len(users) == 1 and call_to(view.definition(users[0]), *MOVED_CONSTANTS) is not None:
+        while len(users) == 1 and call_to(view.definition(users[0]), *CONSTANT_MOVERS) is not None:
             users = view.users(users[0])
         read = {_before_rounding(view, var) for user in users for var in operand_vars(view.definition(user))}
-        if read.isdisjoint(divided):
+        if read.isdisjoint(equalized):
             found.add(TensorId(param.name))
     return found
 
 
-def is_divided(source: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+def is_scaled(source: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
     """Return whether a constant holds the values of another, in its layout, multiplied by factors of channels.
 
     Of a matrix these are positive numbers for rows and for columns, which tells it from one that is transposed.

@@ -1,4 +1,4 @@
-"""Tensors that only move what was rounded before: their own rounding does nothing. It simulates nothing."""
+"""Pass-through tensors, which only move what was rounded before: their own rounding does nothing. It simulates nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...numerics import QuantParams
 from ...target.op_facts import MOVERS
 
 
-def moved_alike(
+def pass_through_tensors(
     view: DataflowView, activations: Mapping[TensorId, QuantParams], constants: Collection[str]
 ) -> frozenset[TensorId]:
     """Return the activations whose values are those of others, moved, which are rounded to the same steps already.

@@ -53,7 +53,7 @@ class Difference:
     is_none: bool
 
 
-class Stepwise:
+class TensorwiseModel:
     """A model whose tensors are computed from given values of the tensors that they are made of.
 
     Before, for a tensor t that is given::
@@ -197,7 +197,7 @@ def is_like(expected: Array, now: Array) -> bool:
     return bool(np.sum((noise - noise.mean()) ** 2) <= _ERROR_SHARE * np.sum(spread**2))
 
 
-def differences(stepwise: Stepwise, arrays: Sequence[Array], now: Values) -> dict[TensorId, Difference]:
+def differences(model: TensorwiseModel, arrays: Sequence[Array], now: Values) -> dict[TensorId, Difference]:
     """Return how far the values that another module has are from what the model makes of just these values.
 
     Where a value is another's, whatever is computed from it differs, too. So of the tensors that differ only those that nothing
@@ -210,13 +210,13 @@ def differences(stepwise: Stepwise, arrays: Sequence[Array], now: Values) -> dic
     now
         The other module's values of the model's tensors, in the source's layout.
     """
-    given = {tensor: stepwise.rounded(tensor, now[tensor]) for tensor in stepwise.given}
+    given = {tensor: model.rounded(tensor, now[tensor]) for tensor in model.given}
     wrong: dict[TensorId, Difference] = {}
     while True:
-        computed = stepwise.run(arrays, given)
-        found = {tensor: stepwise.off(tensor, value, now[tensor]) for tensor, value in computed.items() if tensor not in wrong}
+        computed = model.run(arrays, given)
+        found = {tensor: model.off(tensor, value, now[tensor]) for tensor, value in computed.items() if tensor not in wrong}
         differ = {tensor for tensor, difference in found.items() if not difference.is_none}
-        first = {tensor for tensor in differ if stepwise.made_of[tensor].isdisjoint(differ)}
+        first = {tensor for tensor in differ if model.made_of[tensor].isdisjoint(differ)}
         if not first:
             return {**found, **wrong}
         wrong |= {tensor: found[tensor] for tensor in first}

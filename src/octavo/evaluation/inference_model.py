@@ -39,8 +39,8 @@ class Port:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Runnable:
-    """Something that runs.
+class InferenceModel:
+    """A model that can be run, of any source and runtime.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Runnable:
         return tuple(InputSpec(id=port.name, source_name=port.name, shape=port.shape, dtype=port.dtype) for port in self.inputs)
 
 
-def of_model(model: Model, label: str, *, target: TargetLike = None, threads: int | None = None) -> Runnable:
+def of_model(model: Model, label: str, *, target: TargetLike = None, threads: int | None = None) -> InferenceModel:
     """Return a model that Octavo compiles."""
     executable = compile_model(model, target=target, threads=threads)
     module = model.bound()
@@ -83,14 +83,14 @@ def of_model(model: Model, label: str, *, target: TargetLike = None, threads: in
         Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, params=params)
         for spec, params in zip(executable.outputs, wanted, strict=True)
     ]
-    return Runnable(label=label, inputs=tuple(inputs), outputs=tuple(outputs), run=_runner(executable), model=model)
+    return InferenceModel(label=label, inputs=tuple(inputs), outputs=tuple(outputs), run=_runner(executable), model=model)
 
 
-def of_executable(executable: Executable, label: str) -> Runnable:
+def of_executable(executable: Executable, label: str) -> InferenceModel:
     """Return an executable; its file keeps no scales of integer inputs and outputs."""
     inputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype) for spec in executable.inputs]
     outputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype) for spec in executable.outputs]
-    return Runnable(label=label, inputs=tuple(inputs), outputs=tuple(outputs), run=_runner(executable))
+    return InferenceModel(label=label, inputs=tuple(inputs), outputs=tuple(outputs), run=_runner(executable))
 
 
 def _runner(executable: Executable) -> Callable[[Sequence[Array]], list[Array]]:

@@ -1,4 +1,4 @@
-"""What is doubtful about samples is said where it is, and nowhere else."""
+"""Samples that are no good for calibration are warned of, and no others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.cli.main import main
-from octavo.evaluation import doubts
+from octavo.evaluation import calibration_warnings
 from octavo.ir.identity import TensorTable
 from small_file import digits, write_small_net
 
@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> octavo.Model:
 
 
 def said(model: octavo.Model, samples: np.ndarray) -> str:
-    return "\n".join(doubts(model, octavo.profile(model, [samples], keep_samples=4)))
+    return "\n".join(calibration_warnings(model, octavo.profile(model, [samples], keep_samples=4)))
 
 
 def test_good_samples_raise_none(model: octavo.Model) -> None:
@@ -55,7 +55,7 @@ def test_outputs_that_samples_hardly_cover_are_named(model: octavo.Model) -> Non
     rare = np.linspace(0, 1, 32, dtype=np.float32) ** 4
     reach = rare[-1] - rare[-4]  # of 32 values the fourth largest is the lower end of the bootstrap's interval
     known = replace(profile[name], bucket_minimum=ends + profile[name].minimum + 0.5, bucket_maximum=rare * profile[name].maximum)
-    (line,) = doubts(model, replace(profile, tensors={**profile, name: known}))
+    (line,) = calibration_warnings(model, replace(profile, tensors={**profile, name: known}))
     assert line.startswith(f"the output {known.source_name}, in [")
     share = reach * known.maximum / (known.maximum - known.minimum)
     assert line.endswith(f"on 100 samples, may go {share:.0%} of that further: do they hold what the network looks for?")

@@ -31,7 +31,7 @@ _TENSOR_DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits 
 }
 
 
-def guest_kernel(
+def external_kernel(
     code: Code, composite: Composite, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> tuple[Kernel, External | None]:
     """Return the kernel of code, and what it calls; `shapes` and `dtypes` are of its inputs and, last, of its output."""
