@@ -28,7 +28,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 emulation test-arm test-cuda torch test-torch lint format docs pictures package bench clean
+.PHONY: help demo test test-avx2 programs emulation test-arm test-cuda torch test-torch lint format docs pictures package bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -50,9 +50,15 @@ AVX2_TESTS := $(filter-out tests/e2e/test_benchmark_networks.py tests/e2e/test_e
 test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no more
 	OCTAVO_TARGET=x86.avx2 $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(AVX2_TESTS)
 
-# What emulates ARM64 and RISC-V and what links for them, of Debian and its kin; elsewhere install the same by its own means.
-EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
-EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
+# Programs that tests run, each with the package of Debian and its kin that has it; elsewhere install the same by its own means.
+PROGRAMS := chromium:chromium clang:clang bindgen:bindgen rustc:rustc go:golang-go valgrind:valgrind cmake:cmake pkg-config:pkg-config
+EMULATION := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross \
+  riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
+define INSTALL
+@missing=$$(for each in $(1); do command -v "$${each%%:*}" >/dev/null || echo "$${each#*:}"; done); [ -z "$$missing" ] || { \
+  echo "installing" $$missing; { apt-get update && apt-get install --yes --no-install-recommends $$missing; } >/dev/null; }
+endef
+
 ARM_TESTS := $(addprefix tests/compiler/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_floats.py \
   test_emulated_executables.py test_arm_machine_code.py)
 
@@ -60,10 +66,11 @@ ARM_TESTS := $(addprefix tests/compiler/backends/cpu/kernels/, test_emulated_ker
 EMULATED ?= arm.neon arm.dotprod arm.i8mm riscv64
 SWEEP := tests/compiler/backends/cpu/kernels --ignore-glob '*machine_code.py' --ignore-glob '*test_emulated*'
 
+programs: ## Install Chromium, other compilers and valgrind; `make test` then runs the tests that need them, too
+	$(call INSTALL,$(PROGRAMS))
+
 emulation: ## Install QEMU and the cross compilers; `make test` then runs the tests that need them, too
-	@for tool in $(EMULATORS); do command -v $$tool; done | wc -l | grep -qx $(words $(EMULATORS)) || { \
-	  echo "installing $(EMULATION)"; \
-	  { apt-get update && apt-get install --yes --no-install-recommends $(EMULATION); } >/dev/null; }
+	$(call INSTALL,$(EMULATION))
 
 test-arm: $(TOOLS) emulation ## Run every test of kernels, and models, for ARM64 and RISC-V under QEMU, look at their loops
 	@for machine in $(EMULATED); do echo "kernels of $$machine"; \
@@ -95,7 +102,7 @@ format: $(TOOLS) ## Format the code and apply ruff's safe fixes
 docs: $(DOCS) ## Build the site into site/, every warning and broken link an error; open site/index.html
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
 
-# Chromium (apt-get install chromium) shows the pages; times are this machine's.
+# Chromium (make programs) shows the pages; times are this machine's.
 pictures: $(TOOLS) ## Make the site's pictures and the outputs of its notebook anew
 	$(BIN)/python benchmarks/site_pictures.py
 	$(BIN)/python benchmarks/notebook.py

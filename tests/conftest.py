@@ -1,5 +1,5 @@
-"""What every test shares: models and data, random numbers, how property tests draw their examples, the ISA that a test needs, and
-the cache of machine code."""
+"""What every test shares: models and data, random numbers, how property tests draw their examples, the ISA or the device that a
+test needs, what may be skipped, and the cache of machine code."""
 
 import gc
 import inspect
@@ -9,11 +9,14 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from missing import MachineLacks
 
 # The same examples on every run, and no deadline, which a busy machine would miss.
 settings.register_profile("octavo", deadline=None, derandomize=True)
@@ -41,6 +44,7 @@ inspect.stack = stack_with_one_source
 def pytest_configure(config: pytest.Config) -> None:
     """One cache of machine code for all processes of this run, empty at its start: no run sees the code of an earlier one."""
     config.addinivalue_line("markers", "needs_isa(isa): skip where this machine lacks the ISA or extension, e.g. x86.avx512_vnni")
+    config.addinivalue_line("markers", "needs_device(device): skip where this machine lacks the device: gpu; or has one: no gpu")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # Before PyTorch and, in processes that run tests at once, NumPy are there: threads that wait for work turn in circles.
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -54,30 +58,56 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for mark in item.iter_markers("needs_isa"):
-        from machine_isas import machine_isas
+    for name in ("needs_isa", "needs_device"):
+        for mark in item.iter_markers(name):
+            from machine_isas import machine_devices, machine_isas
 
-        (isa,) = mark.args
-        item.user_properties.append(("needs_isa", isa))
-        if isa not in machine_isas():
-            pytest.skip(f"needs {isa}")
+            (what,) = mark.args
+            item.user_properties.append(("needs", what))
+            if what not in (machine_isas() if name == "needs_isa" else machine_devices()):
+                raise MachineLacks(what)
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Where `CI` is set: a test that could run if something was installed has failed."""
+    if os.environ.get("CI") and report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"In CI, only what needs an ISA or a device may be skipped (tests/missing.py). {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo and isinstance(lack := call.excinfo.value, MachineLacks):
+        report.user_properties.append(("lacks", lack.what))
+    else:
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests need which ISA, and how many of them this machine could not run."""
-    needed: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
+    """Say how many tests need which ISA or device, and how many of them this machine could not run."""
+    counts = {"needs": Counter[str](), "lacks": Counter[str]()}
     for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
         for report in terminalreporter.stats.get(outcome, []):
             # Collection that failed has a report without properties.
-            for isa in [
-                value for name, value in getattr(report, "user_properties", []) if name == "needs_isa" and value != "generic"
-            ]:
-                needed[isa] += 1
-                skipped[isa] += outcome == "skipped"
+            for name, what in getattr(report, "user_properties", []):
+                if name in counts and what != "generic":
+                    counts[name][what] += 1
+    needed, skipped = counts["needs"] | counts["lacks"], counts["lacks"]
     if needed:
-        counts = ", ".join(f"{count} {isa} ({skipped[isa]} skipped)" for isa, count in sorted(needed.items()))
-        terminalreporter.write_line(f"tests that need an ISA (skipped where this machine lacks it): {counts}")
+        said = ", ".join(f"{count} {what} ({skipped[what]} skipped)" for what, count in sorted(needed.items()))
+        terminalreporter.write_line(f"tests that need an ISA or a device (skipped where this machine lacks it): {said}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,11 +135,8 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Folder of real models and data: OCTAVO_SHARED, or `shared` beside the checkout. Skips without it, fails in CI."""
+    """Folder of real models and data: OCTAVO_SHARED, or `shared` beside the checkout."""
     root = Path(os.environ.get("OCTAVO_SHARED", Path(__file__).resolve().parents[2] / "shared"))
     if not (root / "models").is_dir():
-        message = f"no shared models at {root} (set OCTAVO_SHARED)"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        pytest.skip(f"no shared models at {root} (set OCTAVO_SHARED)")
     return root

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pages import DOCS, blocks
 import octavo
 from child_python import run_python
 from float_networks import FloatNetwork
+from missing import needs_programs
 from octavo.cli.main import main
 from octavo.errors import CompileError
 from octavo.export.c_library.export import export_c
@@ -59,12 +59,6 @@ def block_of(language: str, holding: str = "") -> str:
     return block
 
 
-def needs(*tools: str) -> None:
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"no {' and no '.join(missing)}")
-
-
 def write_lines(path: Path) -> None:
     """Write a network that reads pictures of any width."""
     ends = [
@@ -81,7 +75,7 @@ def write_lines(path: Path) -> None:
 @pytest.mark.usefixtures("quantized", "others")
 def test_the_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "aarch64" in command:
-        needs("aarch64-linux-gnu-gcc")
+        needs_programs("aarch64-linux-gnu-gcc", installed_by="make emulation")
     if command.startswith("octavo run"):
         first = next(each for each in COMMANDS if f"-o {command.split()[2]}" in each)
         assert main(shlex.split(first)[1:]) == 0
@@ -124,7 +118,7 @@ def test_an_op_of_tvm_s_runtime_is_refused_with_the_reason(quick_workplace: Path
 
 
 def test_rust_reads_the_header(quantized: Path) -> None:
-    needs("bindgen", "rustc")
+    needs_programs("bindgen", "rustc")
     assert main(shlex.split(COMMANDS[0])[1:]) == 0
     made = subprocess.run(["bindgen", "mobilenet/mobilenet.h"], check=True, capture_output=True, text=True)
     Path("mobilenet.rs").write_text(made.stdout, encoding="utf-8")
@@ -135,7 +129,7 @@ def test_rust_reads_the_header(quantized: Path) -> None:
 
 
 def test_go_reads_the_header(quantized: Path) -> None:
-    needs("go")
+    needs_programs("go")
     assert main(shlex.split(COMMANDS[0])[1:]) == 0
     Path("main.go").write_text(block_of("go"), encoding="utf-8")
     here = {**os.environ, "GO111MODULE": "off", "GOCACHE": str(Path("cache").resolve()), "CGO_ENABLED": "1"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import c_libraries
 import emulated_models
 import octavo
+from missing import needs_programs
 
 DSCNN = "tflite/dscnn_kws_int8.tflite"
 
@@ -28,17 +28,16 @@ def test_a_program_of_the_library_beside_a_peer_s(shared: Path, tmp_path: Path, 
 
 
 def test_many_calls_two_threads_and_valgrind(shared: Path, tmp_path: Path) -> None:
-    done = c_libraries.check(octavo.load(shared / "models" / DSCNN), tmp_path, 200)
-    wanted = ["200 calls", "2 x 200 calls of two threads", "3 calls under valgrind"]
-    assert done == wanted[: None if shutil.which("valgrind") else 2]
+    called, called_twice, *checked = c_libraries.check(octavo.load(shared / "models" / DSCNN), tmp_path, 200)
+    assert (called, called_twice) == ("200 calls", "2 x 200 calls of two threads")
+    needs_programs("valgrind")
+    assert checked == ["3 calls under valgrind"]
 
 
 @pytest.mark.usefixtures("shared")
 def test_models_on_emulated_machines() -> None:
-    tools = ["qemu-aarch64", "aarch64-linux-gnu-gcc", "qemu-riscv64", "riscv64-linux-gnu-gcc"]
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"needs {' and '.join(missing)}: make emulation installs them")
+    tools = ("qemu-aarch64", "aarch64-linux-gnu-gcc", "qemu-riscv64", "riscv64-linux-gnu-gcc")
+    needs_programs(*tools, installed_by="make emulation")
     rows = emulated_models.measure([DSCNN], ["neon", "riscv64"])
     assert [row.different for row in rows] == [{"C library": 0}] * 2
     assert [row.isas for row in rows] == [("arm.neon",), ("generic",)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import octavo
+from missing import needs_programs
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import CompileError, ExecutableError, TargetError
@@ -24,11 +24,10 @@ from octavo.export.c_library.source import c_string
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 from octavo.runtime.cpu_features import CpuidBit, Feature
-from octavo.runtime.llvm_host import host_target, host_triple
+from octavo.runtime.llvm_host import host_target
 
 FLAGS = ("-Wall", "-Wextra", "-Werror", "-pedantic")
 HEAP = re.compile(r"alloc|free|TVM|pthread", re.IGNORECASE)
-needs_x86 = pytest.mark.skipif(not host_triple().startswith("x86_64"), reason="reads CPUID")
 
 
 def aligned(size: int) -> np.ndarray:
@@ -100,8 +99,7 @@ def made(model: Model, tmp_path_factory: pytest.TempPathFactory) -> CFolder:
 def test_any_compiler_builds_source_and_example_without_a_warning(
     made: CFolder, inputs: dict[str, np.ndarray], expected: list[np.ndarray], compiler: str, example: str, tmp_path: Path
 ) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no {compiler}")
+    needs_programs(compiler)
     standard = "-std=c11" if example == "main.c" else "-std=c++11"
     parts = [example, "libmodel.a"]
     if example == "main.c":
@@ -116,8 +114,7 @@ def test_any_compiler_builds_source_and_example_without_a_warning(
 def test_cmake_and_pkg_config_build_it(
     made: CFolder, inputs: dict[str, np.ndarray], expected: list[np.ndarray], tmp_path: Path
 ) -> None:
-    if shutil.which("cmake") is None or shutil.which("pkg-config") is None:
-        pytest.skip("no cmake or no pkg-config")
+    needs_programs("cmake", "pkg-config")
     subprocess.run(["cmake", "-S", str(made.path), "-B", str(tmp_path / "build")], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", str(tmp_path / "build")], check=True, capture_output=True)
     sizes = [each.nbytes for each in expected]
@@ -231,7 +228,7 @@ def library_of(variants: Sequence[Variant], outputs: Sequence[np.ndarray], model
     )
 
 
-@needs_x86
+@pytest.mark.needs_isa("x86")  # reads CPUID
 def test_a_cpu_that_lacks_a_feature_is_refused_and_another_variant_taken(
     model: Model, inputs: dict[str, np.ndarray], expected: list[np.ndarray], tmp_path: Path
 ) -> None:

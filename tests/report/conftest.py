@@ -12,6 +12,6 @@ from browser import Browser, browser, find_chromium
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = find_chromium()
     if program is None:
-        pytest.skip("no Chromium is installed (apt-get install chromium, or set OCTAVO_CHROMIUM to its path)")
+        pytest.skip("no Chromium is installed (make programs, or set OCTAVO_CHROMIUM to its path)")
     with browser(program, tmp_path_factory.mktemp("chromium")) as found:
         yield found

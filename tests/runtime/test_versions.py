@@ -19,10 +19,10 @@ from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 from octavo.runtime.cpu_features import features_of, machine_features, missing_features, names_of
 from octavo.runtime.file import is_executable
-from octavo.runtime.llvm_host import host_target, host_triple
+from octavo.runtime.llvm_host import host_target
 from octavo.runtime.versions import read_versions
 
-pytestmark = pytest.mark.skipif(not host_triple().startswith("x86_64"), reason="versions are of x86")
+pytestmark = pytest.mark.needs_isa("x86")  # versions are of x86
 
 
 def features(target: str) -> frozenset[str]:

@@ -60,15 +60,7 @@ def test_a_damaged_file_is_refused(rng, tmp_path) -> None:
         Executable.load(path)
 
 
-def has_gpu() -> bool:
-    try:
-        resolve_target("cuda")
-    except TargetError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+@pytest.mark.needs_device("no gpu")
 def test_without_a_gpu_calls_say_so(rng) -> None:
     executable = octavo.compile(dense_model(rng), target=ISA)
     with pytest.raises(ExecutableError, match=r"NVIDIA GPU.*: save the executable, and load it where there is one"):

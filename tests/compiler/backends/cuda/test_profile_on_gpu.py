@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
-from test_device import has_gpu
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -129,7 +128,7 @@ def test_what_is_not_finite_is_found_where_the_cpu_finds_it(rng, gpu, tmp_path, 
     assert saved(found, tmp_path) == saved(expected, tmp_path)
 
 
-@pytest.mark.skipif(not has_gpu(), reason="this machine has no GPU")
+@pytest.mark.needs_device("gpu")
 def test_this_machines_gpu_leaves_the_same_bytes(rng, tmp_path) -> None:
     whole = summing(lambda size: rng.integers(-4, 5, size).astype(np.float32))
     for model, samples in (

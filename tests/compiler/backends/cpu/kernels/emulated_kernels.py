@@ -1,6 +1,6 @@
 """Runs kernels for a machine that QEMU emulates against their oracles, bit for bit, through the C program `run_kernels.c`.
 
-A machine needs QEMU's user mode and a cross compiler, which `make test-arm` installs; without them its tests are skipped.
+A machine needs QEMU's user mode and a cross compiler, which `make emulation` installs; without them its tests are skipped.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tvm
 from tvm_ffi import StructuralKey
 
 import octavo
+from missing import needs_programs
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.runtime.file import read_executable
@@ -43,9 +43,7 @@ class Emulated:
 
     def skip_unless_installed(self) -> None:
         """Skip the test where a tool is missing."""
-        missing = [tool for tool in (self.emulator, self.compiler) if shutil.which(tool) is None]
-        if missing:
-            pytest.skip(f"needs {' and '.join(missing)}: make test-arm installs them")
+        needs_programs(self.emulator, self.compiler, installed_by="make emulation")
 
 
 def aarch64(cpu: str, **target: object) -> Emulated:

@@ -86,7 +86,7 @@ def test_cpu_that_llvm_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("other_hosts")
-@pytest.mark.skipif("x86" not in codegen.llvm_get_system_triple(), reason="x86 features")
+@pytest.mark.needs_isa("x86")
 def test_features_that_the_machine_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     def offered(flags: str) -> tuple[str, ...]:
         monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\nflags\t\t: {flags}\n")
