@@ -47,7 +47,7 @@ What `octavo COMMAND --help` prints, for every command. [The command line](../cl
 PYTHON = """\
 # Python
 
-The names of `import octavo`. What stands behind them, stage by stage, is in [Architecture](../architecture.md).
+The names of `import octavo`. In which file each is, says [Architecture](../architecture.md#where-each-verb-starts).
 """
 
 

@@ -45,7 +45,7 @@ def run(programs: Programs) -> Callable[[Path, Path, Path], Done]:
 
 @pytest.mark.parametrize("keep_samples", [0, KEEP_SAMPLES], ids=["plain", "corrected"])
 def test_every_op_runs_on_it_and_no_value_differs(files, run, monkeypatch, keep_samples) -> None:
-    monkeypatch.setitem(octavo.profiling.__kwdefaults__, "keep_samples", keep_samples)
+    monkeypatch.setitem(octavo.profile.__kwdefaults__, "keep_samples", keep_samples)
     done = run(EXAMPLE, *files)
     assert done.code == 0, done
     *others, line = done.out.splitlines()

@@ -18,13 +18,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # Errors
     # Machine code, what is said of it, and how kernels run best on this machine
     from .compiler.explanation import Explanation
     from .compiler.load_executable import load_executable
     from .compiler.lower import partition
     from .compiler.tune import tune
     from .compiler.tvm_pipeline import relax_pipeline
+
+    # Errors
     from .errors import OctavoError
 
     # What a quantized model is worth against the float one, or any two that run

@@ -16,9 +16,6 @@ from octavo.cli.main import main
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECONDS = ("octavo bench", "octavo tune")
-_README = (DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()
-_SLOW = ("--fix", "octavo report m.onnx")
-"""What takes longest: where the README has the very line, its test runs it."""
 _QUICKER = {"octavo search": ["--candidates", "4"]}
 
 
@@ -44,8 +41,7 @@ def run(page: Path, **given: Any) -> Iterator[tuple[str, str]]:
         elif block.language == "bash":
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 for line in block.text.splitlines():
-                    if line not in _README or not any(each in line for each in _SLOW):
-                        command(line)
+                    command(line)
             printed = out.getvalue()
         elif block.language == "json":
             before, _, _ = page.read_text(encoding="utf-8").partition(block.text)

@@ -16,14 +16,14 @@ from octavo.cli.main import main
 SHOWS = ("tutorials/accelerator.md",)
 """Pages that show what was learnt of digits; all others run on a network of random weights, which is quicker."""
 ELSEWHERE = {
-    "builder.md": ("importer/builder/test_builder.py", {"python": 1}),
+    "builder.md": ("frontends/builder/test_builder.py", {"python": 1}),
     "conformance.md": ("docs/test_conformance_page.py", {"bash": 1, "python": 1}),
     "deploy.md": ("docs/test_deploy_page.py", {"bash": 7, "python": 3, "c": 1, "rust": 1, "go": 1, "text": 1}),
     "extending.md": ("test_extending.py", {"diff": 3, "python": 5}),
     "plan.md": ("test_plan_page.py", {"bash": 2, "python": 3}),
-    "pytorch.md": ("importer/torch/test_torch.py", {"python": 3}),
+    "pytorch.md": ("frontends/torch/test_torch.py", {"python": 3}),
     "targets.md": ("target/test_importers.py", {"json": 1, "python": 1}),
-    "tvm_pipelines.md": ("graph/test_tvm_pipelines_page.py", {"python": 5, "text": 1}),
+    "tvm_pipelines.md": ("ir/graph/test_tvm_pipelines_page.py", {"python": 5, "text": 1}),
     "vendors.md": ("test_vendors_page.py", {"json": 1, "python": 7}),
 }
 """Tests that run pages which need more than files: compilers, PyTorch, a vendor's hardware. With how many blocks they run."""

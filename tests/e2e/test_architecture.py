@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -16,10 +17,11 @@ import octavo
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI
 from octavo.compiler.backends.cpu.kernels.spec import Conv2dSpec, Kernel
 from octavo.ir.composites.weighted import Conv2dOp
+from octavo_parser import SUMMARIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 PACKAGE = f"{Path(octavo.__file__).parent}{os.sep}"
-MAX_FILES = 20
+MAX_FILES = 22
 
 
 def listed() -> list[list[str]]:
@@ -27,6 +29,25 @@ def listed() -> list[list[str]]:
     text = PAGE.read_text(encoding="utf-8").split("## The path of one convolution")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ") and ".py`" in line]
     return [re.findall(r"`([\w/]+\.py)`", made) for _, made in rows]
+
+
+def test_each_verb_starts_in_the_file_that_the_page_says() -> None:
+    text = PAGE.read_text(encoding="utf-8").split("## Where each verb starts")[1].split("\n## ")[0]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in line.split("|")[1:4]] for line in text.splitlines() if ".py` |" in line]
+    places = {name: files for names, _, files in rows for name in names}
+    verbs = {name for name in octavo.__all__ if inspect.isfunction(getattr(octavo, name))}
+    assert places.keys() == verbs
+    for name, files in places.items():
+        assert (inspect.getsourcefile(getattr(octavo, name)) or "").removeprefix(PACKAGE) == files[0], name
+    assert {command.split()[0] for _, commands, _ in rows for command in commands} <= SUMMARIES.keys()
+
+
+def test_the_files_and_folders_of_the_page_exist() -> None:
+    prose = re.sub(r"^```.*?^```$", "", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    named = {path for path in re.findall(r"`([\w/]+(?:\.py|/))`", prose) if path != "compose.py"}
+    places = [Path(PACKAGE), Path(PACKAGE) / "quantizer"]  # whose own folders the path of a scale names
+    assert len(named) > 50
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
 
 
 def forms() -> list[str]:

@@ -73,7 +73,7 @@ def test_wrong_inputs_are_one_clear_error(executable, data, message):
 def test_a_saved_file_gives_the_same_bytes_in_a_fresh_process(executable, saved, batch, tmp_path):
     np.save(tmp_path / "x.npy", batch)
     code = (
-        "import sys, numpy as np, octavo.build as b; e = b.Executable.load(sys.argv[1]);"
+        "import sys, numpy as np, octavo; e = octavo.Executable.load(sys.argv[1]);"
         "y, = e(np.load(sys.argv[2])).values(); np.save(sys.argv[3], y); print(e.description.threads, e.weight_bytes)"
     )
     done = run_python(code, saved, tmp_path / "x.npy", tmp_path / "y.npy", check=True)

@@ -13,7 +13,7 @@ from child_python import child_python, run_python
 
 ALONE = f"""
 import sys, types
-for name, folder in (("octavo", ""), ("octavo.build", "/build"), ("octavo.cli", "/cli")):
+for name, folder in (("octavo", ""), ("octavo.runtime", "/runtime"), ("octavo.cli", "/cli")):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [{str(Path(octavo.__file__).parent)!r} + folder]
 """

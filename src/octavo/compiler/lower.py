@@ -25,7 +25,7 @@ from .target_choice import TargetLike, resolve_target
 def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:
     """Outline what a target computes in kernels of its own: composites that are complete in their attributes.
 
-    Each composite is a private function with attributes that a code generator reads (see `octavo.composites.attributes`). The
+    Each composite is a private function with attributes that a code generator reads (see `octavo.ir.composites.attributes`). The
     module is TVM's own: it can be saved, loaded and printed, and ``octavo.compile(octavo.load(module))`` gives the same bytes as
     compiling the model.
 

@@ -1,6 +1,6 @@
 """Every pass from a bound module to one that is built, in order, with the reason for its place: what `octavo passes` prints.
 
-Runs nothing. Partition runs `partition.pipeline.PASSES`; `pipeline.py` joins the stages behind it. `DumpIR`, given to
+Runs nothing. Partition runs `partition.pipeline.PASSES`; `lower.py` and `compile.py` call the rest. `DumpIR`, given to
 ``tvm.transform.PassContext(instruments=[...])``, writes the IR after each of them.
 """
 
@@ -65,7 +65,7 @@ def listed_passes() -> tuple[ListedPass, ...]:
             runs=_names(float_passes()),
         ),
         ListedPass(
-            stage="build",
+            stage="codegen",
             name="vm_passes",
             summary=summary_of(vm_passes),
             reason="last, for relax_pipeline and where TVM's virtual machine is needed: it plans the memory of all calls",

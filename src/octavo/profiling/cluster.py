@@ -2,7 +2,7 @@
 
 Merging is exact and knows no order, so the profile has the bytes of one stream's, whichever worker did what and however often
 one died. Each worker loads and compiles the model for itself. Needs Ray, which `pip install 'octavo[ray]'` brings, and Octavo on
-every machine. How a part is profiled is `pipeline.profile`'s business.
+every machine. How a part is profiled is profile.py's business.
 """
 
 from __future__ import annotations

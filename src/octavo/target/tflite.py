@@ -2,7 +2,7 @@
 
 Int8 is asymmetric, with symmetric weights of one scale for each output channel; of 16 bits activations are symmetric, weights
 stay int8. The scales that single functions fix (softmax, sigmoid) are not here: a description knows no functions by name, see
-`tflite_export.kernels`.
+`export.tflite.kernels`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDINGS = {
     BATCH_MATMUL: (FIXED_POINT_TWICE_AWAY,),
     ELEMENTWISE: (HALF_EVEN, HALF_UP),
 }
-"""Of int8 results, where they are not half to even; as `importer.tflite.rounding` reads them."""
+"""Of int8 results, where they are not half to even; as `frontends.tflite.rounding` reads them."""
 _WEIGHTED = ("nn.conv2d", "matmul")
 _WITH_CONSTANTS = ("add", "subtract", "multiply")
 _MOVES = (

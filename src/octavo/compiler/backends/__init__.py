@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "CSource", "Code", "CodeGenerator", "Composite", "ObjectCode", "toolkit"]
 
-_HOMES = {"Composite": "..composites.attributes", "toolkit": ".toolkit"}
+_HOMES = {"Composite": "...ir.composites.attributes", "toolkit": ".toolkit"}
 """The module of each public name; the protocol's for the others."""
 
 

@@ -239,7 +239,7 @@ class DeviceCode(Protocol):
         ...
 
     def runner(self) -> Any:
-        """Return what runs it: called with tvm tensors, and with a method `prepare`, as the runners of `build` are."""
+        """Return what runs it: called with tvm tensors, and with a method `prepare`, as those of `runtime.runner` are."""
         ...
 
 

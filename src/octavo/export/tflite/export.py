@@ -28,7 +28,7 @@ def export_tflite(model: Model, path: str | Path, *, inputs: EdgeDtype = "float3
     Parameters
     ----------
     model
-        What `tflite_export.quantize` returned, of a model loaded from a .tflite file. Of the file's names, signatures and
+        What `export.tflite.quantize` returned, of a model loaded from a .tflite file. Of the file's names, signatures and
         metadata everything is kept.
     path
         The file to write.

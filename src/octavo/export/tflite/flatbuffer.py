@@ -56,7 +56,7 @@ class Table:
 
 
 def read_tables(data: bytes) -> Table:
-    """Return the root table, the model, of a file that `importer.tflite.source.read` took."""
+    """Return the root table, the model, of a file that `frontends.tflite.source.read` took."""
     return _read(tflite.Model.GetRootAs(data, 0))
 
 

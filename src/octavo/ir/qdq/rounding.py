@@ -5,7 +5,7 @@
 `R.quantize` and `R.dequantize` round as TVM defines them, half to even about the zero point ("half_even"). A model of a framework
 that rounds otherwise says so with `R.octavo.quantize` on the results of the ops concerned, and with `R.octavo.dequantize` on the
 operands of comparisons, which have no quantize. Both have the arguments and attributes of the plain op, plus the rounding;
-`graph.dataflow` names them as the plain op, and TVM's own build computes them so. They print, parse back and survive JSON
+`ir.graph.dataflow` names them as the plain op, and TVM's own build computes them so. They print, parse back and survive JSON
 wherever this module is imported. What a rounding means to an op is for the matchers; nothing is computed here.
 """
 

@@ -1,6 +1,6 @@
 """Inputs quantized at run time: what hybrid layers are made of.
 
-Two forms lead to the same kernels, with parameters that the form of `qdq.dynamic` computes:
+Two forms lead to the same kernels, with parameters that the form of `ir.qdq.dynamic` computes:
 
     matmul(dequantize(x_q, scale, zero_point), dequantize(w_q, ...)) + bias                        weights with scales
     astype(matmul(astype(x_q) - zero_point, astype(w_q) - w_zero), float) * (scale * w_scale) + bias     `integer_sums` (ONNX)

@@ -1,6 +1,6 @@
 """Which functions of one tensor a product's kernel computes of its float sums, before it quantizes. It decides no placement.
 
-What may be among them is what `qdq.matchers.function_tail` finds in the graph that is written.
+What may be among them is what `ir.qdq.matchers.function_tail` finds in the graph that is written.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class EmulatedRunner:
         return _PreparedEmulation(self, inputs, ())
 
     def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> _PreparedEmulation:
-        """Return a call of an instrumented model on these very tensors; see `build.runner.ObservingRunner`."""
+        """Return a call of an instrumented model on these very tensors; see `runtime.runner.ObservingRunner`."""
         return _PreparedEmulation(self, inputs, states)
 
 
