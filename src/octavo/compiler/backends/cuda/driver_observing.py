@@ -29,7 +29,7 @@ class ObservingDeviceCall:
     inputs
         Read at each run.
     states
-        Ranges and counts of each observer, one behind the other: see `build.runner.ObservingRunner`.
+        Ranges and counts of each observer, one behind the other: see `runtime.runner.ObservingRunner`.
     outputs
         Where `results` leaves the results.
     """

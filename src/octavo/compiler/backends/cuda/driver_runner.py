@@ -60,7 +60,7 @@ class DriverRunner:
         return _PreparedCall(DeviceCall(self.module()), inputs, outputs)
 
     def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> ObservingDeviceCall:
-        """Return a call of an instrumented model on these very tensors; see `build.runner.ObservingRunner`."""
+        """Return a call of an instrumented model on these very tensors; see `runtime.runner.ObservingRunner`."""
         outputs = [np.empty(shape, dtype) for shape, dtype in self._outputs]
         return ObservingDeviceCall(self.module(), _arrays(inputs), states, outputs)
 
