@@ -117,7 +117,12 @@ def measure(plan: Path, seconds: float, calls: int) -> Row:
 
 def emulated(plan: Path) -> tuple[int, int]:
     """Run one plan on its first input in the emulator; return how many values differ from the CPU's, and of how many."""
-    from octavo.compiler.backends.cuda.emulator.runner import EmulatedRunner
+    tests = Path(__file__).resolve().parents[1] / "tests/compiler/backends/cuda"
+    if not tests.is_dir():
+        raise SystemExit(f"the emulator is part of Octavo's tests, and there is no {tests}: run this in a checkout")
+    sys.path.append(str(tests))
+    from cuda_emulator.runner import EmulatedRunner
+
     from octavo.compiler.backends.cuda.plan_file import unpacked
 
     arrays = dict(np.load(plan.with_suffix(".npz")))

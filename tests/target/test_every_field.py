@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from target_schema import json_schema
 from tvm import relax
 
 import octavo
@@ -29,7 +30,6 @@ from octavo.ir.graph.partition_state import read_state
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU, TargetDescription
 from octavo.target.limits import LIMITS
-from octavo.target.schema import json_schema
 from octavo.target.vocabulary import ROLES
 from qdq_graph import Qdq, graph
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from target_schema import json_schema
 from tvm import relax
 
 import octavo
@@ -30,7 +31,6 @@ from octavo.ir.graph.partition_state import read_state
 from octavo.ir.qdq.rounding import rounding_of
 from octavo.target import OpSupport, TargetDescription
 from octavo.target.limits import LIMITS
-from octavo.target.schema import json_schema
 from octavo.target.vocabulary import OPS
 
 LOOSE: dict[str, Any] = {

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from target_schema import json_schema
 
 from octavo.errors import TargetError
 from octavo.target import CPU, OpSupport, TargetDescription
 from octavo.target.limits import Limit
-from octavo.target.schema import json_schema
 from octavo.target.tensor_support import TensorSupport
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -32,7 +32,7 @@ def example() -> dict:
 
 
 def test_the_file_is_what_the_code_says() -> None:
-    write = "json.dumps(octavo.target.schema.json_schema(), indent=1) and a newline"
+    write = "json.dumps(target_schema.json_schema(), indent=1) and a newline"
     assert FILE.read_text(encoding="utf-8") == json.dumps(json_schema(), indent=1) + "\n", f"write {FILE.name} anew: {write}"
 
 

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
 
 import tvm
 
-from ..errors import ExecutableError, TargetError, brief
+from ..errors import TargetError, brief
 from ..ir.graph import Model
 from ..ir.graph.inputs import input_specs
 from ..runtime.executable import Description, Executable, OutputSpec
-from .backends.protocol import DeviceBackend, DeviceCode, DeviceLowered
+from .backends.protocol import DeviceBackend, DeviceLowered
 from .backends.tunable import Schedules
 from .explanation import explained_ops, output_specs
 from .partition.pipeline import partition_module
 from .target_choice import ResolvedTarget, TargetLike, resolve_target
-
-
-@runtime_checkable
-class EmulatedCode(Protocol):
-    """Code that an emulator can run."""
-
-    def emulation(self) -> DeviceCode:
-        """Return the same code, to run in the emulator."""
-        ...
 
 
 def partitioned_for(device: DeviceBackend, model: Model) -> tvm.IRModule:
@@ -87,17 +77,3 @@ def _compiled(
         device=device.name,
     )
     return Executable(code, description)
-
-
-def emulated(executable: Executable) -> Executable:
-    """Return an executable for a device, to be called on this machine's CPU: for its results alone.
-
-    Raises
-    ------
-    ExecutableError
-        It runs on the host, or there is no emulator of its device.
-    """
-    code = executable.code
-    if isinstance(code, EmulatedCode):
-        return Executable(code.emulation(), executable.description)
-    raise ExecutableError(f"there is no emulator of what the executable runs on ({executable.description.device or 'the host'})")

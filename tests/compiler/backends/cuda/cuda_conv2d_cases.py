@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from cuda_emulator import Call, Check, Emulator
 
 from octavo.compiler.backends.cuda.compiler import DEVICE
-from octavo.compiler.backends.cuda.emulator import Call, Check, Emulator
 from octavo.compiler.backends.cuda.isa import ISAS
 from octavo.compiler.backends.cuda.kernels.calls import Input, KernelCall, Result, Scratch
 from octavo.compiler.backends.cuda.kernels.conv2d_spec import Conv2dSpec

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cuda_emulator import Call, Check, Emulator
 
 from octavo.compiler.backends.cuda.compiler import DEVICE
 from octavo.compiler.backends.cuda.emission import TO_NHWC, Emission, ResultType, Value
 from octavo.compiler.backends.cuda.emit import emitter_of
-from octavo.compiler.backends.cuda.emulator import Call, Check, Emulator
 from octavo.compiler.backends.cuda.isa import ISAS
 from octavo.compiler.backends.cuda.plan import Buffer, LaunchPlan, planned
 from octavo.ir.composites.base import CompositeOp, QuantizedOutput, QuantizedTensor

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from cuda_emulator import Call, Emulator
 
-from octavo.compiler.backends.cuda.emulator import Call, Emulator
 from octavo.compiler.backends.cuda.kernel import Kernel
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_emulator.runner import emulated
 from tvm.script import relax as R
 
 import octavo
 from octavo.compiler.backends.cuda.backend import backend_of
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.device_models import emulated, lowered_for
+from octavo.compiler.device_models import lowered_for
 from octavo.ir.graph import Model
 from qdq_graph import Qdq, graph
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from cuda_emulator import Call, Check, Emulator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.compiler.backends.cpu.kernels import ObserveSpec as HostSpec
 from octavo.compiler.backends.cpu.kernels import observe as host_observe
 from octavo.compiler.backends.cuda.compiler import DEVICE, compile_kernels
-from octavo.compiler.backends.cuda.emulator import Call, Check, Emulator
 from octavo.compiler.backends.cuda.isa import ISAS
 from octavo.compiler.backends.cuda.kernels.observe import ObserveSpec, observe
 from octavo.compiler.codegen.tir_passes import llvm_module

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case, differing
+from cuda_emulator import Check
 
 from octavo.compiler.backends.cuda.compiler import DEVICE
-from octavo.compiler.backends.cuda.emulator import Check
 from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
 from octavo.compiler.backends.cuda.kernels.gemm import Tiling
 from octavo.errors import ExecutableError

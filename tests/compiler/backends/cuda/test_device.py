@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
+from cuda_emulator.runner import emulated
 from small_networks import dense_model
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -15,7 +16,6 @@ import octavo
 from octavo.compiler.backends.cuda.backend import backend_of
 from octavo.compiler.backends.cuda.driver import isa_for, runs_on
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.device_models import emulated
 from octavo.compiler.partition.pipeline import partition_module
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import CompileError, ExecutableError, TargetError

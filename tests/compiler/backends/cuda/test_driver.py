@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_emulator.runner import emulated
 from fake_driver import FakeDriver
 from small_networks import dense_model
 
 import octavo
 from octavo.compiler.backends.cuda import driver
-from octavo.compiler.device_models import emulated
 from octavo.errors import DataError, ExecutableError
 from octavo.runtime.executable import Executable
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cuda_emulator import DEVICE, Call, Check, Emulator
 
-from octavo.compiler.backends.cuda.emulator import DEVICE, Call, Check, Emulator
 from octavo.compiler.backends.cuda.kernel import Argument, Kernel
 from octavo.errors import CompileError, ExecutableError
 

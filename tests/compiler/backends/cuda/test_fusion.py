@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_emulator.runner import emulated
 from tvm import relax
 from tvm.script import relax as R
 
@@ -15,7 +16,7 @@ import octavo
 from octavo.compiler.backends.cuda import lowering
 from octavo.compiler.backends.cuda.backend import backend_of
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.device_models import emulated, lowered_for
+from octavo.compiler.device_models import lowered_for
 from octavo.ir.graph import Model
 from qdq_graph import Qdq, graph
 

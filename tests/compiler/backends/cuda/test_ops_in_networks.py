@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from cuda_emulator.runner import EmulatedRunner, emulated
 from tvm import relax
 
 import octavo
 from octavo.compiler.backends.cuda.backend import backend_of
-from octavo.compiler.backends.cuda.emulator.runner import EmulatedRunner
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.device_models import emulated
 from octavo.compiler.partition.pipeline import partition_module
 from octavo.ir.qdq.dynamic import write_dynamic
 from qdq_graph import Qdq, graph, round_as, run_lowered

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_emulator.runner import emulated
 from fake_driver import FakeDriver
 from tvm import relax
 from tvm.relax import Expr, Var
@@ -18,7 +19,7 @@ from nets import model_of, residual_net
 from octavo.compiler.backends.cuda import driver
 from octavo.compiler.backends.cuda.backend import CudaBackend
 from octavo.compiler.compile import compile_model
-from octavo.compiler.device_models import emulated, observing_for
+from octavo.compiler.device_models import observing_for
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import CompileError, DataError, TargetError
 from octavo.ir.graph import Model

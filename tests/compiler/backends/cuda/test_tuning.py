@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_conv2d_cases import SM61, SM80, SM90, Shape, conv2d_case, differing
+from cuda_emulator.runner import emulated
 from fake_driver import FakeDriver
 from small_networks import dense_model
 
@@ -26,7 +27,7 @@ from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
 from octavo.compiler.backends.cuda.kernels.gemm import Tiling
 from octavo.compiler.backends.cuda.kernels.tile_choice import ALTERNATIVES, ranked_tilings
 from octavo.compiler.backends.tuning import Tuning, Winner
-from octavo.compiler.device_models import emulated, lowered_for
+from octavo.compiler.device_models import lowered_for
 from octavo.compiler.target_choice import resolve_target
 from octavo.compiler.tune import tune
 from octavo.errors import TargetError, TuningError

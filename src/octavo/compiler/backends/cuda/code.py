@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import tvm
 from ....errors import CompileError, ExecutableError
 from .compiler import disassembled
 from .driver_runner import DriverRunner
-from .emulator.runner import EmulatedRunner
 from .plan import LaunchPlan
 from .plan_file import OutputShapes, StoredPlan, packed, unpacked
 
@@ -33,29 +32,20 @@ class CudaCode:
         The machine code of all kernels, in any order.
     outputs
         Shape and dtype of each result.
-    emulated
-        Whether calls run in the emulator, on the CPU, in place of a GPU.
     """
 
     plan: LaunchPlan
     isa: str
     cubins: tuple[bytes, ...]
     outputs: OutputShapes
-    emulated: bool = False
 
     @property
     def constants(self) -> npt.NDArray[np.uint8]:
         """All constants, as the plan lays them out."""
         return self.plan.constants
 
-    def emulation(self) -> CudaCode:
-        """Return the same code, to run in the emulator."""
-        return replace(self, emulated=True)
-
     def runner(self) -> Any:
         """Return what runs it; nothing is loaded before the first call."""
-        if self.emulated:
-            return EmulatedRunner(self.plan, self.outputs)
         return DriverRunner(self.plan, self.cubins, self.outputs, self.isa)
 
     def assembly(self, target: tvm.target.Target) -> str | None:

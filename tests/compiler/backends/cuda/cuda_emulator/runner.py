@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
-from ..plan import LaunchPlan, Place
+from octavo import Executable
+from octavo.compiler.backends.cuda.code import CudaCode
+from octavo.compiler.backends.cuda.plan import LaunchPlan, Place
+
 from . import Call, Check, Emulator
 
 
@@ -68,6 +71,22 @@ class EmulatedRunner:
     def prepare_observing(self, inputs: Sequence[Any], states: Sequence[npt.NDArray[Any]]) -> _PreparedEmulation:
         """Return a call of an instrumented model on these very tensors; see `runtime.runner.ObservingRunner`."""
         return _PreparedEmulation(self, inputs, states)
+
+
+class EmulatedCode(CudaCode):
+    """Code for a GPU whose calls run in the emulator."""
+
+    def runner(self) -> EmulatedRunner:
+        return EmulatedRunner(self.plan, self.outputs)
+
+
+def emulated(executable: Executable) -> Executable:
+    """Return an executable for a GPU, to be called on this machine's CPU."""
+    code = executable.code
+    assert isinstance(code, CudaCode)
+    return Executable(
+        EmulatedCode(plan=code.plan, isa=code.isa, cubins=code.cubins, outputs=code.outputs), executable.description
+    )
 
 
 class _PreparedEmulation:

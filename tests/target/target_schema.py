@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .description import ALIGNMENTS, READ_VERSIONS
-from .limits import LIMITS
-from .tensor_support import DTYPES
-from .vocabulary import (
+from octavo.target.description import ALIGNMENTS, READ_VERSIONS
+from octavo.target.limits import LIMITS
+from octavo.target.tensor_support import DTYPES
+from octavo.target.vocabulary import (
     ACTIVATION_DTYPES,
     ACTIVATION_LAYOUTS,
     FUSIONS,

@@ -22,11 +22,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .....errors import CompileError, ExecutableError
-from ..kernel import Kernel, translation_unit
+from octavo.compiler.backends.cuda import kernel as cuda_kernel
+from octavo.compiler.backends.cuda.kernel import Kernel, translation_unit
+from octavo.errors import CompileError, ExecutableError
 
 HERE = Path(__file__).parent
-DEVICE = HERE.parent / "device"
+DEVICE = Path(cuda_kernel.__file__).parent / "device"
 
 Check = Literal["none", "races", "addresses"]
 """What is looked for beside the result: two threads at one place of which one writes and none waited; reads and writes beyond a
