@@ -60,7 +60,7 @@ def profiling_target(target: TargetLike) -> ResolvedTarget:
 
 
 def observing_for(device: DeviceBackend, model: Model, module: tvm.IRModule, target: ResolvedTarget) -> Executable:
-    """Compile what `profiling.instrument` made of a model for a device, to be attached to memory; raises as `compiled_for` does."""
+    """Compile what `profiling.instrument` made of a model for a device, to be attached to memory; raises as `compiled_for`."""
     lowered = device.lower(_partitioned(device, model, module), MappingProxyType({}))
     return _compiled(device, model, lowered, target, ())
 

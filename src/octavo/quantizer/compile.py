@@ -45,9 +45,9 @@ def compile(
         None or "cpu" for this machine; an ISA's name ("x86.avx512_vnni", "x86.avx2", "generic") for this machine with that
         ISA's kernels, without the wider vectors that a CPU of that ISA lacks; an LLVM target such as "llvm -mcpu=cascadelake",
         or a tvm Target; a TargetDescription, or the path of one (JSON), for the ops that it lists in kernels of this machine; a
-        Backend (`octavo.compiler.backends`), for the ops that it describes in its own code, and the rest in kernels of this machine; a GPU
-        ("cuda", "cuda.sm_80") for the whole model on it. The environment variable OCTAVO_TARGET, an ISA's name, narrows what
-        "this machine" is where no ISA is given here.
+        Backend (`octavo.compiler.backends`), for the ops that it describes in its own code, and the rest in kernels of this
+        machine; a GPU ("cuda", "cuda.sm_80") for the whole model on it. The environment variable OCTAVO_TARGET, an ISA's name,
+        narrows what "this machine" is where no ISA is given here.
     threads
         Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
         threads as there are. Results don't depend on it.
