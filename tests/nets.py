@@ -1,4 +1,4 @@
-"""Small networks in the form that the importer gives, for tests of profiling and quantizing."""
+"""Small networks in the form that a frontend gives, for tests of profiling and quantizing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random small networks of the ops that quantization meets, in the form that the importer gives."""
+"""Random small networks of the ops that quantization meets, in the form that a frontend gives."""
 
 from __future__ import annotations
 

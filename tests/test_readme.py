@@ -55,8 +55,9 @@ def test_pip_installs_a_clone(tmp_path: Path) -> None:
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--target", str(site)]
     subprocess.run([sys.executable, "-m", *shlex.split(line), *options], cwd=clone, check=True)
     child = {**os.environ, "PYTHONPATH": str(site)}
-    program = [sys.executable, site / "bin" / "octavo", "--help"]
-    done = subprocess.run(program, env=child, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, site / "bin" / "octavo", "--help"], env=child, capture_output=True, text=True, check=True
+    )
     assert "quantize" in done.stdout
     modules = {path.relative_to(site) for path in (site / "octavo").rglob("*.py")}
     assert modules == {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "octavo").rglob("*.py")}

@@ -1,4 +1,4 @@
-"""Fixtures of the importer's tests: run a module as TVM alone would, without any stage of ours."""
+"""Fixtures of the frontends' tests: run a module as TVM alone would, without any stage of ours."""
 
 from collections.abc import Callable
 from typing import Any

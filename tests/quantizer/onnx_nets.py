@@ -104,7 +104,7 @@ def shared_and_float() -> Any:
 
 
 def rows() -> Any:
-    """Convolutions of rows, which the importer gives a dimension for a while, around what takes one row out of several."""
+    """Convolutions of rows, which the frontend gives a dimension for a while, around what takes one row out of several."""
     net = OnnxWriter(2)
     c = net.node("Conv", ["x", net.constant("c.weight", 6, 3, 3), net.constant("c.bias", 6)], "c", pads=[1, 1])
     r = net.node("Relu", [c], "r")

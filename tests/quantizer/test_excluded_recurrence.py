@@ -1,4 +1,4 @@
-"""An op that the importer writes as many answers to its own name when it is excluded."""
+"""An op that the frontend writes as many answers to its own name when it is excluded."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """One executable for a range of shapes: a batch of 1 to 8, a width of 64 to 320, sequences of 1 to 128.
 
 Every size in the ranges has code of its own, specialised for its shapes, so that results are exactly those of a model compiled
-for that size alone: nothing is padded. Where samples are independent of each other, as the importer proves, batches are put
+for that size alone: nothing is padded. Where samples are independent of each other, as the frontend proves, batches are put
 together of a few sizes. Weights are there once, and so is the memory of a call, which is the greatest size's.
 """
 
@@ -285,7 +285,7 @@ def _dimension_names(source: onnx.ModelProto, shapes: Mapping[str, Shape]) -> di
 
 
 def _is_batch(source: onnx.ModelProto, shapes: Mapping[str, Shape]) -> bool:
-    """Return whether the ranges are of the batch alone, and the importer proves that samples are independent."""
+    """Return whether the ranges are of the batch alone, and the frontend proves that samples are independent."""
     firsts = {shape[0] for shape in shapes.values() if shape}
     rest = [dim for shape in shapes.values() for dim in shape[1:]]
     if len(firsts) != 1 or not isinstance(next(iter(firsts)), SizeRange) or any(isinstance(dim, SizeRange) for dim in rest):

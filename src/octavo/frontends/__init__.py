@@ -1,4 +1,4 @@
-"""Importer: a model file or object becomes a Model; every tensor of the source keeps its identity."""
+"""Frontends: a model file or object becomes a Model; every tensor of the source keeps its identity."""
 
 from .builder import BuilderTensor, ModelBuilder
 from .load import load

@@ -20,7 +20,7 @@ _TVM_INTEGER = re.compile(r"\bT\.int\d+\((-?\d+)\)")
 
 
 class RejectedOpError(Exception):
-    """A form of an op that cannot be imported, with the reason; the importer adds the op, its tensor and the file."""
+    """A form of an op that cannot be imported, with the reason; the frontend adds the op, its tensor and the file."""
 
 
 @contextlib.contextmanager

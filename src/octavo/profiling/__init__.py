@@ -1,6 +1,6 @@
-"""Profile: observers inside the graph, and the statistics they leave."""
+"""Profiling: observers inside the graph, and the statistics they leave."""
 
-# The stage
+# What is observed, and by what
 from .accumulator import Accumulator, Attach
 
 # Its product, and what it tells

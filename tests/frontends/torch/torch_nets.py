@@ -1,4 +1,4 @@
-"""Networks in PyTorch for the importer's tests, and their PT2E quantization. Import it where PyTorch is known to be there."""
+"""Networks in PyTorch for the frontend's tests, and their PT2E quantization. Import it where PyTorch is known to be there."""
 
 import warnings
 from typing import Any

@@ -120,7 +120,7 @@ def quantized_ids(view: DataflowView, shared: Collection[TensorId]) -> tuple[Ten
         for binding in view.bindings
         if (call := call_to(binding.value, "quantize")) is not None and isinstance(call.args[0], Var)
     ]
-    # An op that the importer writes as several has tensors between them, which the source doesn't know.
+    # An op that the frontend writes as several has tensors between them, which the source doesn't know.
     return tuple(tensor for tensor in dict.fromkeys(found) if tensor in shared)
 
 

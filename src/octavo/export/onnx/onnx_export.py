@@ -234,7 +234,7 @@ class _Exporter:
         return [self._node(tensor) for tensor in tensors if tensor in self.model.tensors]
 
     def _origin(self, tensor: TensorId) -> TensorId | None:
-        """Return the source tensor behind a variable that only the importer knows: it moves data within one source op.
+        """Return the source tensor behind a variable that only the frontend knows: it moves data within one source op.
 
         None where a float op within that source op made it.
         """

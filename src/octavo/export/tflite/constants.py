@@ -1,4 +1,4 @@
-"""Constants as a .tflite file has them, from the layouts that the importer gives them. It knows no plan."""
+"""Constants as a .tflite file has them, from the layouts that the frontend gives them. It knows no plan."""
 
 from __future__ import annotations
 

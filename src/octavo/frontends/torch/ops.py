@@ -68,7 +68,7 @@ def spread(value: int | Sequence[int], rank: int) -> list[int]:
 
 
 def _clamped(x: Any, low: Any, high: Any) -> Any:
-    """Write a clamp as the other importers do: clip of two bounds, relu, maximum or minimum of one."""
+    """Write a clamp as the other frontends do: clip of two bounds, relu, maximum or minimum of one."""
     bounds: list[Any] = []
     for bound in (low, high):
         is_open = bound is None or (isinstance(bound, float) and math.isinf(bound))

@@ -1,4 +1,4 @@
-"""Quantization at run time in Relax: the one form in which importers write it and by which lowering knows it. Computes nothing.
+"""Quantization at run time in Relax: the one form in which frontends write it and by which lowering knows it. Computes nothing.
 
     low = min(min(x), 0); high = max(max(x), 0); scale, zero_point = f(low, high); x_q = quantize(x, scale, zero_point)
 
