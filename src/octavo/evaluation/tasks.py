@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
-
-import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import Array
 from .boxes import FORMS, Size
 from .judges import BoxJudge, ClassJudge, ImageJudge, Judge, MaskJudge, StepJudge, channel_axis_of, has_scores, has_steps
 from .runnable import Port
 
-Array = npt.NDArray[Any]
 _DETECTIONS = tuple(f"detection:{form}" for form in FORMS)
 TASKS = ("auto", "classification", "keywords", "sequence", *_DETECTIONS, "segmentation", "image", "tensor")
 """Keywords are classes; of a sequence each step has one; a detector's form is how its outputs are to be read; of a "tensor"
