@@ -9,13 +9,13 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm_ffi import structural_equal
 
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, operand_vars
 from ..ir.graph.results import with_results
+from ..numerics.arrays import Array
 from ..runtime.heap import trim_heap
 from ..runtime.runner import Runner, runner_of
 from ..target import TargetDescription
@@ -24,8 +24,6 @@ from .backends.cpu.lowering import lower_composites
 from .backends.cpu.storage import TO_NCHW
 from .codegen.generate import generate
 from .partition.pipeline import partition_module
-
-Array = npt.NDArray[Any]
 
 _KEPT = 16
 """Samples whose results are kept: as many as say whether two models compute the same."""

@@ -6,15 +6,13 @@ It evaluates nothing: suppression and average precision are in `numerics/statist
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import Array
 from ..numerics.statistics.detection import Detections, detections
 
-Array = npt.NDArray[Any]
 Size = tuple[int, int]
 """Height and width of the picture that the network takes, in pixels."""
 _STRIDES = (8, 16, 32)

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..compiler.target_choice import TargetLike
 from ..errors import DataError, OctavoError
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to
+from ..numerics.arrays import Array
 from ..numerics.statistics.error_sums import ErrorSums
 from ..runtime.inputs import split_batch
 from .advice import by_blame, verdict_of
@@ -27,7 +27,6 @@ from .task_evaluators import ClassificationEvaluator, Decisions, ImageEvaluator,
 from .tasks import evaluators_of
 from .verdict import Verdict
 
-Array = npt.NDArray[Any]
 LAYER_SAMPLES = 4
 """What layers are compared on: each takes several runs."""
 _WORST = 8

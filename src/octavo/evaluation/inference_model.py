@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..compiler.compile import compile_model
 from ..compiler.target_choice import TargetLike
@@ -18,10 +16,9 @@ from ..errors import DataError, ModelError
 from ..ir.graph import Model
 from ..ir.qdq.interface import input_params, output_params
 from ..numerics import QuantParams, dequantize, quantize
+from ..numerics.arrays import Array
 from ..runtime.executable import Executable
 from ..runtime.inputs import InputSpec
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from ..errors import ModelError
 from ..numerics import QuantParams
+from ..numerics.arrays import Array
 from .inference_model import InferenceModel, Port
-
-Array = npt.NDArray[Any]
 
 
 def exact_session(

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import Array
 from ..numerics.statistics.detection import Detections, average_precision
 from ..numerics.statistics.error_sums import ErrorSums
 from .boxes import FORMS, Size
 
-Array = npt.NDArray[Any]
 _TOP = 5
 _SHARES_OFF = 0.01
 """By how much scores that are shares of one may miss one in sum."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
-
-import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import Array
 from .boxes import FORMS, Size
 from .inference_model import Port
 from .task_evaluators import (
@@ -22,7 +20,6 @@ from .task_evaluators import (
     has_steps,
 )
 
-Array = npt.NDArray[Any]
 _DETECTIONS = tuple(f"detection:{form}" for form in FORMS)
 TASKS = ("auto", "classification", "keywords", "sequence", *_DETECTIONS, "segmentation", "image", "tensor")
 """Keywords are classes; of a sequence each step has one; a detector's form is how its outputs are to be read; of a "tensor"

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
-from tvm.relax import Expr, Var
+from tvm.relax import Expr, Function, Var
 
 from ..ir.graph.dataflow import (
     BodyWriter,
@@ -31,11 +29,10 @@ from ..ir.graph.evaluate import build_unoptimized
 from ..ir.identity import TensorId
 from ..ir.identity.relation import agree
 from ..ir.qdq.values import params_of
+from ..ir.untyped import relax
 from ..numerics import PerAxis, QuantParams, dequantize, quantize
+from ..numerics.arrays import Array
 
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
-Array = npt.NDArray[Any]
 Values = Mapping[TensorId, Array]
 
 
@@ -76,7 +73,7 @@ class TensorwiseModel:
 
     def __init__(
         self,
-        function: _relax.Function,
+        function: Function,
         wanted: Collection[TensorId],
         target: tvm.target.Target,
         *,

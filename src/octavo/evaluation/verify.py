@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 from tvm.relax import Var
@@ -29,12 +28,12 @@ from ..ir.graph.value_numbers import ValueNumbers
 from ..ir.identity import TensorId, TensorState
 from ..ir.identity.relation import agree
 from ..ir.qdq.results import QuantizedVariable, quantized_variables
+from ..numerics.arrays import Array
 from ..numerics.statistics.metrics import max_abs_error, sqnr_db
 from ..runtime.inputs import split_batch
 from ..runtime.llvm_host import host_target
 from .tensorwise_model import TensorwiseModel, differences, is_like
 
-Array = npt.NDArray[Any]
 _EXACT_TOLERANCE = 1e-3
 
 

@@ -28,8 +28,8 @@ from ..quantizer.compile import prepared
 from ..quantizer.plan.plan import QuantizationPlan
 from ..quantizer.quantize import quantize
 from ..runtime.executable import Executable, memory_of
+from ..runtime.file import SIZES_MAGIC, is_executable
 from ..runtime.inputs import InputSpec
-from ..runtime.sizes import is_of_sizes
 
 MAX_SIZES = 64
 """Of one executable: each takes time to compile, and room for its code."""
@@ -217,7 +217,7 @@ def load_sized(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> Executa
 
 def is_ranged(path: Path) -> bool:
     """Return whether a file is one that `load_ranged` reads."""
-    return is_of_sizes(path)
+    return is_executable(path, (SIZES_MAGIC,))
 
 
 def compile_ranged(

@@ -12,10 +12,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ..ir.untyped import ops
 from .frontend import RejectedOpError
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def shape_of(expr: Any) -> list[int]:
@@ -45,10 +43,10 @@ def clamp(x: Any, low: float | None, high: float | None) -> Any:
     """Write a clamp to bounds that are known, None for none: clip of two, relu, maximum or minimum of one."""
     if low is not None and high is not None:
         # With min above max the result is max everywhere (min(max(x, low), high)), in ONNX as in PyTorch.
-        return _ops.clip(x, min(low, high), high)
+        return ops.clip(x, min(low, high), high)
     if low is not None:
-        return _ops.nn.relu(x) if low == 0 else _ops.maximum(x, relax.const(low, dtype_of(x)))
-    return x if high is None else _ops.minimum(x, relax.const(high, dtype_of(x)))
+        return ops.nn.relu(x) if low == 0 else ops.maximum(x, relax.const(low, dtype_of(x)))
+    return x if high is None else ops.minimum(x, relax.const(high, dtype_of(x)))
 
 
 def nonnegative_indices(emit: Callable[[Any], Any], indices: Any, extent: int | Sequence[int], where: str) -> Any:
@@ -64,8 +62,8 @@ def nonnegative_indices(emit: Callable[[Any], Any], indices: Any, extent: int | 
             raise RejectedOpError(f"an index is out of range {where}")
         return values
     dtype = dtype_of(indices)
-    wrapped = emit(_ops.add(indices, relax.const(sizes.astype(dtype), dtype)))
-    return emit(_ops.where(emit(_ops.less(indices, relax.const(0, dtype))), wrapped, indices))
+    wrapped = emit(ops.add(indices, relax.const(sizes.astype(dtype), dtype)))
+    return emit(ops.where(emit(ops.less(indices, relax.const(0, dtype))), wrapped, indices))
 
 
 def celu(emit: Callable[[Any], Any], x: Any, alpha: float) -> Any:
@@ -73,9 +71,9 @@ def celu(emit: Callable[[Any], Any], x: Any, alpha: float) -> Any:
     if not alpha:
         raise RejectedOpError("alpha must not be 0")
     factor, one, zero = (relax.const(value, dtype_of(x)) for value in (alpha, 1.0, 0.0))
-    grown = emit(_ops.exp(emit(_ops.divide(emit(_ops.minimum(x, zero)) if alpha > 0 else x, factor))))
-    below = emit(_ops.minimum(emit(_ops.multiply(factor, emit(_ops.subtract(grown, one)))), zero))
-    return _ops.add(emit(_ops.nn.relu(x)), below)
+    grown = emit(ops.exp(emit(ops.divide(emit(ops.minimum(x, zero)) if alpha > 0 else x, factor))))
+    below = emit(ops.minimum(emit(ops.multiply(factor, emit(ops.subtract(grown, one)))), zero))
+    return ops.add(emit(ops.nn.relu(x)), below)
 
 
 def running_sum(
@@ -92,13 +90,13 @@ def running_sum(
         dtype = dtype_of(data)
         gap = relax.const(np.zeros([places if i == axis else dim for i, dim in enumerate(shape)], dtype), dtype)
         begin, end = (places, size) if reverse else (0, size - places)
-        kept = emit(_ops.strided_slice(value, axes=[axis], begin=[begin], end=[end])) if places < size else None
+        kept = emit(ops.strided_slice(value, axes=[axis], begin=[begin], end=[end])) if places < size else None
         parts = [part for part in ([kept, gap] if reverse else [gap, kept]) if part is not None]
-        return emit(_ops.concat(parts, axis)) if len(parts) > 1 else parts[0]
+        return emit(ops.concat(parts, axis)) if len(parts) > 1 else parts[0]
 
     total = shifted(data, 1) if exclusive and size else data
     places = 1
     while places < size:
-        total = emit(_ops.add(total, shifted(total, places)))
+        total = emit(ops.add(total, shifted(total, places)))
         places *= 2
     return total

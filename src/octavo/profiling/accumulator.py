@@ -7,7 +7,7 @@ could overflow. Nothing is compiled here: `Accumulator` is given a function that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from ..errors import DataError
 from ..ir.graph import Model
 from ..ir.graph.inputs import input_specs
 from ..ir.identity import TensorId
+from ..numerics.arrays import Array
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
 from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from .buckets import BUCKETS, SampleBuckets
@@ -25,8 +26,6 @@ from .kept_samples import KeptSamples
 from .model_profile import Profile
 from .statistics import NonFinite, TensorStatistics, described
 from .tools import tool_versions
-
-Array = npt.NDArray[Any]
 
 
 class Attached(Protocol):

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import brief
-
-Array = npt.NDArray[Any]
+from ..numerics.arrays import Array
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import Array
 from ..runtime.inputs import InputSpec, split_batch
 from .collect import checked_batches, preprocessing_of
-
-Array = npt.NDArray[Any]
 
 
 class Carried:

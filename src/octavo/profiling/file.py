@@ -7,9 +7,7 @@ Nothing in a file is ever executed or looked up; every value is checked before i
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +20,7 @@ import numpy.typing as npt
 from ..errors import ProfileError, brief
 from ..ir.identity import TensorId
 from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from ..runtime.whole_file import write_whole
 from .array_text import decode_array, encode_array
 from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact
@@ -84,14 +83,7 @@ class ProfileFile:
 
 def write_profile(content: ProfileFile, path: Path, *, temporary: Path | None = None) -> None:
     """Write a profile under a temporary name, of this process alone unless given, then rename it; ProfileError if it can't be."""
-    temporary = temporary or path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(encode(content).encode())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
-            temporary.unlink()
-        raise ProfileError(f"{path}: cannot write the profile: {error.strerror or error}") from error
+    write_whole(path, encode(content), ProfileError, "the profile", temporary=temporary)
 
 
 def read_profile(path: Path) -> ProfileFile:

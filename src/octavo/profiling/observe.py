@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 from tvm.relax import Var
@@ -22,9 +21,9 @@ from ..ir.graph.lineage import Lineage
 from ..ir.graph.probes import insert_probes, register_callback, remove_probes
 from ..ir.identity import TensorId
 from ..ir.qdq.results import QuantizedVariable, quantized_variables
+from ..numerics.arrays import Array
 from .observers import ObservedValue, Observer
 
-Array = npt.NDArray[Any]
 Subject = TypeVar("Subject", Model, tvm.IRModule)
 
 
@@ -114,7 +113,7 @@ def _with_function(subject: Subject, name: str, function: Any) -> Subject:
 
 
 def _callback(tensor: str, var: Var, quantized: QuantizedVariable | None, factors: Array | None, what: Observer) -> Any:
-    def observe_value(raw: npt.NDArray[Any]) -> None:
+    def observe_value(raw: Array) -> None:
         is_integer = np.issubdtype(raw.dtype, np.integer)
         is_known = quantized is not None and (quantized.params is not None) == is_integer
         real = quantized.reals(raw) if quantized is not None and is_known else None if is_integer else raw

@@ -10,19 +10,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DataError, check_path
 from ..numerics import QuantParams
+from ..numerics.arrays import Array
 from ..numerics.statistics.histogram import Histogram
 from ..numerics.statistics.metrics import max_abs_error, sqnr_db
 
 __all__ = ["Compare", "Comparison", "Dump", "ObservedStatistics", "ObservedValue", "Observer", "Print", "Record", "Statistics"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -6,8 +6,6 @@ unsigned integers). It never replaces a plan's own file.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from ..errors import QuantizationError, check_path
 from ..ir.identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ..profiling.encodings import Encoded, Encodings, Malformed, aimet, tensorrt
+from ..runtime.whole_file import write_whole
 from ..target.vocabulary import ACTIVATION_DTYPES, HALF_EVEN
 from .plan import QuantizationPlan
 from .recipe import WEIGHT_BITS, bits_of
@@ -65,7 +64,6 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
     """
     if form not in FORMATS:
         raise QuantizationError(f"encodings are written as one of {', '.join(FORMATS)}, got {form!r}")
-    target = check_path(path, QuantizationError, "the path of the encodings to write")
     equalized = _equalized(plan)
     notes = [f"{key}: its channels are divided by factors, which have no place there" for key in equalized]
     plan = replace(
@@ -73,15 +71,11 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
         activations={key: value for key, value in plan.activations.items() if key not in equalized},
         weights={key: value for key, value in plan.weights.items() if key not in equalized},
     )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         text = _cache(plan, notes) if form == "tensorrt" else _aimet(plan, form.removeprefix("aimet-"), notes)
-        temporary.write_bytes(text.encode())
-        os.replace(temporary, target)
-    except (OSError, Malformed) as error:
-        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
-            temporary.unlink()
-        raise QuantizationError(f"{path}: cannot write the encodings: {getattr(error, 'strerror', None) or error}") from error
+    except Malformed as error:
+        raise QuantizationError(f"{path}: cannot write the encodings: {error}") from error
+    write_whole(path, text, QuantizationError, "the encodings")
     return tuple(notes)
 
 

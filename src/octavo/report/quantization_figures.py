@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..compiler.compile import compile_model
 from ..compiler.explain import explain_model
@@ -21,6 +20,7 @@ from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import checked_model
 from ..ir.identity import TensorId
+from ..numerics.arrays import Array, Samples
 from ..profiling.model_profile import Profile
 from ..quantizer.causes import RootCause, root_causes
 from ..quantizer.corrections import samples_of, sqnr_by_result
@@ -33,8 +33,6 @@ from ..runtime.inputs import split_batch
 from .quantized_layers import FloatOpFigures, WeightFigures, bytes_of, float_ops_of, time_shares, weights_of
 from .thumbnail import thumbnail
 
-Array = npt.NDArray[Any]
-Samples = Sequence[Sequence[Array]]
 LAYER_SAMPLES = 8
 """What layers are compared on: each takes a run of all of them."""
 
@@ -278,7 +276,7 @@ class _Measured:
     def _run(self, executable: Executable) -> list[list[Array]]:
         return [[np.array(value) for value in executable(batch).values()] for batch in self._batches]
 
-    def _classes(self, results: Sequence[Sequence[Array]], place: int) -> list[int] | None:
+    def _classes(self, results: Samples, place: int) -> list[int] | None:
         """Return the class that each sample's output names; None where it is no row of scores."""
         values = [each[place] for each in results]
         is_scores = all(value.dtype.kind == "f" and value.ndim == 2 and value.shape[0] == 1 < value.shape[1] for value in values)

@@ -10,8 +10,7 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from ..errors import ExecutableError, check_path
 from .native_stderr import native_stderr_closed
+from .whole_file import draft_beside
 
 _MAGIC = b"OCTAVO-EXE-0002\n"
 VERSIONS_MAGIC = b"OCTAVO-EXM-0001\n"
@@ -41,22 +41,17 @@ def write_executable(
     `export` writes the shared library to the path it is given; `constants` is None where the library holds them.
     """
     path = check_path(path, ExecutableError, "the path of the file to write")
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            draft = Path(folder) / "library.so"
-            _export(export, str(draft), path)
-            library = draft.stat().st_size
-            text = json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
-            weights = b"" if constants is None else constants.tobytes()
-            with draft.open("ab") as file:
-                file.write(weights)
-                file.write(text)
-            digest = _digest(draft, library + len(weights) + len(text))
-            with draft.open("ab") as file:
-                file.write(_TRAILER.pack(library, len(weights), len(text), digest, _MAGIC))
-            os.replace(draft, path)
-    except OSError as error:
-        raise ExecutableError(f"{path}: cannot write the executable: {error.strerror or error}") from error
+    with draft_beside(path, "library.so", ExecutableError, "the executable") as draft:
+        _export(export, str(draft), path)
+        library = draft.stat().st_size
+        text = json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
+        weights = b"" if constants is None else constants.tobytes()
+        with draft.open("ab") as file:
+            file.write(weights)
+            file.write(text)
+        digest = _digest(draft, library + len(weights) + len(text))
+        with draft.open("ab") as file:
+            file.write(_TRAILER.pack(library, len(weights), len(text), digest, _MAGIC))
 
 
 def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
@@ -71,12 +66,12 @@ def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
         ) from error
 
 
-def is_executable(path: Path) -> bool:
+def is_executable(path: Path, magics: Sequence[bytes] = (_MAGIC, VERSIONS_MAGIC, SIZES_MAGIC)) -> bool:
     """Return whether a file ends as ours do, whatever its name; False where it can't be read."""
     try:
         with path.open("rb") as file:
             file.seek(-len(_MAGIC), os.SEEK_END)
-            return file.read() in (_MAGIC, VERSIONS_MAGIC, SIZES_MAGIC)
+            return file.read() in magics
     except (OSError, ValueError):
         return False
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy.typing as npt
 from ..errors import ExecutableError, check_path
 from .file import SIZES_MAGIC
 from .native_stderr import native_stderr_closed
+from .whole_file import draft_beside
 
 _TRAILER = struct.Struct("<Q32s16s")
 
@@ -42,39 +41,21 @@ def write_sizes(
     """Write executables of one model, each a Code and its description, under a temporary name, then rename it."""
     path = check_path(path, ExecutableError, "the path of the file to write")
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            draft, library = Path(folder) / "sizes", Path(folder) / "library.so"
-            lengths: list[int] = []
-            with draft.open("wb") as file:
-                file.write(constants.tobytes())
-                for code, _ in builds:
-                    with native_stderr_closed():
-                        code.export(str(library))
-                    file.write(library.read_bytes())
-                    lengths.append(library.stat().st_size)
-                descriptions = [description for _, description in builds]
-                directory = {"constants": constants.size, "lengths": lengths, "notes": notes, "descriptions": descriptions}
-                text = json.dumps(directory, separators=(",", ":")).encode()
-                file.write(text)
-            content = draft.read_bytes()
-            with draft.open("ab") as file:
-                file.write(_TRAILER.pack(len(text), hashlib.sha256(content).digest(), SIZES_MAGIC))
-            os.replace(draft, path)
-    except OSError as error:
-        raise ExecutableError(f"{path}: cannot write the executable: {error.strerror or error}") from error
+        with draft_beside(path, "sizes", ExecutableError, "the executable") as draft:
+            content, lengths, library = [constants.tobytes()], list[int](), draft.with_name("library.so")
+            for code, _ in builds:
+                with native_stderr_closed():
+                    code.export(str(library))
+                content.append(library.read_bytes())
+                lengths.append(len(content[-1]))
+            descriptions = [description for _, description in builds]
+            directory = {"constants": constants.size, "lengths": lengths, "notes": notes, "descriptions": descriptions}
+            content.append(json.dumps(directory, separators=(",", ":")).encode())
+            data = b"".join(content)
+            draft.write_bytes(data + _TRAILER.pack(len(content[-1]), hashlib.sha256(data).digest(), SIZES_MAGIC))
     except (RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[-1]
         raise ExecutableError(f"{path}: cannot link the executable: {why}; saving needs a C compiler on PATH") from error
-
-
-def is_of_sizes(path: Path) -> bool:
-    """Return whether a file ends as one of several sizes does; False where it can't be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-len(SIZES_MAGIC), os.SEEK_END)
-            return file.read() == SIZES_MAGIC
-    except (OSError, ValueError):
-        return False
 
 
 def read_sizes(path: str | Path) -> SizedFile:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 import tempfile
 from collections.abc import Generator, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from ..errors import ExecutableError, check_path
 from .file import VERSIONS_MAGIC
+from .whole_file import draft_beside
 
 _TRAILER = struct.Struct("<Q32s16s")
 
@@ -35,20 +35,14 @@ class Version:
 def write_versions(path: str | Path, files: Sequence[Path], features: Sequence[tuple[str, ...]]) -> None:
     """Join executables' files, best first, under a temporary name, then rename it."""
     path = check_path(path, ExecutableError, "the path of the file to write")
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            draft = Path(folder) / "versions"
-            directory: list[Version] = []
-            with draft.open("wb") as file:
-                for each, required in zip(files, features, strict=True):
-                    start = file.tell()
-                    file.write(each.read_bytes())
-                    directory.append(Version(features=required, start=start, length=file.tell() - start))
-                text = json.dumps([asdict(version) for version in directory], separators=(",", ":")).encode()
-                file.write(text + _TRAILER.pack(len(text), hashlib.sha256(text).digest(), VERSIONS_MAGIC))
-            os.replace(draft, path)
-    except OSError as error:
-        raise ExecutableError(f"{path}: cannot write the executable: {error.strerror or error}") from error
+    with draft_beside(path, "versions", ExecutableError, "the executable") as draft, draft.open("wb") as out:
+        directory: list[Version] = []
+        for each, required in zip(files, features, strict=True):
+            start = out.tell()
+            out.write(each.read_bytes())
+            directory.append(Version(features=required, start=start, length=out.tell() - start))
+        text = json.dumps([asdict(version) for version in directory], separators=(",", ":")).encode()
+        out.write(text + _TRAILER.pack(len(text), hashlib.sha256(text).digest(), VERSIONS_MAGIC))
 
 
 def read_versions(path: str | Path) -> list[Version] | None:

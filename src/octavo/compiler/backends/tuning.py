@@ -6,7 +6,6 @@ schedule that a kernel can't take is refused where the kernel is written. Schedu
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import TuningError, check_path
+from ...runtime.whole_file import write_whole
 from .cpu.kernels import schedule_of
 from .devices import is_device, schedule_reader
 from .tunable import Schedule, Schedules
@@ -70,14 +70,7 @@ class Tuning:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file under a temporary name, then rename it. TuningError if it can't be written."""
         file = check_path(path, TuningError, "the path of a tuning file to write")
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(self._text(), encoding="utf-8")
-            os.replace(temporary, file)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
-                temporary.unlink()
-            raise TuningError(f"{file}: cannot write the tuning: {error.strerror or error}") from error
+        write_whole(file, self._text(), TuningError, "the tuning")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Tuning:

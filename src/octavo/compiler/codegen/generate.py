@@ -15,23 +15,19 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm import tirx as _tirx
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.support import cc
 from tvm_ffi import structural_map
 
 from ...errors import CompileError
 from ...ir.graph.dataflow import DataflowView
+from ...ir.untyped import tirx
 from ...runtime.code import Code
 from ...runtime.code_cache import user_cache
 from ...runtime.llvm_host import cross_compiler, is_foreign
 from .objects import Compilable, EarlyObjects, distinct_functions, named_functions, object_code
 from .program import OWN_SYMBOLS, ConstantPool, Program, native_program
 from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module
-
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
-
 
 _NEVER_INLINE = "-inline-instr-cost:int=1000000"
 """Kernels stay calls: TVM marks the buffers of a function as different memory by their variables, and one kernel's output is the

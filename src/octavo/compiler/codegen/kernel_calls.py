@@ -13,19 +13,17 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx as _tirx
 from tvm.ir import GenericConst, GlobalVar
 from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, elements, operand_vars, static_shape
+from ...ir.untyped import tirx
 from ...target.op_facts import movers
 from .generate import compile_calls
 from .objects import Compilable, EarlyObjects
 from .program import NeedsMachine, on_pointers
 from .tir_passes import CALLS_ATTR
 
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
 Value = Any
 """A tvm.runtime.Tensor, or a tuple of values."""
 

@@ -23,17 +23,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import tirx as _tirx
 from tvm.ir import Call, GlobalVar
 
+from ...ir.untyped import tirx
 from ...runtime.code import ENTRY
 from ...runtime.huge_pages import empty_bytes, tensor_of
 from ...runtime.runner import entry_inputs
 from .generate import compile_program
 from .program import native_program
-
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
 
 _MONOTONIC = 1
 _COPY = "copy"

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import tirx as _tirx
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...ir.graph.kernel_attributes import IN_PLACE_ATTR
+from ...ir.untyped import tirx
 from ...runtime.code import ENTRY, takes_table
 from ...runtime.control_block import Layout
 from ...runtime.memory import Lifetime, align, place
@@ -33,9 +33,6 @@ from .worker_pool_code import WORKER_SYMBOLS, WorkerPoolCode
 
 OWN_SYMBOLS = (ENTRY, *WORKER_SYMBOLS)
 """Functions that keep their names; kernels are named by their content."""
-
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,12 +11,9 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir as _s_tir
-from tvm import tirx as _tirx
+from tvm.tirx import AllocBuffer, IntImm
 
-# TVM annotates its constructors more narrowly than what they take, and its statements not at all.
-tirx: Any = _tirx
-s_tir: Any = _s_tir
+from ...ir.untyped import s_tir, tirx
 
 
 def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
@@ -37,7 +34,7 @@ def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
     def in_block(node: Any) -> None:
         found.extend(node.alloc_buffers)
 
-    tvm_ffi.structural_walk(kernel.body, ((_tirx.AllocBuffer, allocated), (s_tir.SBlock, in_block)))
+    tvm_ffi.structural_walk(kernel.body, ((AllocBuffer, allocated), (s_tir.SBlock, in_block)))
     sizes = {buffer: _bytes(buffer) for buffer in found}
     if any(size is None for size in sizes.values()) or sum(size or 0 for size in sizes.values()) <= on_stack:
         return kernel, []
@@ -59,7 +56,7 @@ def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
         of_blocks.extend(buffer for buffer in node.alloc_buffers if buffer in pointers)
 
     tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, note))
-    body = tvm_ffi.structural_map(kernel.body, ((_tirx.AllocBuffer, declared), (s_tir.SBlock, without_buffers)))
+    body = tvm_ffi.structural_map(kernel.body, ((AllocBuffer, declared), (s_tir.SBlock, without_buffers)))
     if of_blocks:
         body = tirx.SeqStmt([*(tirx.DeclBuffer(buffer, data=pointers[buffer]) for buffer in of_blocks), body])
     made = tirx.PrimFunc([*kernel.params, *pointers.values()], body, kernel.ret_type, kernel.attrs)
@@ -72,6 +69,6 @@ def _pointer(buffer: Any) -> Any:
 
 def _bytes(buffer: Any) -> int | None:
     """Return the size of a buffer; None where it is not constant."""
-    if not all(isinstance(dim, _tirx.IntImm) for dim in buffer.ty.shape):
+    if not all(isinstance(dim, IntImm) for dim in buffer.ty.shape):
         return None
     return prod(int(dim) for dim in buffer.ty.shape) * -(-int(tvm.DataType(str(buffer.ty.dtype)).bits) // 8)

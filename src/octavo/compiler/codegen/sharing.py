@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx as _tirx
+from tvm.tirx import IntImm
 
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
+from ...ir.untyped import tirx
 
 ByteRange = tuple[int, int, int]
 """Bytes [start; stop) of an argument of the entry: (argument, start, stop)."""
@@ -99,4 +98,4 @@ def shared_kernel(kernel: Any) -> SharedKernel | None:
 
 
 def _is(value: Any, number: int) -> bool:
-    return isinstance(value, _tirx.IntImm) and int(value) == number
+    return isinstance(value, IntImm) and int(value) == number

@@ -13,17 +13,13 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir as _s_tir
-from tvm import tirx as _tirx
 from tvm.ir import Call, StringImm
+from tvm.tirx import AllocBuffer, IntImm
 
 from ...ir.graph.evaluate import at_level
 from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR
+from ...ir.untyped import s_tir, tirx
 from ...runtime.llvm_host import has_features
-
-# TVM annotates its constructors more narrowly than what they take, and its passes not at all.
-tirx: Any = _tirx
-s_tir: Any = _s_tir
 
 PLAIN_CALL = 1
 """TVM's CallingConv::kCPackedFunc: a function that gets no checking wrapper around it; its callers pass plain pointers."""
@@ -176,14 +172,14 @@ def _is_light(function: Any) -> bool:
     def allocated(node: Any) -> None:
         size = -(-int(tvm.DataType(str(node.buffer.ty.dtype)).bits) // 8)
         for dim in node.buffer.ty.shape:
-            size *= int(dim) if isinstance(dim, _tirx.IntImm) else _STACK + 1
+            size *= int(dim) if isinstance(dim, IntImm) else _STACK + 1
         sizes.append(size)
 
     def called(node: Any) -> None:
         if getattr(node.op, "name", "") in _NEED_WRAPPING:
             builtins.append(node)
 
-    tvm_ffi.structural_walk(function.body, ((_tirx.AllocBuffer, allocated), (Call, called)))
+    tvm_ffi.structural_walk(function.body, ((AllocBuffer, allocated), (Call, called)))
     return not builtins and sum(sizes) <= _STACK
 
 
@@ -193,9 +189,9 @@ def _with_registers(function: Any) -> Any:
     def kept(node: Any) -> Any:
         if str(node.buffer.ty.storage_scope) != "local":
             return node
-        return _tirx.AllocBuffer(node.buffer, {**node.annotations, _KEPT: tirx.IntImm("bool", 1)})
+        return AllocBuffer(node.buffer, {**node.annotations, _KEPT: tirx.IntImm("bool", 1)})
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (_tirx.AllocBuffer, kept)))
+    return function.with_body(tvm_ffi.structural_map(function.body, (AllocBuffer, kept)))
 
 
 def _with_device(function: Any) -> Any:

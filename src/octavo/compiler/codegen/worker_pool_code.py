@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
-from tvm import tirx as _tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
+from ...ir.untyped import tirx
 from ...runtime.control_block import (
     CALL,
     DISMISS,
@@ -42,9 +42,6 @@ from ...runtime.control_block import (
 )
 from .atomics import atomic_add, atomic_load, compare_exchange, importing
 from .tir_passes import CALLS_ATTR, PLAIN_CALL
-
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
 
 # Kernels that TVM makes of plain ops are called octavo_take, octavo_add and the like.
 BODY = "octavo_worker_body"

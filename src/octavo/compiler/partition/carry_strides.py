@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import (
@@ -37,12 +36,9 @@ from ...ir.graph.dataflow import (
 )
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import constant_value
+from ...ir.untyped import relax
 from ...target.op_facts import CLAMPS, ELEMENTWISE
 from .context import PartitionContext
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
-
 
 _CHEAP = frozenset(("quantize", "dequantize", *CLAMPS))
 """What costs nothing behind the op that makes its input, so that a stride at it alone gains nothing."""

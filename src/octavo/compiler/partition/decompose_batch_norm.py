@@ -18,16 +18,13 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, eliminate_dead_code, replace_operands, with_main
 from ...ir.identity import NameSupply
 from ...ir.qdq.batch_norm import Line, line_of
 from ...ir.qdq.values import dequantized
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
+from ...ir.untyped import relax
 
 
 def decompose_batch_norm(module: tvm.IRModule) -> tvm.IRModule:

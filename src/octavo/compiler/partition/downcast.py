@@ -20,20 +20,16 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import Expr, Tuple, Var
 
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, op_name, static_shape, with_main
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import constant_value
+from ...ir.untyped import relax
 from ...target.op_facts import ELEMENTWISE, movers
 from ...target.precision import Precision
 from .context import PartitionContext
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
-
 
 _MOVES = (*movers("view", "transpose", "reverse", "repeat"), "strided_slice", "concat")
 """Ops that move 16 bits; the others that move data pad with a number, or have indices or several results."""

@@ -20,16 +20,13 @@ from typing import Any
 
 import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import BodyWriter, DataflowView, eliminate_dead_code, replace_operands, static_shape, with_main
 from ...ir.graph.group_norm import ConstantOf, GroupNorm, read_group_norm
 from ...ir.graph.layer_norm import PlainNorm, plain_layer_norm
 from ...ir.qdq.values import constant_value, real_values
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
+from ...ir.untyped import relax
 
 
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:

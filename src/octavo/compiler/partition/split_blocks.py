@@ -22,16 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, with_main
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import ConstantValue, Dequantized, constant_value, dequantized
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
-
+from ...ir.untyped import relax
 
 _MIN_BLOCK = 16
 """Inputs of a block below which a group of an integer kernel does less than the sum over the blocks costs."""

@@ -26,11 +26,11 @@ import tvm
 from ...errors import DataError
 from ...ir.composites.attributes import Composite
 from ...ir.composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
+from ...numerics.arrays import Array
 from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from .oracles import Expected
 from .sketch import RESULT, Sketch
 
-Array = npt.NDArray[Any]
 _IN_QUANTIZE_INFO = (QuantizedTensor, QuantizedOutput)
 
 

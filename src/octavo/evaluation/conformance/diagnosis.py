@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ...numerics.arrays import Array
 from .case import is_tie
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,11 +40,10 @@ from ...numerics import (
     requantize_tensor,
     softmax,
 )
+from ...numerics.arrays import Array
 from ...numerics.quantized.binary import float_binary_int16
 from ...numerics.quantized.rescale import fixed_point_table
 from ...numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS, SHIFTS, fixed_point_multiplier, mean_multiplier
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tvm import relax
 from tvm.relax import Expr
 
+from ...ir.untyped import ops
 from ...target import BATCH_MATMUL
 from ...target.op_facts import REDUCTIONS
 from .choices import FULL_RANGE, Choices
 from .sketch import Body, Sketch, Tail, draw, middle, model_of
 
-_ops: Any = relax.op
 _SHAPE = (2, 5, 6)
 
 
 def reduction_sketches(choices: Choices) -> Iterator[Sketch]:
     """Yield the cases of a sum, a mean, a maximum or a minimum along axes."""
-    build: Callable[..., Expr] = getattr(_ops, choices.op)
+    build: Callable[..., Expr] = getattr(ops, choices.op)
     keeps = choices.op in ("max", "min") or choices.support.same_params
 
     def case(name: str, checks: str, scales: tuple[float, float], point: int, axes: list[int]) -> Sketch:
@@ -50,7 +49,7 @@ def adaptive_sketches(choices: Choices) -> Iterator[Sketch]:
         values, layout = draw(choices, name, x, shape, FULL_RANGE), "NCHW" if is_nchw else "NHWC"
 
         def op(_: Body, read: Any) -> Expr:
-            return _ops.nn.adaptive_avg_pool2d(read[0], (1, 1), layout=layout)
+            return ops.nn.adaptive_avg_pool2d(read[0], (1, 1), layout=layout)
 
         module = model_of({"x": (values, x)}, op, Tail(params=y, rounding=choices.rounding))
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})
@@ -65,7 +64,7 @@ def adaptive_sketches(choices: Choices) -> Iterator[Sketch]:
 
 def place_sketches(choices: Choices) -> Iterator[Sketch]:
     """Yield the cases of the place of a maximum or a minimum."""
-    build: Callable[..., Expr] = getattr(_ops, choices.op)
+    build: Callable[..., Expr] = getattr(ops, choices.op)
     for axis in (1, 2):
         x = choices.params("input", 0.5, middle(choices, "input"))
         # Few values, so that several of a row are the greatest: the first counts.
@@ -83,7 +82,7 @@ def softmax_sketches(choices: Choices) -> Iterator[Sketch]:
         y = choices.params("output", 1 / 256, choices.zero_points("output")[0])
         values = draw(choices, name, x, (4, columns), FULL_RANGE)
         tail = Tail(params=y, rounding=choices.rounding)
-        module = model_of({"x": (values, x)}, lambda _, read: _ops.nn.softmax(read[0], axis=-1), tail)
+        module = model_of({"x": (values, x)}, lambda _, read: ops.nn.softmax(read[0], axis=-1), tail)
         checks = f"rows of {columns} values of scale {scale}"
         yield Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})
 
@@ -101,7 +100,7 @@ def product_sketches(choices: Choices) -> Iterator[Sketch]:
         }
         tail = Tail(params=choices.params("output", scales[2], middle(choices, "output")), rounding=choices.rounding)
         read = {"a": (inputs["a"], a), "b": (inputs["b"], b)}
-        module = model_of(read, lambda _, values: _ops.matmul(values[0], values[1]), tail)
+        module = model_of(read, lambda _, values: ops.matmul(values[0], values[1]), tail)
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs=inputs)
 
     at = (middle(choices, "input0"), middle(choices, "input1"))

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...compiler.backends import Backend
 from ...compiler.compile import compile_model
 from ...compiler.explain import explain_model
 from ...errors import DataError, OctavoError, check_path
 from ...frontends.load import load
+from ...numerics.arrays import Array
 from .case import Case, read_arrays
 from .diagnosis import difference
 from .report import CaseResult, Report
 from .suite import INDEX, SCHEMA_VERSION
 
-Array = npt.NDArray[Any]
 Implementation = Callable[[Case, dict[str, Array]], Mapping[str, Array]]
 _TIMEOUT_S = 600
 _XML_TEXT = str.maketrans({chr(code): "?" for code in range(32) if chr(code) not in "\n\t"})

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import BodyWriter, write_function
 from ...ir.qdq.rounding import with_rounding
+from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ...numerics.arrays import Array
 from .choices import Choices
 
-Array = npt.NDArray[Any]
-_ops: Any = relax.op
 RESULT = "y"
 
 
@@ -77,7 +76,7 @@ class Body:
     def dequantized(self, value: Expr, params: QuantParams) -> Var:
         """Emit the real values of integers."""
         axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else 0
-        return self.emit(_ops.dequantize(value, *_constants(params), axis=axis))
+        return self.emit(ops.dequantize(value, *_constants(params), axis=axis))
 
     def constant(self, values: Array, params: QuantParams) -> Var:
         """Emit the real values of integers that are constants."""
@@ -108,12 +107,12 @@ def model_of(
             return body.emit(value, RESULT, is_output=True)
         value = body.emit(value)
         if tail.relu:
-            value = body.emit(_ops.nn.relu(value))
+            value = body.emit(ops.nn.relu(value))
         if tail.clip is not None:
             low, high = (bound if math.isfinite(bound) else math.copysign(3e38, bound) for bound in tail.clip)
-            value = body.emit(_ops.clip(value, low, high))
+            value = body.emit(ops.clip(value, low, high))
         axis = tail.params.granularity.axis if isinstance(tail.params.granularity, PerAxis) else 0
-        call = _ops.quantize(value, *_constants(tail.params), axis=axis, out_dtype=tail.params.dtype)
+        call = ops.quantize(value, *_constants(tail.params), axis=axis, out_dtype=tail.params.dtype)
         return body.emit(with_rounding(call, tail.rounding), RESULT, is_output=True)
 
     builder = relax.BlockBuilder()

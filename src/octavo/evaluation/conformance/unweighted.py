@@ -9,12 +9,12 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Expr
 
+from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, QuantParams
 from ...target import ELEMENTWISE
 from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, draw, middle, model_of
 
-_ops: Any = relax.op
 _SHAPE = (1, 5, 6, 7)
 PAIRS = ("add", "subtract", "multiply", "maximum", "minimum")
 POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
@@ -22,7 +22,7 @@ POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
 
 def pair_sketches(choices: Choices) -> Iterator[Sketch]:
     """Yield the cases of an op of two tensors."""
-    build: Callable[..., Expr] = getattr(_ops, choices.op)
+    build: Callable[..., Expr] = getattr(ops, choices.op)
     shape = _shape(choices)
     is_extreme, is_product = choices.op in ("maximum", "minimum"), choices.op == "multiply"
     inner, result = middle(choices, "input"), middle(choices, "output")
@@ -63,7 +63,7 @@ def _clamped(choices: Choices, case: Callable[..., Sketch]) -> Iterator[Sketch]:
 def pool_sketches(choices: Choices) -> Iterator[Sketch]:
     """Yield the cases of a pooling."""
     is_max = choices.op == "nn.max_pool2d"
-    build: Callable[..., Expr] = _ops.nn.max_pool2d if is_max else _ops.nn.avg_pool2d
+    build: Callable[..., Expr] = ops.nn.max_pool2d if is_max else ops.nn.avg_pool2d
     is_nchw = choices.target.activation_layout == "NCHW"
     channels = choices.size("input_channels", 5)
     base: dict[str, Any] = {
@@ -114,11 +114,11 @@ def pool_sketches(choices: Choices) -> Iterator[Sketch]:
 
 
 TABLES: dict[str, tuple[Callable[..., Expr], str]] = {
-    "sigmoid": (_ops.sigmoid, "the sigmoid"),
-    "tanh": (_ops.tanh, "the hyperbolic tangent"),
-    "gelu": (_ops.nn.gelu, "the Gaussian error linear unit"),
-    "exp": (_ops.exp, "the exponential function, which saturates"),
-    "silu": (_ops.nn.silu, "x times its sigmoid"),
+    "sigmoid": (ops.sigmoid, "the sigmoid"),
+    "tanh": (ops.tanh, "the hyperbolic tangent"),
+    "gelu": (ops.nn.gelu, "the Gaussian error linear unit"),
+    "exp": (ops.exp, "the exponential function, which saturates"),
+    "silu": (ops.nn.silu, "x times its sigmoid"),
 }
 
 
@@ -127,7 +127,7 @@ def table_sketches(choices: Choices) -> Iterator[Sketch]:
     for name, (build, what) in TABLES.items():
         for point in choices.zero_points("input") if name == "sigmoid" else (middle(choices, "input"),):
             yield _every_integer(choices, f"{name}_{point}", what, build, (0.05, 1 / 128), point)
-    yield _every_integer(choices, "leaky_relu", "a leaky relu", lambda x: _ops.nn.leakyrelu(x, 0.125), (0.25, 0.25), 0)
+    yield _every_integer(choices, "leaky_relu", "a leaky relu", lambda x: ops.nn.leakyrelu(x, 0.125), (0.25, 0.25), 0)
 
 
 def _every_integer(
@@ -156,7 +156,7 @@ def concat_sketches(choices: Choices) -> Iterator[Sketch]:
             pairs[f"x{i}"] = (draw(choices, f"{name}{i}", each, sizes, FULL_RANGE), each)
 
         def op(_: Body, read: Sequence[Any]) -> Expr:
-            return _ops.concat(relax.Tuple(list(read)), axis=axis)
+            return ops.concat(relax.Tuple(list(read)), axis=axis)
 
         module = model_of(pairs, op, Tail(params=y, rounding=choices.rounding))
         inputs = {name: values for name, (values, _) in pairs.items()}
@@ -171,18 +171,18 @@ def concat_sketches(choices: Choices) -> Iterator[Sketch]:
 
 
 MOVES: dict[str, tuple[Callable[..., Expr], str]] = {
-    "reshape": (lambda x: _ops.reshape(x, (_SHAPE[0] * _SHAPE[1], -1)), "rows joined"),
-    "squeeze": (lambda x: _ops.squeeze(x, [0]), "an axis of size 1 left out"),
-    "expand_dims": (lambda x: _ops.expand_dims(x, 1), "an axis of size 1 added"),
-    "flatten": (_ops.flatten, "one axis"),
-    "nn.batch_flatten": (_ops.nn.batch_flatten, "one axis behind the batch"),
-    "permute_dims": (lambda x: _ops.permute_dims(x, [0, 3, 1, 2]), "channels moved before rows and columns"),
+    "reshape": (lambda x: ops.reshape(x, (_SHAPE[0] * _SHAPE[1], -1)), "rows joined"),
+    "squeeze": (lambda x: ops.squeeze(x, [0]), "an axis of size 1 left out"),
+    "expand_dims": (lambda x: ops.expand_dims(x, 1), "an axis of size 1 added"),
+    "flatten": (ops.flatten, "one axis"),
+    "nn.batch_flatten": (ops.nn.batch_flatten, "one axis behind the batch"),
+    "permute_dims": (lambda x: ops.permute_dims(x, [0, 3, 1, 2]), "channels moved before rows and columns"),
     "strided_slice": (
-        lambda x: _ops.strided_slice(x, axes=[1, 2], begin=[1, 0], end=[5, 6], strides=[1, 2]),
+        lambda x: ops.strided_slice(x, axes=[1, 2], begin=[1, 0], end=[5, 6], strides=[1, 2]),
         "every other column",
     ),
-    "flip": (lambda x: _ops.flip(x, axis=2), "columns reversed"),
-    "tile": (lambda x: _ops.tile(x, (1, 2, 1, 1)), "rows repeated"),
+    "flip": (lambda x: ops.flip(x, axis=2), "columns reversed"),
+    "tile": (lambda x: ops.tile(x, (1, 2, 1, 1)), "rows repeated"),
 }
 
 
@@ -212,7 +212,7 @@ def clamp_sketches(choices: Choices) -> Iterator[Sketch]:
         values = draw(choices, name, x, _shape(choices), FULL_RANGE)
 
         def op(_: Body, read: Sequence[Any]) -> Expr:
-            return _ops.nn.relu(read[0]) if is_relu else _ops.clip(read[0], *bounds)
+            return ops.nn.relu(read[0]) if is_relu else ops.clip(read[0], *bounds)
 
         module = model_of({"x": (values, x)}, op, Tail(params=y, rounding=choices.rounding))
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})

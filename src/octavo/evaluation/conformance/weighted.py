@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax
 from tvm.relax import Expr
 
+from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, max_accumulator
 from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, model_of
 
-_ops: Any = relax.op
 _TIE_SCALES = (0.5, 0.25, 0.5)
 """Of input, weight and result: a sum counts a quarter of the result's unit, so that every fourth is a tie."""
 
@@ -288,7 +287,7 @@ def _sketch(
         if bias is None:
             return value
         shape, axis = ((1, layer.outputs, 1, 1), 1) if is_conv and is_nchw else ((layer.outputs,), 0)
-        return _ops.add(value, body.constant(bias.reshape(shape), bias_params(x_params, w_params, axis)))
+        return ops.add(value, body.constant(bias.reshape(shape), bias_params(x_params, w_params, axis)))
 
     y_params = choices.params("output", layer.scales[2], layer.zero_points[2])
     tail = Tail(params=y_params, rounding=choices.rounding, relu=layer.relu, clip=layer.clip)
@@ -297,7 +296,7 @@ def _sketch(
 
 def _product(body: Body, x: Expr, w: Array, params: QuantParams, layer: _Layer, *, is_conv: bool) -> Expr:
     if not is_conv:
-        return _ops.matmul(x, body.constant(w, params))
+        return ops.matmul(x, body.constant(w, params))
     window: dict[str, Any] = {
         "strides": layer.strides,
         "padding": layer.padding,
@@ -305,10 +304,10 @@ def _product(body: Body, x: Expr, w: Array, params: QuantParams, layer: _Layer, 
         "groups": layer.groups,
     }
     if layer.layout == "NHWC":
-        return _ops.nn.conv2d(x, body.constant(w, params), **window, data_layout="NHWC", kernel_layout="HWIO")
+        return ops.nn.conv2d(x, body.constant(w, params), **window, data_layout="NHWC", kernel_layout="HWIO")
     granularity = PerAxis(0) if isinstance(params.granularity, PerAxis) else PerTensor()
     moved = QuantParams(dtype=params.dtype, scale=params.scale, zero_point=params.zero_point, granularity=granularity)
-    return _ops.nn.conv2d(x, body.constant(w.transpose(3, 2, 0, 1), moved), **window)
+    return ops.nn.conv2d(x, body.constant(w.transpose(3, 2, 0, 1), moved), **window)
 
 
 def bias_params(x: QuantParams, w: QuantParams, axis: int) -> QuantParams:

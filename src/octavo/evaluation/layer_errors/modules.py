@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ...compiler.backends.cpu.link import link
@@ -21,12 +19,11 @@ from ...compiler.target_choice import TargetLike, check_runs_here, resolve_targe
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
+from ...ir.untyped import relax
+from ...numerics.arrays import Array
 from ...runtime.runner import runner_of
 from .blocks import Blocks, FoldedNorm, steps_between
 
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
-Array = npt.NDArray[Any]
 Run = Callable[[Sequence[Array]], list[Array]]
 Exacts = dict[TensorId, Expr]
 

@@ -25,10 +25,8 @@ from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, re
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...ir.qdq.values import params_of
+from ...ir.untyped import ops
 from .equalized_tensors import equalized_tensors
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def with_source_names(model: Model, quantized: Model) -> tvm.IRModule:
@@ -153,5 +151,5 @@ class _Pairing:
         params = params_of(quantize, dtype_of(integers))
         assert params is not None, "TFLite's scales are constants"
         low, high = ((float(bound.value) - int(params.zero_point)) * float(params.scale) for bound in clip.args[1:3])
-        real = writer.emit(str(known), _ops.clip(quantize.args[0], low, high))
+        real = writer.emit(str(known), ops.clip(quantize.args[0], low, high))
         return relax.Call(quantize.op, [real, *quantize.args[1:]], quantize.attrs)

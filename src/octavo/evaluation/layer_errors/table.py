@@ -26,6 +26,7 @@ from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
 from ...numerics import QuantParams, dequantize, quantize
+from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
 from ...quantizer.plan.plan import QuantizedModel
 from ...runtime.inputs import split_batch
@@ -33,7 +34,6 @@ from .blocks import Blocks, find_blocks
 from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
 from .source_names import with_source_names
 
-Array = npt.NDArray[Any]
 _UNFIT_DB = 4.0
 
 

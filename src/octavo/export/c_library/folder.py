@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from tvm.target import Target
 
 from ...errors import CompileError, ExecutableError, check_path
 from ...runtime.llvm_host import cross_compiler, is_foreign
+from ...runtime.whole_file import draft_beside
 from .library import CLibrary
 from .project import cmake, constants_assembly, example, pkg_config, version_script
 from .source import header, source
@@ -34,17 +34,10 @@ def write_c_library(path: str | Path, library: CLibrary, target: Target) -> tupl
     """
     path = check_path(path, ExecutableError, "the path of the folder to write")
     check_folder(path)
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as name:
-            draft = Path(name) / "library"
-            draft.mkdir()
-            _write_sources(draft, library)
-            libraries = _build(draft, library, target)
-            if path.exists():
-                os.replace(path, Path(name) / "before")
-            os.replace(draft, path)
-    except OSError as error:
-        raise ExecutableError(f"{path}: cannot write the folder: {error.strerror or error}") from error
+    with draft_beside(path, "library", ExecutableError, "the folder") as draft:
+        draft.mkdir()
+        _write_sources(draft, library)
+        libraries = _build(draft, library, target)
     return tuple(path / each for each in libraries)
 
 

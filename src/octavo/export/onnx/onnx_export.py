@@ -7,9 +7,7 @@ than the source's, and named `<name>_divided`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,13 +21,14 @@ import onnx.version_converter
 from onnx import helper
 from tvm import relax
 
-from ...errors import QuantizationError, check_path, check_type
+from ...errors import QuantizationError, check_type
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
+from ...runtime.whole_file import write_whole
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 from .quantized_source import quantized_source
@@ -61,16 +60,7 @@ def export_onnx(model: Model, path: str | Path) -> None:
         If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (21 where activations have 16 bits
         or weights 4 and fewer), or the path cannot be written.
     """
-    data = onnx_model(model).SerializeToString()
-    target = check_path(path, QuantizationError, "the path of the ONNX file to write")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
-            temporary.unlink()
-        raise QuantizationError(f"{path}: cannot write the ONNX file: {error.strerror or error}") from error
+    write_whole(path, onnx_model(model).SerializeToString(), QuantizationError, "the ONNX file")
 
 
 def onnx_model(model: Model) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import zipfile
 from pathlib import Path
 from typing import Literal
 
-from ...errors import QuantizationError, check_path, check_type
+from ...errors import QuantizationError, check_type
 from ...ir.graph import Model
 from ...quantizer.plan.plan import QuantizedModel
+from ...runtime.whole_file import write_whole
 from .decisions import Decisions, source_of
 from .flatbuffer import write_tables
 from .prune import prune
@@ -42,15 +41,7 @@ def export_tflite(model: Model, path: str | Path, *, inputs: EdgeDtype = "float3
         output cannot be what is asked for; or if the path cannot be written.
     """
     data = tflite_bytes(model, inputs=inputs, outputs=outputs)
-    target = check_path(path, QuantizationError, "the path of the .tflite file to write")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
-            temporary.unlink()
-        raise QuantizationError(f"{path}: cannot write the .tflite file: {error.strerror or error}") from error
+    write_whole(path, data, QuantizationError, "the .tflite file")
 
 
 def tflite_bytes(model: Model, *, inputs: EdgeDtype = "float32", outputs: EdgeDtype = "float32") -> bytes:

@@ -14,15 +14,13 @@ from tvm import relax
 
 from ...errors import ModelError
 from ...ir.graph import Model
+from ...ir.untyped import ops
 from ...numerics import QuantParams
 from ..assemble import assemble
 from ..relax_source import relax_fingerprint
 from ..source_tensor import SourceTensor
 from .checks import Padding, check_integer, check_params, check_shape, check_weight, listed, quantized_bias, window
 from .steps import FLOAT, Activation, BuilderTensor, Step, add_activation, convolution, dequantized, pooling, write_step
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 class ModelBuilder:
@@ -144,7 +142,7 @@ class ModelBuilder:
 
         def make(builder: Any, values: list[Any]) -> Any:
             real_weights = builder.emit(dequantized(weights, w_params))
-            result = _ops.nn.conv2d(values[0], real_weights, **convolution(taps), groups=groups)
+            result = ops.nn.conv2d(values[0], real_weights, **convolution(taps), groups=groups)
             return add_activation(add_bias(builder, result), activation)
 
         shape = (x.shape[0], *taps.out, outputs)
@@ -176,7 +174,7 @@ class ModelBuilder:
         weights = self._constant(f"{name}.weight", weight)
 
         def make(builder: Any, values: list[Any]) -> Any:
-            result = _ops.matmul(values[0], builder.emit(dequantized(weights, w_params)))
+            result = ops.matmul(values[0], builder.emit(dequantized(weights, w_params)))
             return add_activation(add_bias(builder, result), activation)
 
         return self._add(name, "dense", (x,), (*x.shape[:-1], outputs), params, make)
@@ -202,7 +200,7 @@ class ModelBuilder:
             raise ModelError(f"{name}: {a.name} {a.shape} and {b.name} {b.shape} must have one shape")
         params = check_params(name, a.dtype if out_dtype is None else out_dtype, out_scale, out_zero_point)
         return self._add(
-            name, "add", (a, b), a.shape, params, lambda _builder, v: add_activation(_ops.add(v[0], v[1]), activation)
+            name, "add", (a, b), a.shape, params, lambda _builder, v: add_activation(ops.add(v[0], v[1]), activation)
         )
 
     def max_pool2d(
@@ -219,7 +217,7 @@ class ModelBuilder:
         taps = window(name, x.shape, size, size if strides is None else strides, padding, (1, 1))
 
         def make(_builder: Any, values: list[Any]) -> Any:
-            return _ops.nn.max_pool2d(values[0], **pooling(taps))
+            return ops.nn.max_pool2d(values[0], **pooling(taps))
 
         return self._add(name, "max_pool2d", (x,), (x.shape[0], *taps.out, x.shape[3]), params, make)
 
@@ -239,7 +237,7 @@ class ModelBuilder:
         taps = window(name, x.shape, size, size if strides is None else strides, padding, (1, 1))
 
         def make(_builder: Any, values: list[Any]) -> Any:
-            return _ops.nn.avg_pool2d(values[0], **pooling(taps), count_include_pad=False)
+            return ops.nn.avg_pool2d(values[0], **pooling(taps), count_include_pad=False)
 
         return self._add(name, "avg_pool2d", (x,), (x.shape[0], *taps.out, x.shape[3]), params, make)
 
@@ -249,7 +247,7 @@ class ModelBuilder:
         """Average an image over height and width: (batch, channels). Scale and zero point are x's by default."""
         params = self._params_like(name, self._quantized(name, x, rank=4), out_scale, out_zero_point)
         shape = (x.shape[0], x.shape[3])
-        return self._add(name, "mean", (x,), shape, params, lambda _builder, values: _ops.mean(values[0], [1, 2]))
+        return self._add(name, "mean", (x,), shape, params, lambda _builder, values: ops.mean(values[0], [1, 2]))
 
     def concat(
         self,
@@ -278,7 +276,7 @@ class ModelBuilder:
                 raise ModelError(f"{name}: {tensor.name} {tensor.shape} and {first} differ beside axis {axis}")
         shape = (*first[:at], sum(tensor.shape[at] for tensor in tensors), *first[at + 1 :])
         return self._add(
-            name, "concat", tuple(tensors), shape, params, lambda _builder, values: _ops.concat(relax.Tuple(values), axis=at)
+            name, "concat", tuple(tensors), shape, params, lambda _builder, values: ops.concat(relax.Tuple(values), axis=at)
         )
 
     def reshape(self, name: str, x: BuilderTensor, shape: Sequence[int]) -> BuilderTensor:
@@ -291,7 +289,7 @@ class ModelBuilder:
         result = check_shape(name, dims)
         if np.prod(result) != np.prod(x.shape):
             raise ModelError(f"{name}: {tuple(shape)} does not have the {int(np.prod(x.shape))} values of {x.name} {x.shape}")
-        return self._add(name, "reshape", (x,), result, x.params, lambda _builder, values: _ops.reshape(values[0], list(result)))
+        return self._add(name, "reshape", (x,), result, x.params, lambda _builder, values: ops.reshape(values[0], list(result)))
 
     def softmax(
         self, name: str, x: BuilderTensor, *, out_scale: float | None = None, out_zero_point: int = 0, out_dtype: str = "int8"
@@ -299,7 +297,7 @@ class ModelBuilder:
         """Softmax over the last axis; float32 without `out_scale` (1 / 256 with zero point -128 spans int8)."""
         self._own(name, x)
         params = None if out_scale is None else check_params(name, out_dtype, out_scale, out_zero_point)
-        return self._add(name, "softmax", (x,), x.shape, params, lambda _builder, values: _ops.nn.softmax(values[0], axis=-1))
+        return self._add(name, "softmax", (x,), x.shape, params, lambda _builder, values: ops.nn.softmax(values[0], axis=-1))
 
     # ------------------------------------------------------------------------------------------------------------ result
 
@@ -417,7 +415,7 @@ class ModelBuilder:
         params = quantized_bias(name, bias, x_params, w_params, channels)
         constant = self._constant(f"{name}.bias", bias)
         real = (lambda: constant) if params is None else (lambda: dequantized(constant, params))
-        return lambda builder, result: _ops.add(builder.emit(result), real())
+        return lambda builder, result: ops.add(builder.emit(result), real())
 
     def _add(
         self,

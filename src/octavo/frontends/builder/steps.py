@@ -14,11 +14,9 @@ from typing import Any, Literal
 
 from tvm import relax
 
+from ...ir.untyped import ops
 from ...numerics import PerAxis, QuantParams
 from .checks import Window
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 Activation = Literal["relu", "relu6"]
 FLOAT = "float32"
@@ -74,7 +72,7 @@ def write_step(builder: Any, step: Step, values: dict[str, Any]) -> Any:
     if params is None:
         return result
     result = builder.emit(result)
-    return _ops.quantize(result, *_literals(params), axis=0, out_dtype=params.dtype)
+    return ops.quantize(result, *_literals(params), axis=0, out_dtype=params.dtype)
 
 
 def _literals(params: QuantParams) -> tuple[Any, Any]:
@@ -84,14 +82,14 @@ def _literals(params: QuantParams) -> tuple[Any, Any]:
 def dequantized(value: Any, params: QuantParams) -> Any:
     """Return real values of integers."""
     axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else 0
-    return _ops.dequantize(value, *_literals(params), axis=axis)
+    return ops.dequantize(value, *_literals(params), axis=axis)
 
 
 def add_activation(value: Any, activation: Activation | None) -> Any:
     """Return a float value after its activation."""
     if activation is None:
         return value
-    return _ops.nn.relu(value) if activation == "relu" else _ops.clip(value, 0.0, 6.0)
+    return ops.nn.relu(value) if activation == "relu" else ops.clip(value, 0.0, 6.0)
 
 
 def convolution(taps: Window) -> dict[str, Any]:

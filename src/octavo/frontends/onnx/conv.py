@@ -15,13 +15,12 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.dataflow import call_to
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .ops import Converter, NodeContext, input_at, padding_of
 
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
-_CONVOLUTIONS = {2: (_ops.nn.conv2d, "NCHW", "OIHW"), 3: (_ops.nn.conv3d, "NCDHW", "OIDHW")}
+_CONVOLUTIONS = {2: (ops.nn.conv2d, "NCHW", "OIHW"), 3: (ops.nn.conv3d, "NCDHW", "OIDHW")}
 
 
 def convolution(
@@ -47,7 +46,7 @@ def convolution(
     padding = padding_of(context, spatial, kernel)
     is_row = rank == 1
     if is_row:
-        data, weight = emit(_ops.expand_dims(data, 2)), emit(_ops.expand_dims(weight, 2))
+        data, weight = emit(ops.expand_dims(data, 2)), emit(ops.expand_dims(weight, 2))
         strides, dilations, padding, rank = [1, *strides], [1, *dilations], [0, padding[0], 0, padding[1]], 2
     if operands is not None:
         data, weight = operands(data, weight)
@@ -65,12 +64,12 @@ def convolution(
     )
     if bias is not None:
         result = _with_bias(context, result, bias, rank)
-    return _ops.squeeze(emit(result), [2]) if is_row else result
+    return ops.squeeze(emit(result), [2]) if is_row else result
 
 
 def _with_bias(context: NodeContext, result: Any, bias: Any, rank: int) -> Any:
     emit = context.builder.emit
-    return _ops.add(emit(result), emit(_ops.reshape(bias, [1, shape_of(bias)[0], *[1] * rank])))
+    return ops.add(emit(result), emit(ops.reshape(bias, [1, shape_of(bias)[0], *[1] * rank])))
 
 
 def _conv(context: NodeContext, inputs: list[Any]) -> Any:
@@ -96,14 +95,14 @@ def _conv_transpose(context: NodeContext, inputs: list[Any]) -> Any:
     strides, dilations = (context.ints(name, [1] * rank) for name in ("strides", "dilations"))
     windows = _transposed_windows(context, shape_of(x)[2:], shape_of(w)[2:])
     if rank == 1:
-        x, w = emit(_ops.expand_dims(x, 2)), emit(_ops.expand_dims(w, 2))
+        x, w = emit(ops.expand_dims(x, 2)), emit(ops.expand_dims(w, 2))
         strides, dilations, windows = [1, *strides], [1, *dilations], [(0, 0), *windows]
     attributes = {"dilation": dilations, "groups": int(context.attrs.get("group", 1)), "data_layout": "NCHW"}
     quantized = _dequantize_of(context, inputs[0])
     if quantized is not None and _is_wide(quantized) and rank == 2:
         result = _wide_conv_transpose(context, quantized, w, strides, windows, attributes)
     else:
-        result = _ops.nn.conv2d_transpose(
+        result = ops.nn.conv2d_transpose(
             x,
             w,
             strides=strides,
@@ -114,7 +113,7 @@ def _conv_transpose(context: NodeContext, inputs: list[Any]) -> Any:
         )
     bias = input_at(inputs, 2)
     result = result if bias is None else _with_bias(context, result, bias, 2)
-    return _ops.squeeze(emit(result), [2]) if rank == 1 else result
+    return ops.squeeze(emit(result), [2]) if rank == 1 else result
 
 
 def _is_wide(dequantize: Any) -> bool:
@@ -131,8 +130,8 @@ def _wide_conv_transpose(
     if min(befores) < 0:
         raise RejectedOpError(f"pads {windows} drop whole rows or columns of a 16-bit input")
     integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(behind, 0) for behind in behinds])
-    return _ops.nn.conv2d(
-        context.builder.emit(_ops.dequantize(integers, *x.args[1:3], axis=0, out_dtype=str(w.ty.dtype))),
+    return ops.nn.conv2d(
+        context.builder.emit(ops.dequantize(integers, *x.args[1:3], axis=0, out_dtype=str(w.ty.dtype))),
         _flipped_kernel(context, w, attributes["groups"]),
         padding=[*befores, *(max(behind, 0) for behind in behinds)],
         kernel_layout="OIHW",
@@ -177,11 +176,11 @@ def _spread(context: NodeContext, x: Any, zero_point: int, strides: list[int], d
     batch, channels, height, width = shape_of(x)
     rows, columns = height * strides[0], width * strides[1]
     if strides != [1, 1]:
-        x = emit(_ops.reshape(x, [batch, channels, height, 1, width, 1]))
-        x = emit(_ops.nn.pad(x, [0, 0, 0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1], pad_value=zero_point))
-        x = emit(_ops.reshape(x, [batch, channels, rows, columns]))
+        x = emit(ops.reshape(x, [batch, channels, height, 1, width, 1]))
+        x = emit(ops.nn.pad(x, [0, 0, 0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1], pad_value=zero_point))
+        x = emit(ops.reshape(x, [batch, channels, rows, columns]))
     if min(dropped) < 0:
-        x = emit(_ops.strided_slice(x, axes=[2, 3], begin=[0, 0], end=[rows + dropped[0], columns + dropped[1]]))
+        x = emit(ops.strided_slice(x, axes=[2, 3], begin=[0, 0], end=[rows + dropped[0], columns + dropped[1]]))
     return x
 
 
@@ -190,12 +189,12 @@ def _flipped_kernel(context: NodeContext, weight: Any, groups: int) -> Any:
     emit = context.builder.emit
     channels, outputs, *kernel = shape_of(weight)
     for axis, taps in enumerate(kernel):
-        weight = emit(_ops.flip(weight, 2 + axis)) if taps > 1 else weight
+        weight = emit(ops.flip(weight, 2 + axis)) if taps > 1 else weight
     if groups == 1:
-        return emit(_ops.permute_dims(weight, [1, 0, 2, 3]))
-    weight = emit(_ops.reshape(weight, [groups, channels // groups, outputs, *kernel]))
-    weight = emit(_ops.permute_dims(weight, [0, 2, 1, 3, 4]))
-    return emit(_ops.reshape(weight, [groups * outputs, channels // groups, *kernel]))
+        return emit(ops.permute_dims(weight, [1, 0, 2, 3]))
+    weight = emit(ops.reshape(weight, [groups, channels // groups, outputs, *kernel]))
+    weight = emit(ops.permute_dims(weight, [0, 2, 1, 3, 4]))
+    return emit(ops.reshape(weight, [groups * outputs, channels // groups, *kernel]))
 
 
 def _gemm(context: NodeContext, inputs: list[Any]) -> Any:
@@ -207,11 +206,11 @@ def _gemm(context: NodeContext, inputs: list[Any]) -> Any:
         raise RejectedOpError(f"alpha {alpha} and beta {beta} must be finite")
     b = _scaled(context, b, alpha)
     if context.attrs.get("transA", 0):
-        a = emit(_ops.permute_dims(a, [1, 0]))
+        a = emit(ops.permute_dims(a, [1, 0]))
     if context.attrs.get("transB", 0):
-        b = emit(_ops.permute_dims(b, [1, 0]))
-    result = _ops.matmul(a, b)
-    return result if c is None else _ops.add(emit(result), _scaled(context, c, beta))
+        b = emit(ops.permute_dims(b, [1, 0]))
+    result = ops.matmul(a, b)
+    return result if c is None else ops.add(emit(result), _scaled(context, c, beta))
 
 
 def _scaled(context: NodeContext, value: Any, factor: float) -> Any:
@@ -227,8 +226,8 @@ def _scaled(context: NodeContext, value: Any, factor: float) -> Any:
         scaled = (scale * np.float32(factor)).astype(scale.dtype)
         if np.isfinite(scaled).all() and (scaled > 0).all():
             parameters = [relax.const(scaled, str(scale.dtype)), call.args[2]]
-            return context.builder.emit(_ops.dequantize(call.args[0], *parameters, axis=call.attrs.axis, out_dtype=dtype))
-    return context.builder.emit(_ops.multiply(value, relax.const(factor, dtype)))
+            return context.builder.emit(ops.dequantize(call.args[0], *parameters, axis=call.attrs.axis, out_dtype=dtype))
+    return context.builder.emit(ops.multiply(value, relax.const(factor, dtype)))
 
 
 def _real_constant(context: NodeContext, expr: Any) -> npt.NDArray[Any] | None:
@@ -260,7 +259,7 @@ def _batch_norm(context: NodeContext, inputs: list[Any]) -> Any:
         return None
     along = [1, shape[1], *[1] * (len(shape) - 2)]
     factor_of, shift_of = (relax.const(value.reshape(along).astype(np.float32), "float32") for value in (factor, shift))
-    result = _ops.add(context.builder.emit(_ops.multiply(inputs[0], factor_of)), shift_of)
+    result = ops.add(context.builder.emit(ops.multiply(inputs[0], factor_of)), shift_of)
     # The op has more results than the one that inference reads.
     return relax.Tuple([result, *inputs[3:5]]) if len(context.node.output) > 1 else result
 

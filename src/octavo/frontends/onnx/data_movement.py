@@ -15,12 +15,10 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import nonnegative_indices, shape_of
 from .ops import Converter, NodeContext
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def _gather(context: NodeContext, inputs: list[Any]) -> Any:
@@ -40,14 +38,14 @@ def _gather(context: NodeContext, inputs: list[Any]) -> Any:
     size = shape[axis]
     emit = context.builder.emit
     if not isinstance(indices, Constant):
-        indices = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [-1]))
+        indices = emit(ops.reshape(emit(ops.astype(indices, "int64")), [-1]))
     flat = nonnegative_indices(emit, indices, size, f"on axis {axis} of {shape}")
     if isinstance(flat, np.ndarray):
         flat = relax.const(flat.reshape(-1), "int64")
-    taken = _ops.take(data, flat, axis=axis, mode="clip")
+    taken = ops.take(data, flat, axis=axis, mode="clip")
     if len(wanted) == 1:
         return taken
-    return _ops.reshape(emit(taken), [*shape[:axis], *wanted, *shape[axis + 1 :]])
+    return ops.reshape(emit(taken), [*shape[:axis], *wanted, *shape[axis + 1 :]])
 
 
 def _tile(context: NodeContext, inputs: list[Any]) -> Any:
@@ -56,7 +54,7 @@ def _tile(context: NodeContext, inputs: list[Any]) -> Any:
     repeats = [int(value) for value in inputs[1].value.numpy().reshape(-1)]
     if len(repeats) != len(shape_of(inputs[0])) or min(repeats, default=1) < 1:
         raise RejectedOpError(f"repeats {repeats} do not fit an input of shape {shape_of(inputs[0])}")
-    return inputs[0] if set(repeats) <= {1} else _ops.tile(inputs[0], repeats)
+    return inputs[0] if set(repeats) <= {1} else ops.tile(inputs[0], repeats)
 
 
 def _expand(context: NodeContext, inputs: list[Any]) -> Any:
@@ -73,9 +71,9 @@ def _expand(context: NodeContext, inputs: list[Any]) -> Any:
     wide, target = [1] * (rank - len(shape)) + shape, [1] * (rank - len(declared)) + declared
     if any(have not in (want, 1) and want != 1 for have, want in zip(wide, target, strict=True)) or min(target, default=1) < 1:
         raise RejectedOpError(f"an input of shape {shape} does not broadcast to {declared}")
-    data = inputs[0] if wide == shape else context.builder.emit(_ops.reshape(inputs[0], wide))
+    data = inputs[0] if wide == shape else context.builder.emit(ops.reshape(inputs[0], wide))
     repeats = [want if have == 1 else 1 for have, want in zip(wide, target, strict=True)]
-    return data if set(repeats) <= {1} else _ops.tile(data, repeats)
+    return data if set(repeats) <= {1} else ops.tile(data, repeats)
 
 
 def _concat(context: NodeContext, inputs: list[Any]) -> Any:
@@ -85,7 +83,7 @@ def _concat(context: NodeContext, inputs: list[Any]) -> Any:
     kept = [value for value in inputs if 0 not in shape_of(value)]
     if len(kept) == len(inputs) or not kept:
         return None
-    return kept[0] if len(kept) == 1 else _ops.concat(kept, int(context.attrs["axis"]))
+    return kept[0] if len(kept) == 1 else ops.concat(kept, int(context.attrs["axis"]))
 
 
 def _split(context: NodeContext, inputs: list[Any]) -> Any:
@@ -100,7 +98,7 @@ def _split(context: NodeContext, inputs: list[Any]) -> Any:
     parts: list[Any] = []
     for start, size in zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
         empty = np.zeros([*shape[:axis], 0, *shape[axis + 1 :]], str(data.ty.dtype))
-        part = _ops.strided_slice(data, [axis], [start], [start + size]) if size else relax.const(empty)
+        part = ops.strided_slice(data, [axis], [start], [start + size]) if size else relax.const(empty)
         parts.append(context.builder.emit(part) if size else part)
     return relax.Tuple(parts)
 

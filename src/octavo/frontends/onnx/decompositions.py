@@ -14,12 +14,10 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.dataflow import call_to
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import celu, nonnegative_indices, running_sum, shape_of
 from .ops import Converter, NodeContext
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 _MAX_PAIRS = 1 << 22
 """Places times updates that are compared where places are known at run time only."""
@@ -63,7 +61,7 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     if not -len(shape) <= axis < len(shape) or not 1 <= count <= shape[axis]:
         raise RejectedOpError(f"the {count} greatest along axis {axis} of {shape}")
     largest = bool(context.attrs.get("largest", 1))
-    return relax.Tuple([emit(_ops.topk(data, count, axis, part, largest, "int64")) for part in ("values", "indices")])
+    return relax.Tuple([emit(ops.topk(data, count, axis, part, largest, "int64")) for part in ("values", "indices")])
 
 
 def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
@@ -79,13 +77,13 @@ def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
     count = math.prod(named[:-1])
     emit = context.builder.emit
     if not isinstance(indices, Constant):
-        indices = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [count, depth]))
+        indices = emit(ops.reshape(emit(ops.astype(indices, "int64")), [count, depth]))
     index = nonnegative_indices(emit, indices, outer, f"of {outer}")
     if isinstance(index, np.ndarray):
         places: Any = (index.reshape(count, depth) * strides).sum(axis=1)
     else:
-        weighted = emit(_ops.multiply(index, relax.const(np.asarray(strides, np.int64).reshape(1, depth), "int64")))
-        places = emit(_ops.sum(weighted, axis=[1]))
+        weighted = emit(ops.multiply(index, relax.const(np.asarray(strides, np.int64).reshape(1, depth), "int64")))
+        places = emit(ops.sum(weighted, axis=[1]))
     return _placed(context, data, places, updates, math.prod(outer), math.prod(inner))
 
 
@@ -100,13 +98,13 @@ def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
     own = sum(rest[i] * strides[i] for i in range(len(shape)) if i != axis) + np.zeros(named, np.int64)
     emit = context.builder.emit
     if not isinstance(indices, Constant):
-        indices = emit(_ops.astype(indices, "int64"))
+        indices = emit(ops.astype(indices, "int64"))
     index = nonnegative_indices(emit, indices, shape[axis], f"on axis {axis} of {shape}")
     if isinstance(index, np.ndarray):
         places: Any = (own + index * strides[axis]).reshape(-1)
     else:
-        scaled = emit(_ops.multiply(index, relax.const(strides[axis], "int64")))
-        places = emit(_ops.reshape(emit(_ops.add(scaled, relax.const(own, "int64"))), [-1]))
+        scaled = emit(ops.multiply(index, relax.const(strides[axis], "int64")))
+        places = emit(ops.reshape(emit(ops.add(scaled, relax.const(own, "int64"))), [-1]))
     return _placed(context, data, places, updates, math.prod(shape), 1)
 
 
@@ -130,12 +128,12 @@ def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: in
         if rows * count > _MAX_PAIRS:
             raise RejectedOpError(f"{count} updates at run-time indices of {rows} places; make the indices constant")
         here = relax.const(np.arange(rows).reshape(rows, 1), "int64")
-        meets = emit(_ops.equal(here, emit(_ops.reshape(places, [1, count]))))
+        meets = emit(ops.equal(here, emit(ops.reshape(places, [1, count]))))
         order = relax.const(rows + np.arange(count).reshape(1, count), "int64")
-        chosen = emit(_ops.max(emit(_ops.where(meets, order, here)), axis=[1]))
-    parts = [emit(_ops.reshape(data, [rows, width])), emit(_ops.reshape(updates, [count, width]))]
-    taken = emit(_ops.take(emit(_ops.concat(parts, 0)), chosen, axis=0, mode="clip"))
-    return _ops.reshape(taken, shape)
+        chosen = emit(ops.max(emit(ops.where(meets, order, here)), axis=[1]))
+    parts = [emit(ops.reshape(data, [rows, width])), emit(ops.reshape(updates, [count, width]))]
+    taken = emit(ops.take(emit(ops.concat(parts, 0)), chosen, axis=0, mode="clip"))
+    return ops.reshape(taken, shape)
 
 
 CONVERTERS: dict[str, Converter] = {

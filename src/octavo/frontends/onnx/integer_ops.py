@@ -17,16 +17,13 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import source_op, with_rounding
+from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
 from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .conv import convolution
 from .ops import Converter, NodeContext, input_at
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
-
 
 _ROUNDING = {
     "add": HALF_EVEN_STORED,
@@ -63,8 +60,8 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
         scale, zero_point = _run_time_parameters(context, scale, zero_point, shape, axis)
     if quantizes:
         rounding = _ROUNDING.get(source_op(data, _definition_in(context)), HALF_EVEN)
-        return with_rounding(_ops.quantize(data, scale, zero_point, axis=axis, out_dtype=dtype), rounding)
-    return _ops.dequantize(data, scale, zero_point, axis=axis, out_dtype=str(scale.ty.dtype))
+        return with_rounding(ops.quantize(data, scale, zero_point, axis=axis, out_dtype=dtype), rounding)
+    return ops.dequantize(data, scale, zero_point, axis=axis, out_dtype=str(scale.ty.dtype))
 
 
 def _definition_in(context: NodeContext) -> Callable[[Any], Any]:
@@ -125,25 +122,25 @@ def _blocked(context: NodeContext, data: Any, scale: Any, zero_point: Any, dtype
         if isinstance(value, Constant):
             repeated = np.repeat(value.value.numpy(), block, axis)
             return relax.const(np.ascontiguousarray(np.take(repeated, range(shape[axis]), axis)))
-        repeated = context.builder.emit(_ops.repeat(value, block, axis))
+        repeated = context.builder.emit(ops.repeat(value, block, axis))
         if blocks[axis] * block == shape[axis]:
             return repeated
-        return context.builder.emit(_ops.strided_slice(repeated, [axis], [0], [shape[axis]]))
+        return context.builder.emit(ops.strided_slice(repeated, [axis], [0], [shape[axis]]))
 
     emit = context.builder.emit
     scale_wide = spread(scale)
     real = str(scale_wide.ty.dtype)
-    zero_wide = None if zero_point is None else emit(_ops.astype(spread(zero_point), "int32"))
+    zero_wide = None if zero_point is None else emit(ops.astype(spread(zero_point), "int32"))
     if context.op == "QuantizeLinear":
         low, high = INTEGER_RANGE[dtype]
-        value = emit(_ops.round(emit(_ops.divide(data, scale_wide))))
+        value = emit(ops.round(emit(ops.divide(data, scale_wide))))
         if zero_wide is not None:
-            value = emit(_ops.add(value, emit(_ops.astype(zero_wide, real))))
-        return _ops.astype(emit(_ops.clip(value, low, high)), dtype)
-    value = emit(_ops.astype(data, "int32"))
+            value = emit(ops.add(value, emit(ops.astype(zero_wide, real))))
+        return ops.astype(emit(ops.clip(value, low, high)), dtype)
+    value = emit(ops.astype(data, "int32"))
     if zero_wide is not None:
-        value = emit(_ops.subtract(value, zero_wide))
-    return _ops.multiply(emit(_ops.astype(value, real)), scale_wide)
+        value = emit(ops.subtract(value, zero_wide))
+    return ops.multiply(emit(ops.astype(value, real)), scale_wide)
 
 
 def _dequantized_in_blocks(context: NodeContext, data: Any, scale_expr: Any, zero_point_expr: Any, axis: int, block: int) -> Any:
@@ -155,12 +152,12 @@ def _dequantized_in_blocks(context: NodeContext, data: Any, scale_expr: Any, zer
     scale, zero_point, _ = _constant_parameters(relax.const(flat, str(flat.dtype)), zeros, [count, block], 0)
     cut = [*blocks[: axis + 1], block, *blocks[axis + 1 :]]
     order = [at for at in range(len(cut)) if at != axis + 1] + [axis + 1]
-    rows = emit(_ops.permute_dims(emit(_ops.reshape(data, cut)), order))
-    rows = emit(_ops.reshape(rows, [count, block] if scale.ty.ndim else [1, block * count]))
-    real = emit(_ops.dequantize(rows, scale, zero_point, axis=0, out_dtype=str(flat.dtype)))
-    moved = emit(_ops.reshape(real, [cut[at] for at in order]))
+    rows = emit(ops.permute_dims(emit(ops.reshape(data, cut)), order))
+    rows = emit(ops.reshape(rows, [count, block] if scale.ty.ndim else [1, block * count]))
+    real = emit(ops.dequantize(rows, scale, zero_point, axis=0, out_dtype=str(flat.dtype)))
+    moved = emit(ops.reshape(real, [cut[at] for at in order]))
     back = sorted(range(len(order)), key=order.__getitem__)
-    return _ops.reshape(emit(_ops.permute_dims(moved, back)), shape)
+    return ops.reshape(emit(ops.permute_dims(moved, back)), shape)
 
 
 def _reshaped(context: NodeContext, value: Any, shape: Sequence[int]) -> Any:
@@ -168,7 +165,7 @@ def _reshaped(context: NodeContext, value: Any, shape: Sequence[int]) -> Any:
         return value
     if isinstance(value, Constant):
         return relax.const(value.value.numpy().reshape(shape))
-    return context.builder.emit(_ops.reshape(value, list(shape)))
+    return context.builder.emit(ops.reshape(value, list(shape)))
 
 
 def _as_int32(context: NodeContext, value: Any) -> Any:
@@ -176,13 +173,13 @@ def _as_int32(context: NodeContext, value: Any) -> Any:
         return value
     if isinstance(value, Constant):
         return relax.const(value.value.numpy().astype(np.int32))
-    return context.builder.emit(_ops.astype(value, "int32"))
+    return context.builder.emit(ops.astype(value, "int32"))
 
 
 def _centered(context: NodeContext, value: Any, zero_point: Any, axis: int) -> Any:
     """Return int32 value - zero_point; several zero points run along `axis` (counted from the end)."""
     # The data keeps its variable, so that a constant keeps its identity.
-    wide = context.builder.emit(_ops.astype(value, "int32"))
+    wide = context.builder.emit(ops.astype(value, "int32"))
     if zero_point is None or (isinstance(zero_point, Constant) and not zero_point.value.numpy().any()):
         return wide
     size = int(np.prod(shape_of(zero_point)))
@@ -193,14 +190,14 @@ def _centered(context: NodeContext, value: Any, zero_point: Any, axis: int) -> A
         if shape_of(value)[axis] != size:
             raise RejectedOpError(f"{size} zero points do not fit axis {axis} of {tuple(shape_of(value))}")
         shape = [size, *[1] * (-axis - 1)]
-    return context.builder.emit(_ops.subtract(wide, _reshaped(context, _as_int32(context, zero_point), shape)))
+    return context.builder.emit(ops.subtract(wide, _reshaped(context, _as_int32(context, zero_point), shape)))
 
 
 def _matmul_integer(context: NodeContext, inputs: list[Any]) -> Any:
     """int32 (A - a_zero_point) @ (B - b_zero_point); A has a zero point for each row at most, B for each column."""
     a = _centered(context, inputs[0], input_at(inputs, 2), -2 if len(shape_of(inputs[0])) > 1 else -1)
     b = _centered(context, inputs[1], input_at(inputs, 3), -1)
-    return _ops.matmul(a, b, out_dtype="int32")
+    return ops.matmul(a, b, out_dtype="int32")
 
 
 def _conv_integer(context: NodeContext, inputs: list[Any]) -> Any:

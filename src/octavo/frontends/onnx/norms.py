@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .ops import Converter, NodeContext, input_at
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def _layer_norm(context: NodeContext, inputs: list[Any]) -> Any:
@@ -30,12 +28,12 @@ def _layer_norm(context: NodeContext, inputs: list[Any]) -> Any:
         raise RejectedOpError("its input has no axes")
     beta = input_at(inputs, 2)
     beta = relax.const(np.zeros(normalized), dtype) if beta is None else _filling(context, beta, normalized)
-    result = _ops.nn.layer_norm(data, _filling(context, inputs[1], normalized), beta, axes=axes, epsilon=epsilon)
+    result = ops.nn.layer_norm(data, _filling(context, inputs[1], normalized), beta, axes=axes, epsilon=epsilon)
     if len(context.node.output) == 1:
         return result
-    mean = context.builder.emit(_ops.mean(data, axes, keepdims=True))
-    shifted = context.builder.emit(_ops.add(_ops.variance(data, axes, keepdims=True), relax.const(epsilon, dtype)))
-    return relax.Tuple([result, mean, _ops.rsqrt(shifted)][: len(context.node.output)])
+    mean = context.builder.emit(ops.mean(data, axes, keepdims=True))
+    shifted = context.builder.emit(ops.add(ops.variance(data, axes, keepdims=True), relax.const(epsilon, dtype)))
+    return relax.Tuple([result, mean, ops.rsqrt(shifted)][: len(context.node.output)])
 
 
 def _filling(context: NodeContext, value: Any, shape: list[int]) -> Any:
@@ -44,8 +42,8 @@ def _filling(context: NodeContext, value: Any, shape: list[int]) -> Any:
     if own == shape:
         return value
     if math.prod(own) == math.prod(shape):
-        return context.builder.emit(_ops.reshape(value, shape))
-    return context.builder.emit(_ops.broadcast_to(value, shape))
+        return context.builder.emit(ops.reshape(value, shape))
+    return context.builder.emit(ops.broadcast_to(value, shape))
 
 
 def _instance_norm(context: NodeContext, inputs: list[Any]) -> Any:
@@ -55,16 +53,16 @@ def _instance_norm(context: NodeContext, inputs: list[Any]) -> Any:
     if len(shape) < 3:
         raise RejectedOpError(f"its input of shape {shape} has no axes behind the channels")
     epsilon, axes = float(context.attrs.get("epsilon", 1e-5)), list(range(2, len(shape)))
-    return _ops.nn.group_norm(data, gamma, beta, num_groups=shape[1], channel_axis=1, axes=axes, epsilon=epsilon)
+    return ops.nn.group_norm(data, gamma, beta, num_groups=shape[1], channel_axis=1, axes=axes, epsilon=epsilon)
 
 
 def _mean_variance_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """(x - mean) / deviation; the variance about the mean, where TVM's converter takes the difference of two large sums."""
     data, axes = inputs[0], context.ints("axes", [0, 2, 3])
     emit = context.builder.emit
-    distance = emit(_ops.subtract(data, emit(_ops.mean(data, axes, keepdims=True))))
-    deviation = emit(_ops.sqrt(emit(_ops.mean(emit(_ops.multiply(distance, distance)), axes, keepdims=True))))
-    return _ops.divide(distance, emit(_ops.add(deviation, relax.const(1e-9, str(data.ty.dtype)))))
+    distance = emit(ops.subtract(data, emit(ops.mean(data, axes, keepdims=True))))
+    deviation = emit(ops.sqrt(emit(ops.mean(emit(ops.multiply(distance, distance)), axes, keepdims=True))))
+    return ops.divide(distance, emit(ops.add(deviation, relax.const(1e-9, str(data.ty.dtype)))))
 
 
 def _lp_norm(context: NodeContext, inputs: list[Any]) -> Any:
@@ -73,11 +71,11 @@ def _lp_norm(context: NodeContext, inputs: list[Any]) -> Any:
     if order not in (1, 2):
         raise RejectedOpError(f"p is {order}, expected 1 or 2")
     emit = context.builder.emit
-    parts = emit(_ops.abs(data) if order == 1 else _ops.multiply(data, data))
-    total = emit(_ops.sum(parts, [axis], keepdims=True))
-    norm = total if order == 1 else emit(_ops.sqrt(total))
+    parts = emit(ops.abs(data) if order == 1 else ops.multiply(data, data))
+    total = emit(ops.sum(parts, [axis], keepdims=True))
+    norm = total if order == 1 else emit(ops.sqrt(total))
     least = relax.const(float(np.finfo(np.float32).tiny), str(data.ty.dtype))
-    return _ops.divide(data, emit(_ops.maximum(norm, least)))
+    return ops.divide(data, emit(ops.maximum(norm, least)))
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, same_padding, shape_of
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +85,7 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
     if context.is_read(1):
         raise RejectedOpError("its second output (indices) is not supported")
     ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
-    return getattr(_ops.nn, f"{name}{rank}d")(
+    return getattr(ops.nn, f"{name}{rank}d")(
         inputs[0],
         pool_size=kernel,
         strides=context.ints("strides", [1] * rank),
@@ -116,8 +113,8 @@ def _clip(context: NodeContext, inputs: list[Any]) -> Any:
         bounds = [input_at(inputs, index) for index in (1, 2)]
         if any(bound is not None and not isinstance(bound, Constant) for bound in bounds):
             low_expr, high_expr = bounds
-            result = data if low_expr is None else _ops.maximum(data, low_expr)
-            return result if high_expr is None else _ops.minimum(result, high_expr)
+            result = data if low_expr is None else ops.maximum(data, low_expr)
+            return result if high_expr is None else ops.minimum(result, high_expr)
         low, high = _bound(bounds[0], "min"), _bound(bounds[1], "max")
     return clamp(data, low, high)
 
@@ -147,7 +144,7 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
     widths = [0] * 2 * rank
     for position, axis in enumerate(axes):
         widths[2 * axis], widths[2 * axis + 1] = pads[position], pads[len(axes) + position]
-    return _ops.nn.pad(data, widths, pad_mode=_PAD_MODES[mode], pad_value=fill)
+    return ops.nn.pad(data, widths, pad_mode=_PAD_MODES[mode], pad_value=fill)
 
 
 def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
@@ -168,7 +165,7 @@ def _softmax(context: NodeContext, inputs: list[Any]) -> Any:
     inner = shape_of(inputs[0])[axis + 1 :]
     if any(dim != 1 for dim in inner):
         return None
-    op = _ops.nn.softmax if context.op == "Softmax" else _ops.nn.log_softmax
+    op = ops.nn.softmax if context.op == "Softmax" else ops.nn.log_softmax
     return op(inputs[0], axis=axis)
 
 
@@ -206,7 +203,7 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     if transform == "tf_crop_and_resize":
         return None
     mode = context.text("mode", "nearest")
-    return _ops.image.resize2d(
+    return ops.image.resize2d(
         inputs[0],
         size=tuple(target),
         layout="NCHW",
@@ -219,7 +216,7 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     )
 
 
-_CHAINS: dict[str, Callable[[Any, Any], Any]] = {"Max": _ops.maximum, "Min": _ops.minimum, "Sum": _ops.add}
+_CHAINS: dict[str, Callable[[Any, Any], Any]] = {"Max": ops.maximum, "Min": ops.minimum, "Sum": ops.add}
 
 
 def _chain(context: NodeContext, inputs: list[Any]) -> Any:

@@ -13,17 +13,15 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .ops import Converter, NodeContext, input_at
 
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
-
 _MAX_STEPS = 1024
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"sigmoid": _ops.sigmoid, "tanh": _ops.tanh, "relu": _ops.nn.relu}
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"sigmoid": ops.sigmoid, "tanh": ops.tanh, "relu": ops.nn.relu}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -53,10 +51,10 @@ class _Writer:
         return self.context.builder.emit(value)
 
     def add(self, a: Any, b: Any | None) -> Any:
-        return a if b is None else self.emit(_ops.add(a, b))
+        return a if b is None else self.emit(ops.add(a, b))
 
     def times(self, a: Any, b: Any) -> Any:
-        return self.emit(_ops.multiply(a, b))
+        return self.emit(ops.multiply(a, b))
 
     def part(self, x: Any, axis: int, first: int, count: int) -> Any:
         """Return `count` elements of an axis; of a constant, a constant."""
@@ -64,19 +62,19 @@ class _Writer:
             return relax.const(np.ascontiguousarray(np.take(x.value.numpy(), range(first, first + count), axis)))
         if shape_of(x)[axis] == count:
             return x
-        return self.emit(_ops.strided_slice(x, axes=[axis], begin=[first], end=[first + count]))
+        return self.emit(ops.strided_slice(x, axes=[axis], begin=[first], end=[first + count]))
 
     def row(self, x: Any, index: int) -> Any:
         """Return x[index]."""
         chosen, shape = self.part(x, 0, index, 1), shape_of(x)[1:]
         if isinstance(chosen, Constant):
             return relax.const(chosen.value.numpy().reshape(shape))
-        return self.emit(_ops.reshape(chosen, shape))
+        return self.emit(ops.reshape(chosen, shape))
 
     def turned(self, matrix: Any) -> Any:
         if isinstance(matrix, Constant):
             return relax.const(np.ascontiguousarray(matrix.value.numpy().T))
-        return self.emit(_ops.permute_dims(matrix, [1, 0]))
+        return self.emit(ops.permute_dims(matrix, [1, 0]))
 
     def gate(self, x: Any, index: int) -> Any:
         """Return one gate of those side by side in the last axis."""
@@ -89,21 +87,21 @@ class _Writer:
         """Return the states of all steps, in the order of the input, and the last hidden state and cell."""
         steps, batch, features = shape_of(x)
         width = _GATES[self.context.op] * self.hidden
-        flat = self.emit(_ops.reshape(x, [steps * batch, features]))
-        product = self.add(self.emit(_ops.matmul(flat, self.turned(d.weight))), d.bias)
-        inputs = self.emit(_ops.reshape(product, [steps, batch, width]))
+        flat = self.emit(ops.reshape(x, [steps * batch, features]))
+        product = self.add(self.emit(ops.matmul(flat, self.turned(d.weight))), d.bias)
+        inputs = self.emit(ops.reshape(product, [steps, batch, width]))
         turned = self.turned(d.recurrence)
         step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.context.op]
         states: list[Any] = []
         for index in reversed(range(steps)) if backwards else range(steps):
             hidden, cell = step(d, self.row(inputs, index), turned, hidden, cell)
-            states.append(self.emit(_ops.reshape(hidden, [1, batch, self.hidden])))
+            states.append(self.emit(ops.reshape(hidden, [1, batch, self.hidden])))
         ordered = states[::-1] if backwards else states
-        full = self.emit(_ops.concat(ordered, axis=0)) if len(ordered) > 1 else ordered[0]
+        full = self.emit(ops.concat(ordered, axis=0)) if len(ordered) > 1 else ordered[0]
         return full, hidden, cell
 
     def _clipped(self, d: _Direction, value: Any) -> Any:
-        return self.emit(_ops.clip(value, -d.clip, d.clip)) if d.clip else value
+        return self.emit(ops.clip(value, -d.clip, d.clip)) if d.clip else value
 
     def _activated(self, d: _Direction, which: int, value: Any) -> Any:
         return self.emit(d.activations[which](value))
@@ -112,7 +110,7 @@ class _Writer:
         return self.add(value, self.times(d.peepholes[which], cell)) if d.peepholes else value
 
     def _lstm(self, d: _Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
-        total = self.add(self.add(x, self.emit(_ops.matmul(hidden, recurrence))), d.recurrent_bias)
+        total = self.add(self.add(x, self.emit(ops.matmul(hidden, recurrence))), d.recurrent_bias)
         i, o, f, c = self.gates(total)
         i = self._activated(d, 0, self._clipped(d, self._peeped(d, i, 0, cell)))
         f = self._activated(d, 0, self._clipped(d, self._peeped(d, f, 2, cell)))
@@ -124,21 +122,21 @@ class _Writer:
     def _gru(self, d: _Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
         size, bias = self.hidden, d.recurrent_bias
         ahead = None if bias is None else self.part(bias, 0, 0, 2 * size)
-        first = self.add(self.emit(_ops.matmul(hidden, self.part(recurrence, 1, 0, 2 * size))), ahead)
+        first = self.add(self.emit(ops.matmul(hidden, self.part(recurrence, 1, 0, 2 * size))), ahead)
         z, r = self.gates(self._clipped(d, self.add(self.part(x, 1, 0, 2 * size), first)))
         z, r = self._activated(d, 0, z), self._activated(d, 0, r)
         own = None if bias is None else self.part(bias, 0, 2 * size, size)
         last = self.part(recurrence, 1, 2 * size, size)
         if self.context.attrs.get("linear_before_reset", 0):
-            remembered = self.times(r, self.add(self.emit(_ops.matmul(hidden, last)), own))
+            remembered = self.times(r, self.add(self.emit(ops.matmul(hidden, last)), own))
         else:
-            remembered = self.add(self.emit(_ops.matmul(self.times(r, hidden), last)), own)
+            remembered = self.add(self.emit(ops.matmul(self.times(r, hidden), last)), own)
         h = self._activated(d, 1, self._clipped(d, self.add(self.part(x, 1, 2 * size, size), remembered)))
-        kept = self.emit(_ops.subtract(relax.const(1.0, "float32"), z))
+        kept = self.emit(ops.subtract(relax.const(1.0, "float32"), z))
         return self.add(self.times(kept, h), self.times(z, hidden)), cell
 
     def _rnn(self, d: _Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
-        total = self.add(self.add(x, self.emit(_ops.matmul(hidden, recurrence))), d.recurrent_bias)
+        total = self.add(self.add(x, self.emit(ops.matmul(hidden, recurrence))), d.recurrent_bias)
         return self._activated(d, 0, self._clipped(d, total)), cell
 
 
@@ -147,7 +145,7 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
     writer = _Writer(context)
     x, weight, layout = inputs[0], inputs[1], int(context.attrs.get("layout", 0))
     if layout:
-        x = writer.emit(_ops.permute_dims(x, [1, 0, 2]))
+        x = writer.emit(ops.permute_dims(x, [1, 0, 2]))
     steps, batch, _ = shape_of(x)
     count = shape_of(weight)[0]
     writer.hidden = shape_of(weight)[1] // _GATES[context.op]
@@ -164,14 +162,14 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
         writer.run(_direction(writer, inputs, index), x, *(writer.row(state, index) for state in initial), backwards=turned)
         for index, turned in enumerate(backwards)
     ]
-    full = [writer.emit(_ops.reshape(states, [steps, 1, batch, writer.hidden])) for states, _, _ in results]
-    last = [[writer.emit(_ops.reshape(one[place], [1, batch, writer.hidden])) for one in results] for place in (1, 2)]
-    joined = [writer.emit(_ops.concat(parts, axis)) if count > 1 else parts[0] for parts, axis in ((full, 1), (last[0], 0))]
+    full = [writer.emit(ops.reshape(states, [steps, 1, batch, writer.hidden])) for states, _, _ in results]
+    last = [[writer.emit(ops.reshape(one[place], [1, batch, writer.hidden])) for one in results] for place in (1, 2)]
+    joined = [writer.emit(ops.concat(parts, axis)) if count > 1 else parts[0] for parts, axis in ((full, 1), (last[0], 0))]
     if context.op == "LSTM":
-        joined.append(writer.emit(_ops.concat(last[1], 0)) if count > 1 else last[1][0])
+        joined.append(writer.emit(ops.concat(last[1], 0)) if count > 1 else last[1][0])
     if layout:
         orders = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
-        joined = [writer.emit(_ops.permute_dims(value, order)) for value, order in zip(joined, orders, strict=False)]
+        joined = [writer.emit(ops.permute_dims(value, order)) for value, order in zip(joined, orders, strict=False)]
     return joined[0] if len(context.node.output) == 1 else relax.Tuple(joined[: len(context.node.output)])
 
 
@@ -185,7 +183,7 @@ def _check_lengths(lengths: Any | None, steps: int) -> None:
 def _initial(writer: _Writer, state: Any | None, layout: int, shape: list[int]) -> Any:
     if state is None:
         return relax.const(np.zeros(shape, np.float32))
-    return writer.emit(_ops.permute_dims(state, [1, 0, 2])) if layout else state
+    return writer.emit(ops.permute_dims(state, [1, 0, 2])) if layout else state
 
 
 def _direction(writer: _Writer, inputs: list[Any], index: int) -> _Direction:

@@ -15,12 +15,10 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import with_rounding
+from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
 from ..frontend import RejectedOpError
 from .rounding import OpRounding
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def float_const(value: float) -> Any:
@@ -90,7 +88,7 @@ class BaseConverter(tflite_frontend.OperatorConverter):
             raise RejectedOpError(f"fused activation {self.activation_fn_type.get(fused_activation_fn, fused_activation_fn)}")
         qmin, qmax = INTEGER_RANGE[dtype]
         low, high = (_quantized_bound(bound, scale, int(zero_point)) for bound in bounds)
-        return _ops.clip(expr, float(max(qmin, low)), float(min(qmax, high)))
+        return ops.clip(expr, float(max(qmin, low)), float(min(qmax, high)))
 
     def _constant(self, tensor: Any, what: str) -> Any:
         """Return a constant's values; they decide the form of the graph, so that they can't be computed at run time."""
@@ -128,7 +126,7 @@ class BaseConverter(tflite_frontend.OperatorConverter):
         if self.get_tensor_type_str(weight.tensor.Type()) != "int8" or weight.qnn_params["zero_point"].value.numpy().any():
             return expr
         value = write_dynamic(self.bb.emit(expr), tuple(shape), "litert", self.bb.emit)
-        return _ops.dequantize(value.integers, value.scale, value.zero_point, axis=0)
+        return ops.dequantize(value.integers, value.scale, value.zero_point, axis=0)
 
     def _weight(self, tensor: Any, value: Any, axis: int) -> Any:
         """Make a weight a constant in the module's layout, with its output channels on `axis`, and dequantize it."""
@@ -138,7 +136,7 @@ class BaseConverter(tflite_frontend.OperatorConverter):
         expr = self.exp_tab.new_const(np.ascontiguousarray(value), dtype=dtype, source_name=tensor.tensor.Name())
         if not tensor.qnn_params:
             return expr
-        return _ops.dequantize(expr, tensor.qnn_params["scale"], tensor.qnn_params["zero_point"], axis=axis)
+        return ops.dequantize(expr, tensor.qnn_params["scale"], tensor.qnn_params["zero_point"], axis=axis)
 
 
 def _quantized_bound(bound: float, scale: float, zero_point: int) -> float:

@@ -14,11 +14,9 @@ import numpy as np
 import tflite
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from .base import BaseConverter
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 class MovingConverter(BaseConverter):
@@ -67,7 +65,7 @@ class MovingConverter(BaseConverter):
         shape = self._shape(output)
         if math.prod(shape) != math.prod(self._shape(data)):
             raise RejectedOpError(f"a result of shape {shape} from one of shape {self._shape(data)}")
-        return self._one(op, data, lambda x: _ops.reshape(x, shape))
+        return self._one(op, data, lambda x: ops.reshape(x, shape))
 
     def convert_squeeze(self, op: Any) -> Any:
         """Convert SQUEEZE."""
@@ -81,13 +79,13 @@ class MovingConverter(BaseConverter):
         """Convert TRANSPOSE."""
         data, order = self.get_input_tensors(op)
         axes = [int(axis) for axis in self._constant(order, "an order of axes")]
-        return self._one(op, data, lambda x: _ops.permute_dims(x, axes))
+        return self._one(op, data, lambda x: ops.permute_dims(x, axes))
 
     def convert_tile(self, op: Any) -> Any:
         """Convert TILE."""
         data, times = self.get_input_tensors(op)
         repeats = [int(value) for value in self._constant(times, "repetitions")]
-        return self._one(op, data, lambda x: _ops.tile(x, repeats))
+        return self._one(op, data, lambda x: ops.tile(x, repeats))
 
     def convert_slice(self, op: Any) -> Any:
         """Convert SLICE; a size of -1 reaches to the end."""
@@ -96,7 +94,7 @@ class MovingConverter(BaseConverter):
         size = [int(value) for value in self._constant(sizes, "a size")]
         shape = self._shape(data)
         end = [dim if count < 0 else start + count for dim, start, count in zip(shape, begin, size, strict=True)]
-        return self._one(op, data, lambda x: _ops.strided_slice(x, axes=list(range(len(shape))), begin=begin, end=end))
+        return self._one(op, data, lambda x: ops.strided_slice(x, axes=list(range(len(shape))), begin=begin, end=end))
 
     def convert_strided_slice(self, op: Any) -> Any:
         """Convert STRIDED_SLICE; Python's slices resolve masks and negative positions, the result has the declared shape."""
@@ -125,10 +123,10 @@ class MovingConverter(BaseConverter):
                     raise RejectedOpError("an empty result")
                 kept[axis] = taken.size
                 if part[2] > 0:
-                    x = _ops.strided_slice(x, axes=[axis], begin=[part[0]], end=[part[1]], strides=[part[2]])
+                    x = ops.strided_slice(x, axes=[axis], begin=[part[0]], end=[part[1]], strides=[part[2]])
                 else:
-                    x = _ops.take(x, relax.const(taken.astype(np.int32)), axis=axis, mode="clip")
-            return x if kept == out else _ops.reshape(x, out)
+                    x = ops.take(x, relax.const(taken.astype(np.int32)), axis=axis, mode="clip")
+            return x if kept == out else ops.reshape(x, out)
 
         return self._one(op, data, move)
 
@@ -152,7 +150,7 @@ class MovingConverter(BaseConverter):
         return self._move_data(
             data,
             outputs,
-            lambda x: [_ops.strided_slice(x, axes=[axis], begin=[a], end=[b]) for a, b in zip(starts, ends, strict=True)],
+            lambda x: [ops.strided_slice(x, axes=[axis], begin=[a], end=[b]) for a, b in zip(starts, ends, strict=True)],
         )
 
     def convert_unpack(self, op: Any) -> Any:
@@ -163,8 +161,8 @@ class MovingConverter(BaseConverter):
             raise RejectedOpError(f"{len(outputs)} results along axis {axis} of {self._shape(data)}")
 
         def move(x: Any) -> list[Any]:
-            slices = [_ops.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]) for i in range(len(outputs))]
-            return [_ops.reshape(part, self._shape(output)) for part, output in zip(slices, outputs, strict=True)]
+            slices = [ops.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]) for i in range(len(outputs))]
+            return [ops.reshape(part, self._shape(output)) for part, output in zip(slices, outputs, strict=True)]
 
         return self._move_data(data, outputs, move)
 
@@ -177,7 +175,7 @@ class MovingConverter(BaseConverter):
 
         def form(tensor: Any) -> Any:
             source = self.get_tensor_expr(tensor)
-            moved = self._requantized_steps(_ops.reshape(source, part), source, tensor)
+            moved = self._requantized_steps(ops.reshape(source, part), source, tensor)
             return self.dequantize(moved, tensor) if tensor.qnn_params else moved
 
         return self._joined([form(tensor) for tensor in self.get_input_tensors(op)], output, axis, 0)
@@ -195,7 +193,7 @@ class MovingConverter(BaseConverter):
         return self._joined(parts, output, axis, options.FusedActivationFunction())
 
     def _joined(self, parts: list[Any], output: Any, axis: int, activation: int) -> Any:
-        return self._finish(_ops.concat(parts, axis=axis), output, activation)
+        return self._finish(ops.concat(parts, axis=axis), output, activation)
 
     def convert_gather(self, op: Any) -> Any:
         """Convert GATHER; constant indices are checked here, others are clipped at run time."""
@@ -210,12 +208,12 @@ class MovingConverter(BaseConverter):
         if not batch:
             flat = index if isinstance(index, relax.Expr) else relax.const(index.reshape(-1))
             if isinstance(index, relax.Expr) and len(self._shape(indices)) != 1:
-                flat = self.bb.emit(_ops.reshape(index, [-1]))
+                flat = self.bb.emit(ops.reshape(index, [-1]))
             wide = [*shape[:axis], math.prod(self._shape(indices)), *shape[axis + 1 :]]
 
             def full(x: Any) -> Any:
-                taken = _ops.take(x, flat, axis=axis, mode="clip")
-                return taken if wide == out else _ops.reshape(taken, out)
+                taken = ops.take(x, flat, axis=axis, mode="clip")
+                return taken if wide == out else ops.reshape(taken, out)
 
             return self._one(op, data, full)
         return self._one(op, data, lambda x: self._gathered_by_batch(x, index, shape, out, axis, batch))
@@ -223,11 +221,11 @@ class MovingConverter(BaseConverter):
     def _gather_index(self, indices: Any, extent: int, *, clipped: bool) -> Any:
         """Return indices into an axis of `extent` elements: an array where they are constant, else an expression."""
         if self.has_expr(indices.tensor_idx):
-            index = self.bb.emit(_ops.astype(self.get_expr(indices.tensor_idx), "int32"))
+            index = self.bb.emit(ops.astype(self.get_expr(indices.tensor_idx), "int32"))
             if not clipped:
                 return index
             bounds = (relax.const(bound, "int32") for bound in (0, extent - 1))
-            return self.bb.emit(_ops.minimum(self.bb.emit(_ops.maximum(index, next(bounds))), next(bounds)))
+            return self.bb.emit(ops.minimum(self.bb.emit(ops.maximum(index, next(bounds))), next(bounds)))
         value: Any = self.get_tensor_value(indices)
         if value.size and not 0 <= value.min() <= value.max() < extent:
             raise RejectedOpError(f"an index out of range on an axis of {extent}")
@@ -241,25 +239,25 @@ class MovingConverter(BaseConverter):
         rank, images, extent = len(shape), math.prod(shape[:batch]), shape[axis]
         order = [*range(batch), axis, *(other for other in range(batch, rank) if other != axis)]
         inner = [shape[other] for other in order[batch + 1 :]]
-        x = x if order == list(range(rank)) else _ops.permute_dims(x, order)
-        x = _ops.reshape(x, [images * extent, *inner])
+        x = x if order == list(range(rank)) else ops.permute_dims(x, order)
+        x = ops.reshape(x, [images * extent, *inner])
         moved = (np.arange(images, dtype=np.int32) * extent)[:, None]
         if isinstance(index, relax.Expr):
-            rows = self.bb.emit(_ops.reshape(index, [images, -1]))
-            rows = self.bb.emit(_ops.add(rows, relax.const(moved)))
-            flat: Any = self.bb.emit(_ops.reshape(rows, [-1]))
+            rows = self.bb.emit(ops.reshape(index, [images, -1]))
+            rows = self.bb.emit(ops.add(rows, relax.const(moved)))
+            flat: Any = self.bb.emit(ops.reshape(rows, [-1]))
         else:
             flat = relax.const((index.reshape(images, -1) + moved).reshape(-1))
-        x = _ops.take(x, flat, axis=0, mode="clip")
+        x = ops.take(x, flat, axis=0, mode="clip")
         count = len(out) - rank + 1  # axes that the indices leave in the result, behind the batch and what stands before `axis`
         taken = out[axis : axis + count]
-        x = _ops.reshape(x, [*shape[:batch], *taken, *inner])
+        x = ops.reshape(x, [*shape[:batch], *taken, *inner])
         front = axis - batch
         if not front:
             return x
         stays = [batch + count + place for place in range(front)]
         back = [*range(batch), *stays, *range(batch, batch + count), *range(batch + count + front, len(out))]
-        return _ops.permute_dims(x, back)
+        return ops.permute_dims(x, back)
 
     def convert_reverse_v2(self, op: Any) -> Any:
         """Convert REVERSE_V2."""
@@ -268,7 +266,7 @@ class MovingConverter(BaseConverter):
 
         def move(x: Any) -> Any:
             for axis in flipped:
-                x = _ops.flip(x, axis)
+                x = ops.flip(x, axis)
             return x
 
         return self._one(op, data, move)
@@ -283,7 +281,7 @@ class MovingConverter(BaseConverter):
             if fills[0].qnn_params:
                 scale, zero_point = (float(fills[0].qnn_params[key].value.numpy()) for key in ("scale", "zero_point"))
                 fill = float(np.float32(fill - zero_point) * np.float32(scale))
-        return self._quantized(_ops.nn.pad(self._real(data), widths, pad_value=fill), self.get_output_tensors(op)[0])
+        return self._quantized(ops.nn.pad(self._real(data), widths, pad_value=fill), self.get_output_tensors(op)[0])
 
     def convert_mirror_pad(self, op: Any) -> Any:
         """Convert MIRROR_PAD, with or without the border itself, by the positions each axis is read at."""
@@ -296,7 +294,7 @@ class MovingConverter(BaseConverter):
             for axis, (size, width) in enumerate(zip(self._shape(data), widths, strict=True)):
                 if any(width):
                     positions: Any = np.pad(np.arange(size), tuple(width), mode=mode)
-                    x = _ops.take(x, relax.const(positions.astype(np.int32)), axis=axis, mode="clip")
+                    x = ops.take(x, relax.const(positions.astype(np.int32)), axis=axis, mode="clip")
             return x
 
         return self._one(op, data, move)
@@ -318,7 +316,7 @@ class MovingConverter(BaseConverter):
         return self._one(op, data, lambda x: self._shuffled(x, inner, [0, 1, 3, 2, 4, 5], self._shape(output)))
 
     def _shuffled(self, x: Any, inner: list[int], axes: list[int], out: list[int]) -> Any:
-        return _ops.reshape(_ops.permute_dims(_ops.reshape(x, inner), axes), out)
+        return ops.reshape(ops.permute_dims(ops.reshape(x, inner), axes), out)
 
     def convert_space_to_batch_nd(self, op: Any) -> Any:
         """Convert SPACE_TO_BATCH_ND: pads with real 0, then rows and columns of a block become images."""
@@ -335,7 +333,7 @@ class MovingConverter(BaseConverter):
         if not any(widths):
             return self._one(op, data, lambda x: self._shuffled(x, inner, axes, self._shape(output)))
         # The padding is real 0, which is the zero point among integers.
-        padded = self._quantized(_ops.nn.pad(self._real(data), padding), output)
+        padded = self._quantized(ops.nn.pad(self._real(data), padding), output)
         return self._shuffled(padded, inner, axes, self._shape(output))
 
     def convert_batch_to_space_nd(self, op: Any) -> Any:
@@ -356,7 +354,7 @@ class MovingConverter(BaseConverter):
         def move(x: Any) -> Any:
             x = self._shuffled(x, inner, axes, full)
             cropped = any(any(crop) for crop in crops)
-            return _ops.strided_slice(x, axes=list(range(1, count + 1)), begin=begin, end=end) if cropped else x
+            return ops.strided_slice(x, axes=list(range(1, count + 1)), begin=begin, end=end) if cropped else x
 
         return self._one(op, data, move)
 
@@ -379,7 +377,7 @@ class MovingConverter(BaseConverter):
         if options.AlignCorners() and options.HalfPixelCenters():
             raise RejectedOpError("aligned corners and half-pixel centers at once")
         mode = "align_corners" if options.AlignCorners() else "half_pixel" if options.HalfPixelCenters() else "asymmetric"
-        return _ops.image.resize2d(
+        return ops.image.resize2d(
             x, tuple(size), None, layout="NHWC", method=method, coordinate_transformation_mode=mode, rounding_method=rounding
         )
 

@@ -15,11 +15,9 @@ import numpy as np
 from flatbuffers import flexbuffers
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from .base import BaseConverter, float_const
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 DETECTIONS = "CUSTOM TFLite_Detection_PostProcess"
 _MAX_ROUNDS = 128
@@ -86,7 +84,7 @@ class DetectionConverter(BaseConverter):
         work = _Detections(self.bb, options, count)
         work.decode(self._real(encoded), self._real(anchors))
         # What stands before the classes is the background.
-        kept = work.emit(_ops.strided_slice(self._real(scores), axes=[2], begin=[width - options.classes], end=[width]))
+        kept = work.emit(ops.strided_slice(self._real(scores), axes=[2], begin=[width - options.classes], end=[width]))
         return work.of_each_class(kept) if options.by_class else work.of_any_class(kept)
 
 
@@ -108,93 +106,93 @@ class _Detections:
         """Compute the corners, top, left, bottom, right: center = e / scale * size + center, half = exp(e / scale) * size / 2."""
 
         def column(value: Any, index: int) -> Any:
-            part = self.emit(_ops.strided_slice(value, axes=[1], begin=[index], end=[index + 1]))
-            return self.emit(_ops.reshape(part, [self._count]))
+            part = self.emit(ops.strided_slice(value, axes=[1], begin=[index], end=[index + 1]))
+            return self.emit(ops.reshape(part, [self._count]))
 
-        boxes = self.emit(_ops.reshape(encoded, [self._count, 4]))
+        boxes = self.emit(ops.reshape(encoded, [self._count, 4]))
         centers: list[Any] = []
         half_sizes: list[Any] = []
         for axis in (0, 1):
             size = column(anchors, 2 + axis)
-            away = self.emit(_ops.divide(column(boxes, axis), float_const(self._options.scales[axis])))
-            centers.append(self.emit(_ops.add(self.emit(_ops.multiply(away, size)), column(anchors, axis))))
+            away = self.emit(ops.divide(column(boxes, axis), float_const(self._options.scales[axis])))
+            centers.append(self.emit(ops.add(self.emit(ops.multiply(away, size)), column(anchors, axis))))
             grown = self.emit(
-                _ops.exp(self.emit(_ops.divide(column(boxes, 2 + axis), float_const(self._options.scales[2 + axis]))))
+                ops.exp(self.emit(ops.divide(column(boxes, 2 + axis), float_const(self._options.scales[2 + axis]))))
             )
-            half_sizes.append(self.emit(_ops.multiply(self.emit(_ops.multiply(float_const(0.5), grown)), size)))
+            half_sizes.append(self.emit(ops.multiply(self.emit(ops.multiply(float_const(0.5), grown)), size)))
         self._corners = [
-            *(self.emit(_ops.subtract(center, half)) for center, half in zip(centers, half_sizes, strict=True)),
-            *(self.emit(_ops.add(center, half)) for center, half in zip(centers, half_sizes, strict=True)),
+            *(self.emit(ops.subtract(center, half)) for center, half in zip(centers, half_sizes, strict=True)),
+            *(self.emit(ops.add(center, half)) for center, half in zip(centers, half_sizes, strict=True)),
         ]
         self._area = self._area_of(self._corners)
 
     def of_any_class(self, scores: Any) -> Any:
         """Keep boxes by the score of their best class."""
-        by_box = self.emit(_ops.reshape(scores, [self._count, self._options.classes]))
-        best = self.emit(_ops.reshape(self.emit(_ops.max(by_box, axis=[1])), [1, self._count]))
-        kinds = self.emit(_ops.astype(self.emit(_ops.argmax(by_box, axis=1)), "float32"))
+        by_box = self.emit(ops.reshape(scores, [self._count, self._options.classes]))
+        best = self.emit(ops.reshape(self.emit(ops.max(by_box, axis=[1])), [1, self._count]))
+        kinds = self.emit(ops.astype(self.emit(ops.argmax(by_box, axis=1)), "float32"))
         places, values = self._rounds(best, self._options.max_detections)
-        places, values = (self.emit(_ops.reshape(value, [self._options.max_detections])) for value in (places, values))
-        return self._results(places, self.emit(_ops.take(kinds, places, axis=0, mode="clip")), values)
+        places, values = (self.emit(ops.reshape(value, [self._options.max_detections])) for value in (places, values))
+        return self._results(places, self.emit(ops.take(kinds, places, axis=0, mode="clip")), values)
 
     def of_each_class(self, scores: Any) -> Any:
         """Keep boxes of each class for itself, then the best of all."""
-        by_box = self.emit(_ops.reshape(scores, [self._count, self._options.classes]))
+        by_box = self.emit(ops.reshape(scores, [self._count, self._options.classes]))
         rounds, limit = self._options.max_per_class, self._options.max_detections
-        places, values = self._rounds(self.emit(_ops.permute_dims(by_box, [1, 0])), rounds)
+        places, values = self._rounds(self.emit(ops.permute_dims(by_box, [1, 0])), rounds)
         total = rounds * self._options.classes
-        places, values = (self.emit(_ops.reshape(value, [total])) for value in (places, values))
+        places, values = (self.emit(ops.reshape(value, [total])) for value in (places, values))
         if total < limit:
-            places = self.emit(_ops.concat([places, relax.const(np.zeros(limit - total, np.int64))], 0))
-            values = self.emit(_ops.concat([values, relax.const(np.full(limit - total, _NOTHING, np.float32))], 0))
+            places = self.emit(ops.concat([places, relax.const(np.zeros(limit - total, np.int64))], 0))
+            values = self.emit(ops.concat([values, relax.const(np.full(limit - total, _NOTHING, np.float32))], 0))
         kinds = relax.const(np.minimum(np.arange(max(total, limit)) // rounds, self._options.classes).astype(np.float32))
-        order = self.emit(_ops.topk(values, limit, ret_type="indices", dtype="int64"))
-        places, kinds, values = (self.emit(_ops.take(value, order, axis=0, mode="clip")) for value in (places, kinds, values))
+        order = self.emit(ops.topk(values, limit, ret_type="indices", dtype="int64"))
+        places, kinds, values = (self.emit(ops.take(value, order, axis=0, mode="clip")) for value in (places, kinds, values))
         return self._results(places, kinds, values)
 
     def _rounds(self, scores: Any, count: int) -> tuple[Any, Any]:
         """Return places (int64) and scores, _NOTHING where none is left, of the best `count` in each row of scores [rows, n]."""
         none = float_const(_NOTHING)
         left = self.emit(
-            _ops.where(self.emit(_ops.greater_equal(scores, float_const(self._options.score_threshold))), scores, none)
+            ops.where(self.emit(ops.greater_equal(scores, float_const(self._options.score_threshold))), scores, none)
         )
         everywhere = relax.const(np.arange(self._count, dtype=np.int64))
         places, values = list[Any](), list[Any]()
         for _ in range(count):
-            place = self.emit(_ops.argmax(left, axis=1, keepdims=True))
+            place = self.emit(ops.argmax(left, axis=1, keepdims=True))
             places.append(place)
-            values.append(self.emit(_ops.max(left, axis=[1], keepdims=True)))
-            taken = self.emit(_ops.equal(place, everywhere))
-            gone = self.emit(_ops.logical_or(self._overlaps(place), taken))
-            left = self.emit(_ops.where(gone, none, left))
+            values.append(self.emit(ops.max(left, axis=[1], keepdims=True)))
+            taken = self.emit(ops.equal(place, everywhere))
+            gone = self.emit(ops.logical_or(self._overlaps(place), taken))
+            left = self.emit(ops.where(gone, none, left))
         if count == 1:
             return places[0], values[0]
-        return self.emit(_ops.concat(places, 1)), self.emit(_ops.concat(values, 1))
+        return self.emit(ops.concat(places, 1)), self.emit(ops.concat(values, 1))
 
     def _overlaps(self, place: Any) -> Any:
         """Return which boxes share more than the threshold of their union with the one at a place; boxes without area none."""
         top, left, bottom, right = self._corners
-        mine = [self.emit(_ops.take(corner, place, axis=0, mode="clip")) for corner in self._corners]
-        height = _ops.subtract(self.emit(_ops.minimum(mine[2], bottom)), self.emit(_ops.maximum(mine[0], top)))
-        width = _ops.subtract(self.emit(_ops.minimum(mine[3], right)), self.emit(_ops.maximum(mine[1], left)))
-        shared = self.emit(_ops.multiply(*(self.emit(_ops.nn.relu(self.emit(extent))) for extent in (height, width))))
+        mine = [self.emit(ops.take(corner, place, axis=0, mode="clip")) for corner in self._corners]
+        height = ops.subtract(self.emit(ops.minimum(mine[2], bottom)), self.emit(ops.maximum(mine[0], top)))
+        width = ops.subtract(self.emit(ops.minimum(mine[3], right)), self.emit(ops.maximum(mine[1], left)))
+        shared = self.emit(ops.multiply(*(self.emit(ops.nn.relu(self.emit(extent))) for extent in (height, width))))
         area = self._area_of(mine)
-        union = self.emit(_ops.subtract(self.emit(_ops.add(area, self._area)), shared))
-        overlap = self.emit(_ops.divide(shared, union))
-        solid = [self.emit(_ops.greater(value, float_const(0.0))) for value in (area, self._area)]
-        is_beyond = self.emit(_ops.greater(overlap, float_const(self._options.iou_threshold)))
-        return self.emit(_ops.logical_and(is_beyond, self.emit(_ops.logical_and(*solid))))
+        union = self.emit(ops.subtract(self.emit(ops.add(area, self._area)), shared))
+        overlap = self.emit(ops.divide(shared, union))
+        solid = [self.emit(ops.greater(value, float_const(0.0))) for value in (area, self._area)]
+        is_beyond = self.emit(ops.greater(overlap, float_const(self._options.iou_threshold)))
+        return self.emit(ops.logical_and(is_beyond, self.emit(ops.logical_and(*solid))))
 
     def _area_of(self, corners: list[Any]) -> Any:
-        extents = [self.emit(_ops.subtract(corners[2 + axis], corners[axis])) for axis in (0, 1)]
-        return self.emit(_ops.multiply(*extents))
+        extents = [self.emit(ops.subtract(corners[2 + axis], corners[axis])) for axis in (0, 1)]
+        return self.emit(ops.multiply(*extents))
 
     def _results(self, places: Any, kinds: Any, values: Any) -> Any:
         """Return boxes [1, limit, 4], classes and scores [1, limit], and how many there are [1]; 0 behind these."""
         limit, zero = self._options.max_detections, float_const(0.0)
-        found = self.emit(_ops.greater(values, float_const(_NOTHING)))
-        corners = [self.emit(_ops.take(corner, places, axis=0, mode="clip")) for corner in self._corners]
-        columns = [self.emit(_ops.reshape(self.emit(_ops.where(found, corner, zero)), [1, limit, 1])) for corner in corners]
-        rows = [self.emit(_ops.reshape(self.emit(_ops.where(found, value, zero)), [1, limit])) for value in (kinds, values)]
-        number = self.emit(_ops.sum(self.emit(_ops.astype(found, "float32")), axis=[0], keepdims=True))
-        return relax.Tuple([self.emit(_ops.concat(columns, 2)), *rows, number])
+        found = self.emit(ops.greater(values, float_const(_NOTHING)))
+        corners = [self.emit(ops.take(corner, places, axis=0, mode="clip")) for corner in self._corners]
+        columns = [self.emit(ops.reshape(self.emit(ops.where(found, corner, zero)), [1, limit, 1])) for corner in corners]
+        rows = [self.emit(ops.reshape(self.emit(ops.where(found, value, zero)), [1, limit])) for value in (kinds, values)]
+        number = self.emit(ops.sum(self.emit(ops.astype(found, "float32")), axis=[0], keepdims=True))
+        return relax.Tuple([self.emit(ops.concat(columns, 2)), *rows, number])

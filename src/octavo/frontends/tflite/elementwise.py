@@ -7,60 +7,57 @@ from typing import Any
 
 import numpy as np
 import tflite
-from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from .base import BaseConverter, float_const
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def _elu(x: Any) -> Any:
     # exp(x) - 1 below 0, x above: each relu keeps one side.
-    return _ops.subtract(_ops.nn.relu(x), _ops.nn.relu(_ops.subtract(float_const(1.0), _ops.exp(x))))
+    return ops.subtract(ops.nn.relu(x), ops.nn.relu(ops.subtract(float_const(1.0), ops.exp(x))))
 
 
 def _hard_swish(x: Any) -> Any:
-    return _ops.multiply(x, _ops.multiply(_ops.clip(_ops.add(x, float_const(3.0)), 0.0, 6.0), float_const(1.0 / 6.0)))
+    return ops.multiply(x, ops.multiply(ops.clip(ops.add(x, float_const(3.0)), 0.0, 6.0), float_const(1.0 / 6.0)))
 
 
 _UNARY = {
-    "ABS": _ops.abs,
-    "CEIL": _ops.ceil,
-    "COS": _ops.cos,
+    "ABS": ops.abs,
+    "CEIL": ops.ceil,
+    "COS": ops.cos,
     "ELU": _elu,
-    "EXP": _ops.exp,
-    "FLOOR": _ops.floor,
+    "EXP": ops.exp,
+    "FLOOR": ops.floor,
     "HARD_SWISH": _hard_swish,
-    "LOG": _ops.log,
-    "LOGISTIC": _ops.sigmoid,
-    "RELU": _ops.nn.relu,
-    "RELU6": lambda x: _ops.clip(x, 0.0, 6.0),
-    "RELU_0_TO_1": lambda x: _ops.clip(x, 0.0, 1.0),
-    "RELU_N1_TO_1": lambda x: _ops.clip(x, -1.0, 1.0),
-    "ROUND": _ops.round,
-    "RSQRT": _ops.rsqrt,
-    "SIN": _ops.sin,
-    "SQUARE": lambda x: _ops.multiply(x, x),
-    "TANH": _ops.tanh,
+    "LOG": ops.log,
+    "LOGISTIC": ops.sigmoid,
+    "RELU": ops.nn.relu,
+    "RELU6": lambda x: ops.clip(x, 0.0, 6.0),
+    "RELU_0_TO_1": lambda x: ops.clip(x, 0.0, 1.0),
+    "RELU_N1_TO_1": lambda x: ops.clip(x, -1.0, 1.0),
+    "ROUND": ops.round,
+    "RSQRT": ops.rsqrt,
+    "SIN": ops.sin,
+    "SQUARE": lambda x: ops.multiply(x, x),
+    "TANH": ops.tanh,
 }
 _BINARY = {
-    "ADD": (_ops.add, tflite.AddOptions),
-    "SUB": (_ops.subtract, tflite.SubOptions),
-    "MUL": (_ops.multiply, tflite.MulOptions),
-    "DIV": (_ops.divide, tflite.DivOptions),
-    "MAXIMUM": (_ops.maximum, None),
-    "MINIMUM": (_ops.minimum, None),
-    "POW": (_ops.power, None),
-    "EQUAL": (_ops.equal, None),
-    "NOT_EQUAL": (_ops.not_equal, None),
-    "GREATER": (_ops.greater, None),
-    "GREATER_EQUAL": (_ops.greater_equal, None),
-    "LESS": (_ops.less, None),
-    "LESS_EQUAL": (_ops.less_equal, None),
+    "ADD": (ops.add, tflite.AddOptions),
+    "SUB": (ops.subtract, tflite.SubOptions),
+    "MUL": (ops.multiply, tflite.MulOptions),
+    "DIV": (ops.divide, tflite.DivOptions),
+    "MAXIMUM": (ops.maximum, None),
+    "MINIMUM": (ops.minimum, None),
+    "POW": (ops.power, None),
+    "EQUAL": (ops.equal, None),
+    "NOT_EQUAL": (ops.not_equal, None),
+    "GREATER": (ops.greater, None),
+    "GREATER_EQUAL": (ops.greater_equal, None),
+    "LESS": (ops.less, None),
+    "LESS_EQUAL": (ops.less_equal, None),
 }
-_REDUCE = {"MEAN": _ops.mean, "SUM": _ops.sum, "REDUCE_MAX": _ops.max, "REDUCE_MIN": _ops.min, "REDUCE_PROD": _ops.prod}
+_REDUCE = {"MEAN": ops.mean, "SUM": ops.sum, "REDUCE_MAX": ops.max, "REDUCE_MIN": ops.min, "REDUCE_PROD": ops.prod}
 
 
 class ElementwiseConverter(BaseConverter):
@@ -108,7 +105,7 @@ class ElementwiseConverter(BaseConverter):
         dtype = self.get_tensor_type_str(data.tensor.Type())
         if dtype != "bool":
             raise RejectedOpError(f"an operand of {dtype}")
-        return _ops.logical_not(self.get_tensor_expr(data))
+        return ops.logical_not(self.get_tensor_expr(data))
 
     def _select(self, op: Any, by_rows: bool) -> Any:
         """Convert SELECT and SELECT_V2; a condition of one axis chooses whole rows of SELECT's operands (`by_rows`)."""
@@ -118,8 +115,8 @@ class ElementwiseConverter(BaseConverter):
             raise RejectedOpError(f"a condition of {dtype}")
         chosen, rank = self.get_tensor_expr(condition), len(self._shape(left))
         if by_rows and len(self._shape(condition)) == 1 and rank > 1:
-            chosen = self.bb.emit(_ops.reshape(chosen, [*self._shape(condition), *(1 for _ in range(rank - 1))]))
-        return self._quantized(_ops.where(chosen, self._real(left), self._real(right)), self.get_output_tensors(op)[0])
+            chosen = self.bb.emit(ops.reshape(chosen, [*self._shape(condition), *(1 for _ in range(rank - 1))]))
+        return self._quantized(ops.where(chosen, self._real(left), self._real(right)), self.get_output_tensors(op)[0])
 
     def _reduce(self, op: Any, function: Any) -> Any:
         data, axes = self.get_input_tensors(op)
@@ -131,19 +128,19 @@ class ElementwiseConverter(BaseConverter):
     def convert_squared_difference(self, op: Any) -> Any:
         """Convert SQUARED_DIFFERENCE."""
         left, right = self.get_input_tensors(op)
-        difference = self.bb.emit(_ops.subtract(self._real(left), self._real(right)))
-        return self._quantized(_ops.multiply(difference, difference), self.get_output_tensors(op)[0])
+        difference = self.bb.emit(ops.subtract(self._real(left), self._real(right)))
+        return self._quantized(ops.multiply(difference, difference), self.get_output_tensors(op)[0])
 
     def convert_gelu(self, op: Any) -> Any:
         """Convert GELU, exact or approximated by tanh."""
         options = self._get_builtin_options(op, tflite.GeluOptions) if op.BuiltinOptions() is not None else None
-        function = _ops.nn.gelu_tanh if options is not None and options.Approximate() else _ops.nn.gelu
+        function = ops.nn.gelu_tanh if options is not None and options.Approximate() else ops.nn.gelu
         return self._unary(op, function)
 
     def convert_leaky_relu(self, op: Any) -> Any:
         """Convert LEAKY_RELU."""
         alpha = self._get_builtin_options(op, tflite.LeakyReluOptions).Alpha()
-        return self._unary(op, lambda x: _ops.nn.leakyrelu(x, alpha))
+        return self._unary(op, lambda x: ops.nn.leakyrelu(x, alpha))
 
     def convert_prelu(self, op: Any) -> Any:
         """Convert PRELU: nn.prelu along the axes of constant slopes, seen as one; else the same from its parts."""
@@ -151,8 +148,8 @@ class ElementwiseConverter(BaseConverter):
         output, shape = self.get_output_tensors(op)[0], self._shape(data)
         if self.has_expr(slope.tensor_idx):
             x = self._real(data)
-            negative = _ops.multiply(self._real(slope), _ops.minimum(x, float_const(0.0)))
-            return self._quantized(_ops.add(_ops.nn.relu(x), negative), output)
+            negative = ops.multiply(self._real(slope), ops.minimum(x, float_const(0.0)))
+            return self._quantized(ops.add(ops.nn.relu(x), negative), output)
         value: Any = self.get_tensor_value_or_prefetched(slope)
         outer = next((axis for axis, dim in enumerate(value.shape) if dim != 1), value.ndim)
         outer += len(shape) - value.ndim
@@ -160,7 +157,7 @@ class ElementwiseConverter(BaseConverter):
         flat = [*shape[:outer], value.size]
         source = self.get_tensor_expr(data)
         real = self._as_shape(source, data, flat)
-        result = self._quantized(_ops.nn.prelu(real, self._weight(slope, value, 0), axis=len(flat) - 1), output)
+        result = self._quantized(ops.nn.prelu(real, self._weight(slope, value, 0), axis=len(flat) - 1), output)
         return result if flat == shape else self._as_shape(result, output, shape, is_real=False)
 
     def _as_shape(self, expr: Any, tensor: Any, shape: list[int], *, is_real: bool = True) -> Any:
@@ -168,25 +165,25 @@ class ElementwiseConverter(BaseConverter):
         real = self.dequantize(expr, tensor) if tensor.qnn_params else expr
         if [int(dim) for dim in tensor.tensor.ShapeAsNumpy()] == shape and is_real:
             return real
-        moved = self._quantized(_ops.reshape(real, shape), tensor)
+        moved = self._quantized(ops.reshape(real, shape), tensor)
         return self.dequantize(moved, tensor) if tensor.qnn_params and is_real else moved
 
     def convert_softmax(self, op: Any) -> Any:
         """Convert SOFTMAX with its factor beta, which TVM's converter leaves out."""
         beta = self._get_builtin_options(op, tflite.SoftmaxOptions).Beta()
-        scaled = (lambda x: x) if beta == 1.0 else (lambda x: _ops.multiply(x, float_const(beta)))
-        return self._unary(op, lambda x: _ops.nn.softmax(scaled(x), axis=-1))
+        scaled = (lambda x: x) if beta == 1.0 else (lambda x: ops.multiply(x, float_const(beta)))
+        return self._unary(op, lambda x: ops.nn.softmax(scaled(x), axis=-1))
 
     def convert_log_softmax(self, op: Any) -> Any:
         """Convert LOG_SOFTMAX."""
-        return self._unary(op, lambda x: _ops.nn.log_softmax(x, axis=-1))
+        return self._unary(op, lambda x: ops.nn.log_softmax(x, axis=-1))
 
     def convert_l2_normalization(self, op: Any) -> Any:
         """Convert L2_NORMALIZATION over the last axis; the norm is at least 1e-6, as in LiteRT."""
         data = self.get_input_tensors(op)[0]
         x = self.bb.emit(self._real(data)) if data.qnn_params else self._real(data)
-        norm = _ops.sqrt(_ops.sum(_ops.multiply(x, x), axis=[len(self._shape(data)) - 1], keepdims=True))
-        result = _ops.divide(x, _ops.maximum(norm, float_const(1e-6)))
+        norm = ops.sqrt(ops.sum(ops.multiply(x, x), axis=[len(self._shape(data)) - 1], keepdims=True))
+        result = ops.divide(x, ops.maximum(norm, float_const(1e-6)))
         activation = self._get_builtin_options(op, tflite.L2NormOptions).FusedActivationFunction()
         return self._finish(result, self.get_output_tensors(op)[0], activation)
 
@@ -195,9 +192,9 @@ class ElementwiseConverter(BaseConverter):
         data, axis = self.get_input_tensors(op)
         (position,) = (int(value) for value in np.ravel(self._constant(axis, "an axis")))
         result = relax_op(self.get_tensor_expr(data), axis=position, keepdims=False)
-        return _ops.astype(result, self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type()))
+        return ops.astype(result, self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type()))
 
     def convert_cast(self, op: Any) -> Any:
         """Convert CAST of plain numbers; parameters mean nothing to it, as in LiteRT."""
         data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
-        return _ops.astype(self.get_tensor_expr(data), self.get_tensor_type_str(output.tensor.Type()))
+        return ops.astype(self.get_tensor_expr(data), self.get_tensor_type_str(output.tensor.Type()))

@@ -9,11 +9,9 @@ import numpy as np
 import tflite
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from .data_movement import MovingConverter
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 class IndexingConverter(MovingConverter):
@@ -35,14 +33,14 @@ class IndexingConverter(MovingConverter):
             raise RejectedOpError(f"a result of shape {out} from one of shape {self._shape(data)}")
         times = [wide // size if size else 1 for size, wide in zip(own, out, strict=True)]
         is_same_rank = own == self._shape(data)
-        return self._one(op, data, lambda x: _ops.tile(x if is_same_rank else _ops.reshape(x, own), times))
+        return self._one(op, data, lambda x: ops.tile(x if is_same_rank else ops.reshape(x, own), times))
 
     def _embedding(self, op: Any) -> Any:
         """Convert EMBEDDING_LOOKUP: rows of a table."""
         indices, table = self.get_input_tensors(op)
         index = self._gather_index(indices, self._shape(table)[0], clipped=False)
         flat = index if isinstance(index, relax.Expr) else relax.const(index)
-        return self._one(op, table, lambda x: _ops.take(x, flat, axis=0, mode="clip"))
+        return self._one(op, table, lambda x: ops.take(x, flat, axis=0, mode="clip"))
 
     def convert_gather_nd(self, op: Any) -> Any:
         """Convert GATHER_ND: each tuple of indices is one into the axes that it names, taken as one axis."""
@@ -56,9 +54,9 @@ class IndexingConverter(MovingConverter):
         index = self._places(indices, outer, steps)
 
         def taken(x: Any) -> Any:
-            x = x if depth == 1 else _ops.reshape(x, [math.prod(outer), *rest])
-            x = _ops.take(x, index, axis=0, mode="clip")
-            return x if [math.prod(places[:-1]), *rest] == out else _ops.reshape(x, out)
+            x = x if depth == 1 else ops.reshape(x, [math.prod(outer), *rest])
+            x = ops.take(x, index, axis=0, mode="clip")
+            return x if [math.prod(places[:-1]), *rest] == out else ops.reshape(x, out)
 
         return self._one(op, data, taken)
 
@@ -70,10 +68,10 @@ class IndexingConverter(MovingConverter):
             if value.size and not ((value >= 0) & (value < np.asarray(outer))).all():
                 raise RejectedOpError(f"an index out of range of {outer}")
             return relax.const((value * steps).sum(axis=1).astype(np.int32))
-        tuples = self.bb.emit(_ops.reshape(self.bb.emit(_ops.astype(self.get_expr(indices.tensor_idx), "int32")), [-1, depth]))
+        tuples = self.bb.emit(ops.reshape(self.bb.emit(ops.astype(self.get_expr(indices.tensor_idx), "int32")), [-1, depth]))
         if depth == 1:
-            return self.bb.emit(_ops.reshape(tuples, [-1]))
-        return self.bb.emit(_ops.sum(self.bb.emit(_ops.multiply(tuples, relax.const(steps))), axis=[1]))
+            return self.bb.emit(ops.reshape(tuples, [-1]))
+        return self.bb.emit(ops.sum(self.bb.emit(ops.multiply(tuples, relax.const(steps))), axis=[1]))
 
     def convert_one_hot(self, op: Any) -> Any:
         """Convert ONE_HOT: a choice between two values; LiteRT takes their integers as they are stored."""
@@ -83,15 +81,15 @@ class IndexingConverter(MovingConverter):
         rank = len(self._shape(indices))
         axis = self._get_builtin_options(op, tflite.OneHotOptions).Axis() % (rank + 1)
         where = relax.const(np.arange(depth, dtype=np.int32).reshape(-1, *(1 for _ in range(rank - axis))))
-        wanted = self.bb.emit(_ops.astype(self.get_tensor_expr(indices), "int32"))
-        meets = self.bb.emit(_ops.equal(self.bb.emit(_ops.expand_dims(wanted, axis)), where))
+        wanted = self.bb.emit(ops.astype(self.get_tensor_expr(indices), "int32"))
+        meets = self.bb.emit(ops.equal(self.bb.emit(ops.expand_dims(wanted, axis)), where))
         on, off = (self._single(value, output) for value in values)
-        return self._quantized(_ops.where(meets, on, off), output)
+        return self._quantized(ops.where(meets, on, off), output)
 
     def _single(self, tensor: Any, output: Any) -> Any:
         """Return the one value of a tensor, read with the parameters of `output` where that is quantized."""
         value = self.get_tensor_expr(tensor)
-        value = value if not self._shape(tensor) else _ops.reshape(value, [])
+        value = value if not self._shape(tensor) else ops.reshape(value, [])
         return self.dequantize(value, output) if output.qnn_params else value
 
     def convert_topk_v2(self, op: Any) -> Any:
@@ -103,7 +101,7 @@ class IndexingConverter(MovingConverter):
             raise RejectedOpError(f"the {largest} greatest of {self._shape(data)[-1]}")
         if data.qnn_params and not self.has_same_qnn_params(data, values):
             raise RejectedOpError("values of another scale or zero point than the data's")
-        kept = self._move_with_params_of(data, lambda x: _ops.topk(x, largest, ret_type="values"))
+        kept = self._move_with_params_of(data, lambda x: ops.topk(x, largest, ret_type="values"))
         dtype = self.get_tensor_type_str(places.tensor.Type())
-        where = _ops.topk(self._real(data), largest, ret_type="indices", dtype=dtype)
+        where = ops.topk(self._real(data), largest, ret_type="indices", dtype=dtype)
         return relax.Tuple([self.bb.emit(kept), self.bb.emit(where)])

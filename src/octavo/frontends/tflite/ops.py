@@ -9,15 +9,13 @@ import numpy as np
 import tflite
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import same_padding
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
 from .indexing import IndexingConverter
 from .integer_ops import StoredConverter
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 _OWN = frozenset(
     {"AVERAGE_POOL_2D", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "FULLY_CONNECTED", "MAX_POOL_2D"}
@@ -41,7 +39,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         bias = tensors[0]
         dtype = self.get_tensor_type_str(bias.tensor.Type())
         if dtype == "float32" or self.has_expr(bias.tensor_idx):
-            return _ops.add(result, self._real(bias))
+            return ops.add(result, self._real(bias))
         params = bias.qnn_params or weight.qnn_params
         if params is None:
             raise RejectedOpError(f"a bias of {dtype} without a scale")
@@ -55,7 +53,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
             raise RejectedOpError("a bias beyond 32 bits")
         expr = self.exp_tab.new_const(value.astype(np.int32), dtype="int32", source_name=bias.tensor.Name())
         zero_point = relax.const(np.zeros(scale.shape, np.int32), "int32")
-        return _ops.add(result, _ops.dequantize(expr, relax.const(scale, "float32"), zero_point, axis=0))
+        return ops.add(result, ops.dequantize(expr, relax.const(scale, "float32"), zero_point, axis=0))
 
     def _spatial_padding(
         self, kind: int, sizes: list[int], kernel: list[int], strides: list[int], dilation: list[int]
@@ -97,7 +95,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         real = self._real(data)
         if weight.qnn_params and not data.qnn_params:
             real = self._dynamic(real, self._shape(data), weight)
-        result = _ops.nn.conv2d(
+        result = ops.nn.conv2d(
             real,
             self._weight(weight, value, axis),
             strides=strides,
@@ -128,17 +126,17 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         inputs = int(value.shape[1])
         if not options.KeepNumDims() and (len(shape) != 2 or shape[1] != inputs):
             # TFLite takes any input as [batch, inputs]; the reshape goes first, on integers if they are.
-            expr = _ops.reshape(expr, [math.prod(shape) // inputs, inputs])
+            expr = ops.reshape(expr, [math.prod(shape) // inputs, inputs])
         output, activation = self.get_output_tensors(op)[0], options.FusedActivationFunction()
         if weight.qnn_params and not data.qnn_params:
             rows = [math.prod(shape) // inputs, inputs]
-            real = self._dynamic(expr if shape == rows else _ops.reshape(expr, rows), rows, weight)
-            result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
+            real = self._dynamic(expr if shape == rows else ops.reshape(expr, rows), rows, weight)
+            result = self._add_bias(ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
             result, wanted = self._finish(result, output, activation), self._shape(output)
             # Back to the input's axes last, where bias and activation are done.
-            return result if len(wanted) in (0, 2) else _ops.reshape(result, wanted)
+            return result if len(wanted) in (0, 2) else ops.reshape(result, wanted)
         real = self.dequantize(expr, data) if data.qnn_params else expr
-        result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
+        result = self._add_bias(ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
         return self._finish(result, output, activation)
 
     def _times_computed_weight(self, op: Any, tensors: list[Any]) -> Any:
@@ -148,8 +146,8 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         shape, inputs = self._shape(data), self._shape(weight)[1]
         real = self._real(data)
         if not options.KeepNumDims() and (len(shape) != 2 or shape[1] != inputs):
-            real = _ops.reshape(real, [math.prod(shape) // inputs, inputs])
-        result = _ops.matmul(real, _ops.permute_dims(self._real(weight), [1, 0]))
+            real = ops.reshape(real, [math.prod(shape) // inputs, inputs])
+        result = ops.matmul(real, ops.permute_dims(self._real(weight), [1, 0]))
         return self._finish(self._add_bias(result, data, weight, tensors[2:]), output, options.FusedActivationFunction())
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:
@@ -164,8 +162,8 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         attributes = {"pool_size": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
         activation = options.FusedActivationFunction()
         if pool_type == "average":
-            return self._finish(_ops.nn.avg_pool2d(self._real(data), **attributes), output, activation)
-        return self._finish(_ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
+            return self._finish(ops.nn.avg_pool2d(self._real(data), **attributes), output, activation)
+        return self._finish(ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
 
     def convert_transpose_conv(self, op: Any) -> Any:
         """Convert TRANSPOSE_CONV of a constant weight; of int16 and float to the convolution of a spread input that it is."""
@@ -200,7 +198,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         return self._finish(self._add_bias(result, data, weight, bias), self.get_output_tensors(op)[0], activation)
 
     def _transposed(self, data: Any, weight: Any, value: Any, strides: list[int], befores: list[int], afters: list[int]) -> Any:
-        return _ops.nn.conv2d_transpose(
+        return ops.nn.conv2d_transpose(
             self._real(data),
             self._weight(weight, value, 0),
             strides=strides,
@@ -219,7 +217,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         behind = [int(taps) - stride - after for taps, stride, after in zip(kernel, strides, afters, strict=True)]
         spread = self._move_with_params_of(data, lambda x: self._spread(x, self._shape(data), strides, behind))
         # OHWI, both ways turned -> HWIO
-        return _ops.nn.conv2d(
+        return ops.nn.conv2d(
             self.dequantize(spread, data) if data.qnn_params else spread,
             self._weight(weight, value[:, ::-1, ::-1].transpose(1, 2, 3, 0), 3),
             padding=[*leading, *(max(width, 0) for width in behind)],
@@ -232,12 +230,12 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         batch, height, width, channels = shape
         rows, columns = height * strides[0], width * strides[1]
         if strides != [1, 1]:
-            x = _ops.reshape(x, [batch, height, 1, width, 1, channels])
-            x = _ops.nn.pad(x, [0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1, 0, 0])
-            x = _ops.reshape(x, [batch, rows, columns, channels])
+            x = ops.reshape(x, [batch, height, 1, width, 1, channels])
+            x = ops.nn.pad(x, [0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1, 0, 0])
+            x = ops.reshape(x, [batch, rows, columns, channels])
         if min(after) < 0:
             end = [rows + min(after[0], 0), columns + min(after[1], 0)]
-            x = _ops.strided_slice(x, axes=[1, 2], begin=[0, 0], end=end)
+            x = ops.strided_slice(x, axes=[1, 2], begin=[0, 0], end=end)
         return x
 
     def convert_batch_matmul(self, op: Any) -> Any:
@@ -246,7 +244,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         options = self._get_builtin_options(op, tflite.BatchMatMulOptions)
         if not left.qnn_params and not options.AdjX() and self._is_matrix(right):
             return self._times_matrix(left, right, self.get_output_tensors(op)[0], adjoint=options.AdjY())
-        result = _ops.matmul(self._adjoint(left, options.AdjX()), self._adjoint(right, options.AdjY()))
+        result = ops.matmul(self._adjoint(left, options.AdjX()), self._adjoint(right, options.AdjY()))
         return self._quantized(result, self.get_output_tensors(op)[0])
 
     def _is_matrix(self, tensor: Any) -> bool:
@@ -261,15 +259,15 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         value = value.reshape(value.shape[-2:])
         value = value.T if adjoint else value
         rows = [math.prod(self._shape(left)) // int(value.shape[0]), int(value.shape[0])]
-        real = self._dynamic(_ops.reshape(self.get_tensor_expr(left), rows), rows, right)
-        return _ops.reshape(self._quantized(_ops.matmul(real, self._weight(right, value, 1)), output), self._shape(output))
+        real = self._dynamic(ops.reshape(self.get_tensor_expr(left), rows), rows, right)
+        return ops.reshape(self._quantized(ops.matmul(real, self._weight(right, value, 1)), output), self._shape(output))
 
     def _adjoint(self, tensor: Any, adjoint: bool) -> Any:
         real = self._real(tensor)
         if not adjoint:
             return real
         rank = len(self._shape(tensor))
-        return _ops.permute_dims(real, [*range(rank - 2), rank - 1, rank - 2])
+        return ops.permute_dims(real, [*range(rank - 2), rank - 1, rank - 2])
 
     def convert_quantize(self, op: Any) -> Any:
         """Convert QUANTIZE of real or of otherwise quantized values."""
@@ -285,7 +283,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         if not data.qnn_params and dtype != "float16":
             raise RejectedOpError(f"{dtype} without scale")
         if self.has_expr(data.tensor_idx):
-            return self._real(data) if data.qnn_params else _ops.astype(self.get_expr(data.tensor_idx), "float32")
+            return self._real(data) if data.qnn_params else ops.astype(self.get_expr(data.tensor_idx), "float32")
         value: Any = self.get_tensor_value_or_prefetched(data)
         if not data.qnn_params:
             real = value.astype(np.float32)

@@ -11,12 +11,10 @@ from typing import Any
 
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .ops import Arguments, Converter, batch_norm, batched, spread
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def _one(value: Any) -> int:
@@ -31,14 +29,14 @@ def _image(args: Arguments, x: Any) -> Any:
         image = call.args[0]
         if image.ty.ndim == 4 and [int(axis) for axis in call.attrs.axis or ()] == [2]:
             return image
-    return args.step("input", _ops.expand_dims(x, 2))
+    return args.step("input", ops.expand_dims(x, 2))
 
 
 def on_row(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     """Apply an op on images to rows, with or without batch."""
     if len(shape_of(x)) == 3:
-        return _ops.squeeze(args.step("image", op(_image(args, x))), [2])
-    return _ops.squeeze(args.step("image", op(args.step("input", _ops.expand_dims(x, [0, 2])))), [0, 2])
+        return ops.squeeze(args.step("image", op(_image(args, x))), [2])
+    return ops.squeeze(args.step("image", op(args.step("input", ops.expand_dims(x, [0, 2])))), [0, 2])
 
 
 def _same_or_none(padding: str, kernel: list[int], dilation: list[int]) -> list[int]:
@@ -54,8 +52,8 @@ def _convolution(
     bias = args["bias"]
 
     def convolve(image: Any) -> Any:
-        result = _ops.nn.conv2d(image, weight, strides=strides, padding=padding, dilation=dilation, groups=int(args["groups"]))
-        return result if bias is None else _ops.add(args.emit(result), args.emit(_ops.reshape(bias, [1, -1, 1, 1])))
+        result = ops.nn.conv2d(image, weight, strides=strides, padding=padding, dilation=dilation, groups=int(args["groups"]))
+        return result if bias is None else ops.add(args.emit(result), args.emit(ops.reshape(bias, [1, -1, 1, 1])))
 
     return convolve
 
@@ -72,17 +70,17 @@ def _conv1d(args: Arguments) -> Any:
         [before, after] = _same_or_none(args["padding"], shape_of(weight)[2:], [dilation])
     else:
         before = after = _one(args["padding"])
-    weight = args.emit(_ops.expand_dims(weight, 2))
+    weight = args.emit(ops.expand_dims(weight, 2))
     op = _convolution(args, weight, [1, _one(args["stride"])], [0, before, 0, after], [1, dilation])
     return on_row(args, args["input"], op)
 
 
 def _conv_transpose1d(args: Arguments) -> Any:
     padding, bias = _one(args["padding"]), args["bias"]
-    weight = args.emit(_ops.expand_dims(args["weight"], 2))
+    weight = args.emit(ops.expand_dims(args["weight"], 2))
 
     def convolve(image: Any) -> Any:
-        result = _ops.nn.conv2d_transpose(
+        result = ops.nn.conv2d_transpose(
             image,
             weight,
             strides=[1, _one(args["stride"])],
@@ -91,7 +89,7 @@ def _conv_transpose1d(args: Arguments) -> Any:
             dilation=[1, _one(args["dilation"])],
             groups=int(args["groups"]),
         )
-        return result if bias is None else _ops.add(args.emit(result), args.emit(_ops.reshape(bias, [1, -1, 1, 1])))
+        return result if bias is None else ops.add(args.emit(result), args.emit(ops.reshape(bias, [1, -1, 1, 1])))
 
     return on_row(args, args["input"], convolve)
 
@@ -118,24 +116,24 @@ def _window(args: Arguments) -> dict[str, Any]:
 
 def _max_pool1d(args: Arguments) -> Any:
     dilation = [1, _one(args["dilation"])]
-    return on_row(args, args["self"], lambda image: _ops.nn.max_pool2d(image, **_window(args), dilation=dilation))
+    return on_row(args, args["self"], lambda image: ops.nn.max_pool2d(image, **_window(args), dilation=dilation))
 
 
 def _avg_pool1d(args: Arguments) -> Any:
     counts = bool(args["count_include_pad"])
-    return on_row(args, args["self"], lambda image: _ops.nn.avg_pool2d(image, **_window(args), count_include_pad=counts))
+    return on_row(args, args["self"], lambda image: ops.nn.avg_pool2d(image, **_window(args), count_include_pad=counts))
 
 
 def _adaptive_avg_pool1d(args: Arguments) -> Any:
     width = _one(args["output_size"])
-    return on_row(args, args["self"], lambda image: _ops.nn.adaptive_avg_pool2d(image, [1, width]))
+    return on_row(args, args["self"], lambda image: ops.nn.adaptive_avg_pool2d(image, [1, width]))
 
 
 def _adaptive_max_pool1d(args: Arguments) -> Any:
     """Only to one value; the indices are None."""
     if _one(args["output_size"]) != 1:
         raise RejectedOpError(f"to {_one(args['output_size'])}: only adaptive maxima over the whole row are supported")
-    return (args.emit(_ops.max(args["self"], axis=[-1], keepdims=True)), None)
+    return (args.emit(ops.max(args["self"], axis=[-1], keepdims=True)), None)
 
 
 CONV1D: dict[str, Converter] = {

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
-
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import celu, dtype_of, running_sum, shape_of
 from .ops import Arguments, Converter
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 _METHODS = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
@@ -29,8 +25,8 @@ def _copy(args: Arguments) -> Any:
     """Return the source as a tensor like that which is written over: decompositions make it of an input that is changed."""
     over, source = args["self"], args["src"]
     if dtype_of(source) != dtype_of(over):
-        source = args.emit(_ops.astype(source, dtype_of(over)))
-    return _ops.broadcast_to(source, shape_of(over))
+        source = args.emit(ops.astype(source, dtype_of(over)))
+    return ops.broadcast_to(source, shape_of(over))
 
 
 def _cumsum(args: Arguments) -> Any:
@@ -38,15 +34,15 @@ def _cumsum(args: Arguments) -> Any:
     wanted = dtype_of(x) if args["dtype"] is None else str(args["dtype"]).removeprefix("torch.")
     if args["dtype"] is None and not wanted.startswith("float"):
         wanted = "int64"
-    x = x if wanted == dtype_of(x) else args.emit(_ops.astype(x, wanted))
+    x = x if wanted == dtype_of(x) else args.emit(ops.astype(x, wanted))
     return running_sum(args.emit, x, shape, int(args["dim"]) % len(shape)) if shape else x
 
 
 def _grid_sampler(args: Arguments) -> Any:
     if len(shape_of(args["input"])) != 4:
         raise RejectedOpError("only images are sampled")
-    grid = args.emit(_ops.permute_dims(args["grid"], [0, 3, 1, 2]))
-    return _ops.image.grid_sample(
+    grid = args.emit(ops.permute_dims(args["grid"], [0, 3, 1, 2]))
+    return ops.image.grid_sample(
         args["input"],
         grid,
         method=_METHODS[int(args["interpolation_mode"])],
@@ -62,6 +58,6 @@ FUNCTIONS: dict[str, Converter] = {
     "aten.cumsum.default": _cumsum,
     "aten.grid_sampler.default": _grid_sampler,
     "aten.grid_sampler_2d.default": _grid_sampler,
-    "aten.numpy_T.default": lambda args: _ops.permute_dims(args["self"]),
+    "aten.numpy_T.default": lambda args: ops.permute_dims(args["self"]),
 }
 """Our converters by op and overload."""

@@ -13,12 +13,10 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, nonnegative_indices, shape_of
 from .ops import Arguments, Converter
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def _select(args: Arguments) -> Any:
@@ -27,8 +25,8 @@ def _select(args: Arguments) -> Any:
     shape = shape_of(x)
     axis %= len(shape)
     index = index + shape[axis] if index < 0 else index
-    part = args.step("slice", _ops.strided_slice(x, axes=[axis], begin=[index], end=[index + 1], assume_inbound=True))
-    return _ops.squeeze(part, [axis])
+    part = args.step("slice", ops.strided_slice(x, axes=[axis], begin=[index], end=[index + 1], assume_inbound=True))
+    return ops.squeeze(part, [axis])
 
 
 def _from_start(args: Arguments, indices: Any, size: int) -> Any:
@@ -44,13 +42,13 @@ def _taken(args: Arguments, x: Any, indices: Any, axis: int) -> Any:
     shape, indices = shape_of(x), _expression(indices)
     axis %= len(shape)
     wanted = shape_of(indices)
-    flat = indices if len(wanted) == 1 else args.emit(_ops.reshape(indices, [-1]))
+    flat = indices if len(wanted) == 1 else args.emit(ops.reshape(indices, [-1]))
     if isinstance(indices, Constant):
         flat = relax.const(indices.value.numpy().reshape(-1), "int64")
-    result = _ops.take(x, flat, axis=axis, mode="clip")
+    result = ops.take(x, flat, axis=axis, mode="clip")
     if len(wanted) == 1:
         return result
-    return _ops.reshape(args.step("rows", result), [*shape[:axis], *wanted, *shape[axis + 1 :]])
+    return ops.reshape(args.step("rows", result), [*shape[:axis], *wanted, *shape[axis + 1 :]])
 
 
 def _index_select(args: Arguments) -> Any:
@@ -78,7 +76,7 @@ def _index(args: Arguments) -> Any:
         places = index if places is None else _joined(args, places, index, shape[axis])
     if len(axes) > 1:
         merged = math.prod(shape[axis] for axis in axes)
-        x = args.step("merged", _ops.reshape(x, [*shape[: axes[0]], merged, *shape[axes[-1] + 1 :]]))
+        x = args.step("merged", ops.reshape(x, [*shape[: axes[0]], merged, *shape[axes[-1] + 1 :]]))
     return _taken(args, x, places, axes[0])
 
 
@@ -86,8 +84,8 @@ def _joined(args: Arguments, first: Any, second: Any, size: int) -> Any:
     """Return first * size + second."""
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return first * size + second
-    first, second = (args.emit(_ops.astype(_expression(side), "int64")) for side in (first, second))
-    return args.emit(_ops.add(args.emit(_ops.multiply(first, relax.const(size, "int64"))), second))
+    first, second = (args.emit(ops.astype(_expression(side), "int64")) for side in (first, second))
+    return args.emit(ops.add(args.emit(ops.multiply(first, relax.const(size, "int64"))), second))
 
 
 INDICES: dict[str, Converter] = {

@@ -21,11 +21,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, dtype_of, shape_of
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +74,8 @@ def _clamped(x: Any, low: Any, high: Any) -> Any:
     low, high = bounds
     dtype = dtype_of(x)
     if any(bound is not None and not isinstance(bound, int | float) for bound in bounds):
-        result = x if low is None else _ops.maximum(x, _operand(low, dtype))
-        return result if high is None else _ops.minimum(result, _operand(high, dtype))
+        result = x if low is None else ops.maximum(x, _operand(low, dtype))
+        return result if high is None else ops.minimum(result, _operand(high, dtype))
     return clamp(x, low, high)
 
 
@@ -121,12 +119,12 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
         left, right = args["self"], args["other"]
         alpha = args.values.get("alpha", 1)
         dtype = _common_dtype([left, right])
-        if op is _ops.divide and dtype not in _FLOAT_WIDTH:
+        if op is ops.divide and dtype not in _FLOAT_WIDTH:
             dtype = "float32"
         sides = [_cast(side, dtype) for side in (left, right)]
         if alpha != 1:
             scaled = 0 if reverse else 1  # rsub: other - alpha * self
-            sides[scaled] = args.emit(_ops.multiply(sides[scaled], relax.const(alpha, dtype)))
+            sides[scaled] = args.emit(ops.multiply(sides[scaled], relax.const(alpha, dtype)))
         return op(*reversed(sides)) if reverse else op(*sides)
 
     return convert
@@ -135,7 +133,7 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
 def _cast(side: Any, dtype: str) -> Any:
     if not isinstance(side, relax.Expr):
         return relax.const(side, dtype)
-    return side if dtype_of(side) == dtype else _ops.astype(side, dtype)
+    return side if dtype_of(side) == dtype else ops.astype(side, dtype)
 
 
 # ------------------------------------------------------------------------------------------------- convolution and pools
@@ -150,7 +148,7 @@ def batch_norm(args: Arguments, x: Any) -> Any:
     channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
     beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
-    result = _ops.nn.batch_norm(
+    result = ops.nn.batch_norm(
         x, gamma, beta, args["running_mean"], args["running_var"], axis=1, epsilon=float(args["eps"]), training=False
     )
     return relax.TupleGetItem(args.emit(result), 0)
@@ -160,7 +158,7 @@ def batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     """Apply an op on images to one without batch, too."""
     if len(shape_of(x)) == 4:
         return op(x)
-    return _ops.squeeze(args.emit(op(args.emit(_ops.expand_dims(x, 0)))), [0])
+    return ops.squeeze(args.emit(op(args.emit(ops.expand_dims(x, 0)))), [0])
 
 
 def _pool(args: Arguments, op: Any, rank: int, **attributes: Any) -> Any:
@@ -168,24 +166,24 @@ def _pool(args: Arguments, op: Any, rank: int, **attributes: Any) -> Any:
     x, kernel = args["self"], spread(args["kernel_size"], rank)
     has_batch = len(shape_of(x)) == rank + 2
     result = op(
-        x if has_batch else args.emit(_ops.expand_dims(x, 0)),
+        x if has_batch else args.emit(ops.expand_dims(x, 0)),
         pool_size=kernel,
         strides=spread(args["stride"], rank) if args["stride"] else kernel,
         padding=spread(args["padding"], rank),
         ceil_mode=bool(args["ceil_mode"]),
         **attributes,
     )
-    return result if has_batch else _ops.squeeze(args.emit(result), [0])
+    return result if has_batch else ops.squeeze(args.emit(result), [0])
 
 
 def _max_pool(args: Arguments, rank: int) -> Any:
-    return _pool(args, (_ops.nn.max_pool2d, _ops.nn.max_pool3d)[rank - 2], rank, dilation=spread(args["dilation"], rank))
+    return _pool(args, (ops.nn.max_pool2d, ops.nn.max_pool3d)[rank - 2], rank, dilation=spread(args["dilation"], rank))
 
 
 def _avg_pool(args: Arguments, rank: int) -> Any:
     if args["divisor_override"] is not None:
         raise RejectedOpError("divisor_override is not supported")
-    op, counts_pad = (_ops.nn.avg_pool2d, _ops.nn.avg_pool3d)[rank - 2], bool(args["count_include_pad"])
+    op, counts_pad = (ops.nn.avg_pool2d, ops.nn.avg_pool3d)[rank - 2], bool(args["count_include_pad"])
     return _pool(args, op, rank, count_include_pad=counts_pad)
 
 
@@ -198,7 +196,7 @@ def _adaptive_max_pool2d(args: Arguments) -> Any:
     """Only to one pixel; the indices are None."""
     if [int(size) for size in args["output_size"]] != [1, 1]:
         raise RejectedOpError(f"to {list(args['output_size'])}: only adaptive maxima over the whole image are supported")
-    return (args.emit(_ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
+    return (args.emit(ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
 
 
 def _adaptive_avg_pool2d(args: Arguments) -> Any:
@@ -206,7 +204,7 @@ def _adaptive_avg_pool2d(args: Arguments) -> Any:
     sizes = [
         declared if size is None else int(size) for size, declared in zip(args["output_size"], shape_of(x)[-2:], strict=True)
     ]
-    return batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
+    return batched(args, x, lambda image: ops.nn.adaptive_avg_pool2d(image, sizes))
 
 
 def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> Any:
@@ -220,7 +218,7 @@ def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> An
         if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
             # PyTorch then samples by the declared factor, Relax's op by the ratio of the sizes.
             raise RejectedOpError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
-    return _ops.image.resize2d(
+    return ops.image.resize2d(
         x,
         size=[int(value) for value in size],
         layout="NCHW",
@@ -246,7 +244,7 @@ def _squeeze(args: Arguments) -> Any:
     declared = args.values.get("dim", list(range(len(shape))))
     axes = sorted({int(axis) % len(shape) for axis in ([declared] if isinstance(declared, int) else declared)}) if shape else []
     axes = [axis for axis in axes if shape[axis] == 1]
-    return _ops.squeeze(args["self"], axes) if axes else args["self"]
+    return ops.squeeze(args["self"], axes) if axes else args["self"]
 
 
 def _pixel_shuffle(args: Arguments) -> Any:
@@ -254,8 +252,8 @@ def _pixel_shuffle(args: Arguments) -> Any:
     factor, rank = int(args["upscale_factor"]), len(batch)
     split = [*batch, channels // factor**2, factor, factor, height, width]
     order = [*range(rank), rank, rank + 3, rank + 1, rank + 4, rank + 2]
-    moved = args.emit(_ops.permute_dims(args.emit(_ops.reshape(args["self"], split)), order))
-    return _ops.reshape(moved, [*batch, channels // factor**2, height * factor, width * factor])
+    moved = args.emit(ops.permute_dims(args.emit(ops.reshape(args["self"], split)), order))
+    return ops.reshape(moved, [*batch, channels // factor**2, height * factor, width * factor])
 
 
 def _extreme(op: Any, place: Any = None) -> Converter:
@@ -277,15 +275,15 @@ def _deviation(args: Arguments, *, root: bool) -> Any:
     count = math.prod(shape[axis] for axis in axes) - (1 if args["correction"] is None else args["correction"])
     if count <= 0:
         raise RejectedOpError("fewer values than its correction: the result is undefined")
-    centered = args.emit(_ops.subtract(x, _ops.mean(x, axes, keepdims=True)))
-    total = _ops.sum(_ops.multiply(centered, centered), axes, keepdims=bool(args["keepdim"]))
-    result = _ops.divide(total, relax.const(count, dtype_of(x)))
-    return _ops.sqrt(args.emit(result)) if root else result
+    centered = args.emit(ops.subtract(x, ops.mean(x, axes, keepdims=True)))
+    total = ops.sum(ops.multiply(centered, centered), axes, keepdims=bool(args["keepdim"]))
+    result = ops.divide(total, relax.const(count, dtype_of(x)))
+    return ops.sqrt(args.emit(result)) if root else result
 
 
 def _deviation_and_mean(args: Arguments) -> Any:
     axes, keeps = args["dim"], bool(args["keepdim"])
-    return args.emit(_deviation(args, root=False)), args.emit(_ops.mean(args["self"], axes, keepdims=keeps))
+    return args.emit(_deviation(args, root=False)), args.emit(ops.mean(args["self"], axes, keepdims=keeps))
 
 
 def _expand(args: Arguments) -> Any:
@@ -296,8 +294,8 @@ def _expand(args: Arguments) -> Any:
         return NotImplemented
     wide = [1] * (len(size) - len(own)) + own
     repeats = [1 if want in (-1, have) else want for have, want in zip(wide, size, strict=True)]
-    x = x if wide == own else args.emit(_ops.reshape(x, wide))
-    return x if set(repeats) <= {1} else _ops.tile(x, repeats)
+    x = x if wide == own else args.emit(ops.reshape(x, wide))
+    return x if set(repeats) <= {1} else ops.tile(x, repeats)
 
 
 def _identity(args: Arguments) -> Any:
@@ -307,7 +305,7 @@ def _identity(args: Arguments) -> Any:
 def _to_device(args: Arguments) -> Any:
     """To another device, which is all one here, and another dtype."""
     dtype = str(args["dtype"]).removeprefix("torch.")
-    return args["self"] if dtype == dtype_of(args["self"]) else _ops.astype(args["self"], dtype)
+    return args["self"] if dtype == dtype_of(args["self"]) else ops.astype(args["self"], dtype)
 
 
 def _dropout(args: Arguments) -> Any:
@@ -329,12 +327,12 @@ CONVERTERS: dict[str, Converter] = {
     "aten._assert_scalar.default": _nothing,
     "aten._assert_tensor_metadata.default": _nothing,
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
-    "aten.add.Scalar": _elementwise(_ops.add),
-    "aten.add.Tensor": _elementwise(_ops.add),
+    "aten.add.Scalar": _elementwise(ops.add),
+    "aten.add.Tensor": _elementwise(ops.add),
     "aten.adaptive_max_pool2d.default": _adaptive_max_pool2d,
     "aten.alias.default": _identity,
-    "aten.amax.default": _extreme(_ops.max),
-    "aten.amin.default": _extreme(_ops.min),
+    "aten.amax.default": _extreme(ops.max),
+    "aten.amin.default": _extreme(ops.min),
     "aten.avg_pool2d.default": lambda args: _avg_pool(args, 2),
     "aten.avg_pool3d.default": lambda args: _avg_pool(args, 3),
     "aten.clamp.Tensor": _clamp,
@@ -344,30 +342,30 @@ CONVERTERS: dict[str, Converter] = {
     "aten.clone.default": _identity,
     "aten.contiguous.default": _identity,
     "aten.detach.default": _identity,
-    "aten.div.Scalar": _elementwise(_ops.divide),
-    "aten.div.Tensor": _elementwise(_ops.divide),
+    "aten.div.Scalar": _elementwise(ops.divide),
+    "aten.div.Tensor": _elementwise(ops.divide),
     "aten.dropout.default": _dropout,
     "aten.expand.default": _expand,
     "aten.feature_dropout.default": _dropout,
     "aten.hardtanh.default": _hardtanh,
     "aten.lift_fresh_copy.default": _identity,
-    "aten.max.dim": _extreme(_ops.max, _ops.argmax),
+    "aten.max.dim": _extreme(ops.max, ops.argmax),
     "aten.max_pool2d.default": lambda args: _max_pool(args, 2),
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
     "aten.max_pool3d.default": lambda args: _max_pool(args, 3),
-    "aten.min.dim": _extreme(_ops.min, _ops.argmin),
-    "aten.mul.Scalar": _elementwise(_ops.multiply),
-    "aten.mul.Tensor": _elementwise(_ops.multiply),
+    "aten.min.dim": _extreme(ops.min, ops.argmin),
+    "aten.mul.Scalar": _elementwise(ops.multiply),
+    "aten.mul.Tensor": _elementwise(ops.multiply),
     "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.relu6.default": _relu6,
-    "aten.rsub.Scalar": _elementwise(_ops.subtract, reverse=True),
-    "aten.rsub.Tensor": _elementwise(_ops.subtract, reverse=True),
+    "aten.rsub.Scalar": _elementwise(ops.subtract, reverse=True),
+    "aten.rsub.Tensor": _elementwise(ops.subtract, reverse=True),
     "aten.squeeze.default": _squeeze,
     "aten.squeeze.dim": _squeeze,
     "aten.squeeze.dims": _squeeze,
     "aten.std.correction": lambda args: _deviation(args, root=True),
-    "aten.sub.Scalar": _elementwise(_ops.subtract),
-    "aten.sub.Tensor": _elementwise(_ops.subtract),
+    "aten.sub.Scalar": _elementwise(ops.subtract),
+    "aten.sub.Tensor": _elementwise(ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
     "aten.sym_size.int": _sym_size,
     "aten.to.device": _to_device,

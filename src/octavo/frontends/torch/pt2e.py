@@ -14,14 +14,12 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.qdq.dynamic import write_torch_integers, write_torch_parameters
+from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
 from ...numerics.dynamic import TorchStyle
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, shape_of
 from .ops import Arguments, Converter
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 
 def _dtype_argument(value: Any) -> str:
@@ -79,8 +77,8 @@ def _expressions(args: Arguments, dtype: str) -> tuple[Any, Any, int]:
     """Return scale and zero point as Relax takes them, and the axis: constants, or scalars that arrive at run time."""
     scale, zero_point = args.values.get("scale"), args.values.get("zero_point")
     if isinstance(scale, relax.Var):
-        scale = args.emit(_ops.reshape(scale, []))
-        return scale, args.emit(_ops.reshape(zero_point, [])), 0
+        scale = args.emit(ops.reshape(scale, []))
+        return scale, args.emit(ops.reshape(zero_point, [])), 0
     declared, zeros, axis = _parameters(args, dtype)
     return relax.const(declared.astype(np.float32), "float32"), relax.const(zeros, "int32"), axis
 
@@ -94,10 +92,10 @@ def _quantize(args: Arguments) -> Any:
     if isinstance(args.values.get("scale"), relax.Var):
         return write_torch_integers(x, args["scale"], args["zero_point"], dtype, (low, high), args.emit)
     scale, zero_point, axis = _expressions(args, dtype)
-    result = _ops.quantize(x, scale, zero_point, axis=axis, out_dtype=dtype)
+    result = ops.quantize(x, scale, zero_point, axis=axis, out_dtype=dtype)
     if (low, high) == INTEGER_RANGE[dtype]:
         return result
-    return _ops.clip(args.emit(result), low, high)
+    return ops.clip(args.emit(result), low, high)
 
 
 def _quantized(args: Arguments, x: npt.NDArray[Any], dtype: str, low: int, high: int) -> npt.NDArray[Any]:
@@ -124,7 +122,7 @@ def _dequantize(args: Arguments) -> Any:
         raise RejectedOpError(f"its result is {_dtype_argument(result)}; only float32 is supported")
     integer_range(args, dtype)
     scale, zero_point, axis = _expressions(args, dtype)
-    return _ops.dequantize(args["input"], scale, zero_point, axis=axis, out_dtype="float32")
+    return ops.dequantize(args["input"], scale, zero_point, axis=axis, out_dtype="float32")
 
 
 def _choose(args: Arguments, *, symmetric: bool) -> Any:
@@ -144,7 +142,7 @@ def _convert_element_type(args: Arguments) -> Any:
     dtype, x = _dtype_argument(args["dtype"]), args["input"]
     if dtype not in ("float16", "float32"):
         raise RejectedOpError(f"conversion to {dtype} is not supported")
-    return relax.const(x.value.numpy().astype(dtype)) if isinstance(x, Constant) else _ops.astype(x, dtype)
+    return relax.const(x.value.numpy().astype(dtype)) if isinstance(x, Constant) else ops.astype(x, dtype)
 
 
 PT2E: dict[str, Converter] = {

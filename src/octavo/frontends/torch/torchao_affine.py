@@ -12,14 +12,12 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.qdq.dynamic import write_torch_integers, write_torch_parameters
+from ...ir.untyped import ops
 from ...numerics.dynamic import TorchStyle
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, shape_of
 from .ops import Arguments, Converter
 from .pt2e import integer_range
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
 
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 """What torchao takes where no smallest scale is declared."""
@@ -70,7 +68,7 @@ def _dequantize(args: Arguments) -> Any:
     _integer_type(args, "input_dtype")
     if not isinstance(x, Constant):
         _check_rows(args)
-        return _ops.dequantize(x, scale, zero_point, axis=0, out_dtype="float32")
+        return ops.dequantize(x, scale, zero_point, axis=0, out_dtype="float32")
     shape, block = shape_of(x), [int(size) for size in args["block_size"]]
     if len(shape) != 2 or len(block) != 2 or block[0] != 1 or not block[1] or shape[1] % block[1]:
         raise RejectedOpError(f"a weight {shape} with scales for blocks {block}; blocks within a row are supported")
@@ -83,9 +81,9 @@ def _dequantize(args: Arguments) -> Any:
         raise RejectedOpError(f"{scales.size} scales and {zeros.size} zero points of a weight of {count} blocks")
     parameters = (relax.const(scales), relax.const(zeros))
     if block[1] == shape[1]:
-        return _ops.dequantize(x, *parameters, axis=0, out_dtype="float32")
-    rows = args.emit(_ops.reshape(x, [count, block[1]]))
-    return _ops.reshape(args.emit(_ops.dequantize(rows, *parameters, axis=0, out_dtype="float32")), shape)
+        return ops.dequantize(x, *parameters, axis=0, out_dtype="float32")
+    rows = args.emit(ops.reshape(x, [count, block[1]]))
+    return ops.reshape(args.emit(ops.dequantize(rows, *parameters, axis=0, out_dtype="float32")), shape)
 
 
 TORCHAO_AFFINE: dict[str, Converter] = {

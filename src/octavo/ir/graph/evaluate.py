@@ -10,19 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import BlockBuilder, Expr, Var
 
+from ...numerics.arrays import Array
+from ..untyped import relax
 from .dataflow import BodyWriter, attrs_of, call_to, write_function
 from .kernel_attributes import EXTERNAL_ATTR
 from .value_numbers import Node, ValueNumbers
 
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
-Array = npt.NDArray[Any]
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError)
 """What TVM raises where it cannot build or run something."""
 

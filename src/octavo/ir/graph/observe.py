@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
+from ..untyped import relax
 from .dataflow import op_name
-
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 
 OBSERVE = "octavo.observe"
 _NO_AXIS = -1

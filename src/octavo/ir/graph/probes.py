@@ -23,16 +23,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import BlockBuilder, Expr, Var
 from tvm_ffi import register_error
 
 from ...errors import DataError, ExecutableError
+from ..untyped import relax
 from .dataflow import ALLOCATIONS, BOOKKEEPING, attrs_of, call_to, operand_vars, replace_operands
-
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 
 PROBE = "octavo.probe"
 ProbeCallback = Callable[[npt.NDArray[Any]], None]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
+from ..untyped import relax
 from .dataflow import BodyWriter, DataflowView, replace_operands, with_main
-
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 
 
 def with_results(module: tvm.IRModule, names: Sequence[str], *, keep: bool = False) -> tvm.IRModule:

@@ -16,13 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
-from tvm.relax import Expr
+from tvm.relax import Expr, TupleGetItem
 
+from ..untyped import relax
 from .dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, with_main
-
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 
 
 def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
@@ -45,7 +42,7 @@ def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
 
 def _slice(view: DataflowView, value: Any) -> Expr | None:
     """Return the slice that a field of a split is, None if `value` is no such field."""
-    if not isinstance(value, _relax.TupleGetItem):
+    if not isinstance(value, TupleGetItem):
         return None
     call = call_to(view.definition(value.tuple_value), "split")
     shape = None if call is None else static_shape(call.args[0])

@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from ...numerics.arrays import Array
+
 _MAX_PERMUTED_RANK = 5
 _MIN_VALUES = 8
 # float32's rounding in a few ops: as a share of the largest magnitude, of a channel's, and of what cancelled in a channel.

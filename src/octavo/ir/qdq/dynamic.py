@@ -20,9 +20,7 @@ from tvm_ffi import structural_equal
 from ...numerics import INTEGER_RANGE
 from ...numerics.dynamic import DynamicStyle, TorchStyle
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-
-# TVM's stubs claim narrower arguments than its ops take.
-_ops: Any = relax.op
+from ..untyped import ops
 
 Emit = Callable[[Any], Any]
 
@@ -48,33 +46,33 @@ def write_dynamic(x: Any, shape: tuple[int, ...], style: DynamicStyle, emit: Emi
         rows = shape[0] if style.by_row else 0
         integers = write_torch_integers(x, scale, zero_point, style.dtype, (style.qmin, style.qmax), emit, rows=rows)
         if not style.by_row:
-            scale, zero_point = emit(_ops.reshape(scale, [])), emit(_ops.reshape(zero_point, []))
-        stored = emit(_ops.astype(zero_point, style.dtype))
+            scale, zero_point = emit(ops.reshape(scale, [])), emit(ops.reshape(zero_point, []))
+        stored = emit(ops.astype(zero_point, style.dtype))
         return DynamicValue(integers=integers, scale=scale, zero_point=zero_point, stored_zero_point=stored)
     axes = None if style == "onnx" else list(range(1, len(shape)))
-    low = emit(_ops.minimum(emit(_ops.min(x, axes)), _number(0)))
-    high = emit(_ops.maximum(emit(_ops.max(x, axes)), _number(0)))
-    span = emit(_ops.subtract(high, low))
-    is_empty = emit(_ops.equal(span, _number(0)))
+    low = emit(ops.minimum(emit(ops.min(x, axes)), _number(0)))
+    high = emit(ops.maximum(emit(ops.max(x, axes)), _number(0)))
+    span = emit(ops.subtract(high, low))
+    is_empty = emit(ops.equal(span, _number(0)))
     if style == "onnx":
-        scale = emit(_ops.where(is_empty, _number(1), emit(_ops.divide(span, _number(255)))))
-        real = emit(_ops.clip(emit(_ops.divide(emit(_ops.subtract(_number(0), low)), scale)), 0, 255))
-        stored = emit(_ops.astype(emit(_ops.round(real)), "uint8"))
-        zero_point = emit(_ops.astype(stored, "int32"))
-        integers = emit(_ops.quantize(x, scale, zero_point, axis=0, out_dtype="uint8"))
+        scale = emit(ops.where(is_empty, _number(1), emit(ops.divide(span, _number(255)))))
+        real = emit(ops.clip(emit(ops.divide(emit(ops.subtract(_number(0), low)), scale)), 0, 255))
+        stored = emit(ops.astype(emit(ops.round(real)), "uint8"))
+        zero_point = emit(ops.astype(stored, "int32"))
+        integers = emit(ops.quantize(x, scale, zero_point, axis=0, out_dtype="uint8"))
         return DynamicValue(integers=integers, scale=scale, zero_point=zero_point, stored_zero_point=stored)
-    factor = emit(_ops.where(is_empty, _number(1), emit(_ops.divide(_number(255), span))))
-    below, above = emit(_ops.multiply(low, factor)), emit(_ops.multiply(high, factor))
-    errors = emit(_ops.add(emit(_ops.add(_number(-128), below)), emit(_ops.add(_number(127), above))))
-    from_low, from_high = emit(_ops.subtract(_number(-128), below)), emit(_ops.subtract(_number(127), above))
-    real = emit(_ops.where(emit(_ops.greater(errors, _number(0))), from_low, from_high))
-    zero = emit(_ops.round(emit(_ops.clip(real, -128, 127))))
-    scale = emit(_ops.divide(_number(1), factor))
+    factor = emit(ops.where(is_empty, _number(1), emit(ops.divide(_number(255), span))))
+    below, above = emit(ops.multiply(low, factor)), emit(ops.multiply(high, factor))
+    errors = emit(ops.add(emit(ops.add(_number(-128), below)), emit(ops.add(_number(127), above))))
+    from_low, from_high = emit(ops.subtract(_number(-128), below)), emit(ops.subtract(_number(127), above))
+    real = emit(ops.where(emit(ops.greater(errors, _number(0))), from_low, from_high))
+    zero = emit(ops.round(emit(ops.clip(real, -128, 127))))
+    scale = emit(ops.divide(_number(1), factor))
     column = [shape[0], *[1] * (len(shape) - 1)]
-    steps = emit(_ops.multiply(x, emit(_ops.reshape(emit(_ops.divide(_number(1), scale)), column))))
-    moved = emit(_ops.add(emit(_ops.round(steps)), emit(_ops.reshape(zero, column))))
-    integers = emit(_ops.astype(emit(_ops.clip(moved, -128, 127)), "int8"))
-    zeros = {"zero_point": emit(_ops.astype(zero, "int32")), "stored_zero_point": emit(_ops.astype(zero, "int8"))}
+    steps = emit(ops.multiply(x, emit(ops.reshape(emit(ops.divide(_number(1), scale)), column))))
+    moved = emit(ops.add(emit(ops.round(steps)), emit(ops.reshape(zero, column))))
+    integers = emit(ops.astype(emit(ops.clip(moved, -128, 127)), "int8"))
+    zeros = {"zero_point": emit(ops.astype(zero, "int32")), "stored_zero_point": emit(ops.astype(zero, "int8"))}
     return DynamicValue(integers=integers, scale=scale, **zeros)
 
 
@@ -84,20 +82,20 @@ def write_torch_parameters(x: Any, style: TorchStyle, emit: Emit) -> tuple[Any, 
     Each has the shape (1,), or (rows,) where a matrix has parameters by row.
     """
     count = int(x.ty.shape[0]) if style.by_row else 1
-    ends = (_ops.min(x, [1]), _ops.max(x, [1])) if style.by_row else (_ops.min(x), _ops.max(x))
-    least, most = (emit(end) if style.by_row else emit(_ops.reshape(emit(end), [1])) for end in ends)
-    low = emit(_ops.minimum(least, _number(0)))
-    high = emit(_ops.maximum(most, _number(0)))
+    ends = (ops.min(x, [1]), ops.max(x, [1])) if style.by_row else (ops.min(x), ops.max(x))
+    least, most = (emit(end) if style.by_row else emit(ops.reshape(emit(end), [1])) for end in ends)
+    low = emit(ops.minimum(least, _number(0)))
+    high = emit(ops.maximum(most, _number(0)))
     width = style.qmax - style.qmin
     if style.is_symmetric:
-        reach = emit(_ops.maximum(emit(_ops.negative(low)), high))
-        scale = emit(_ops.maximum(emit(_ops.divide(reach, _number(width / 2))), _number(style.eps)))
+        reach = emit(ops.maximum(emit(ops.negative(low)), high))
+        scale = emit(ops.maximum(emit(ops.divide(reach, _number(width / 2))), _number(style.eps)))
         return scale, relax.const(np.full(count, 128 if style.dtype == "uint8" else 0, np.int32))
-    span = emit(_ops.subtract(high, low))
-    scale = emit(_ops.maximum(emit(_ops.divide(span, _number(width))), _number(style.eps)))
-    steps = emit(_ops.round(emit(_ops.divide(low, scale))))
-    zero_point = emit(_ops.clip(emit(_ops.subtract(_number(style.qmin), steps)), style.qmin, style.qmax))
-    return scale, emit(_ops.astype(zero_point, "int32"))
+    span = emit(ops.subtract(high, low))
+    scale = emit(ops.maximum(emit(ops.divide(span, _number(width))), _number(style.eps)))
+    steps = emit(ops.round(emit(ops.divide(low, scale))))
+    zero_point = emit(ops.clip(emit(ops.subtract(_number(style.qmin), steps)), style.qmin, style.qmax))
+    return scale, emit(ops.astype(zero_point, "int32"))
 
 
 def write_torch_integers(
@@ -108,10 +106,10 @@ def write_torch_integers(
     Each is of one element; or (rows,), one for each of the `rows` of a matrix.
     """
     shape = [rows, 1] if rows else []
-    factor = emit(_ops.divide(_number(1), emit(_ops.reshape(scale, shape))))
-    zero = emit(_ops.astype(emit(_ops.reshape(zero_point, shape)), "float32"))
-    steps = emit(_ops.add(emit(_ops.round(emit(_ops.multiply(x, factor)))), zero))
-    return emit(_ops.astype(emit(_ops.clip(steps, *bounds)), dtype))
+    factor = emit(ops.divide(_number(1), emit(ops.reshape(scale, shape))))
+    zero = emit(ops.astype(emit(ops.reshape(zero_point, shape)), "float32"))
+    steps = emit(ops.add(emit(ops.round(emit(ops.multiply(x, factor)))), zero))
+    return emit(ops.astype(emit(ops.clip(steps, *bounds)), dtype))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -10,19 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm.ir import Call, GlobalVar
 from tvm.relax import Function, Tuple, TupleGetItem, TupleType, Var
 
 from ...numerics import PerAxis, PerTensor, QuantParams, dequantize
+from ...numerics.arrays import Array
 from ..composites.base import RELABELLING
 from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars, static_shape
 from ..graph.kernel_attributes import RESULT_ATTR
 from ..graph.probes import read_probe
 from .values import params_of
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

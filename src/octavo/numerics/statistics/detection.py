@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from ..arrays import Array
+
 MIN_SCORE = 0.01
 """From where on a score makes a detection: the low end of the precision-recall curve."""
 MAX_OVERLAP = 0.65

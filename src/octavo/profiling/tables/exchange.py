@@ -5,7 +5,6 @@ A table holds far less than a profile: what comes back from one has ranges alone
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...errors import ProfileError
 from ...ir.graph.model import Model
 from ...ir.identity import TensorId
 from ...numerics.statistics.ranges import asymmetric_params, symmetric_params
+from ...runtime.whole_file import write_whole
 from ..constants import profile_constants
 from ..encodings import Encoded, Malformed, Ranges, aimet, tensorrt
 from ..model_profile import RANGES_ALONE, Profile
@@ -64,14 +64,11 @@ def write_table(profile: Profile, path: Path, form: str, *, range_of: RangeOf = 
         "aimet-0.6.1": lambda: aimet.write(_activations(ranges), _weights(profile), "0.6.1"),
         "aimet-1.0.0": lambda: aimet.write(_activations(ranges), _weights(profile), "1.0.0"),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         content = writers[form]()
-        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
-        os.replace(temporary, path)
-    except (OSError, Malformed) as error:
-        temporary.unlink(missing_ok=True)
-        raise ProfileError(f"{path}: cannot write the table: {getattr(error, 'strerror', None) or error}") from error
+    except Malformed as error:
+        raise ProfileError(f"{path}: cannot write the table: {error}") from error
+    write_whole(path, content, ProfileError, "the table")
     return len(ranges)
 
 

@@ -15,6 +15,7 @@ from ...ir.graph.channels import channel_axis
 from ...ir.graph.dataflow import DataflowView, op_name, operand_vars
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ...numerics.arrays import Array
 from ...numerics.statistics.ranges import symmetric_params
 from ..equalization.channel_groups import find_groups
 from ..plan.entries import IntegerLayer
@@ -25,8 +26,6 @@ from ..simulation.program import with_values
 from ..simulation.schemes import Range, range_of, scheme_of
 from .causes import Finding
 from .pass_through import pass_through_tensors
-
-Array = npt.NDArray[Any]
 
 _COARSE = 2.0
 """So many times the step that the values need is no step of theirs."""

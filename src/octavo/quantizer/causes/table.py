@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ...compiler.target_choice import resolve_target
 from ...errors import QuantizationError
@@ -19,6 +18,7 @@ from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
 from ...numerics import dequantize
+from ...numerics.arrays import Array
 from ...runtime.inputs import split_batch
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
@@ -28,7 +28,6 @@ from ..simulation.simulation import telling_samples
 from .causes import FAULTS, Cause, Finding
 from .experiments import Experiments
 
-Array = npt.NDArray[Any]
 Part = Literal["activation", "weights"]
 _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""

@@ -38,6 +38,7 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.graph.products import with_bias
 from ...ir.graph.results import with_results
 from ...ir.identity import TensorId
+from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ...runtime.heap import trim_heap
 from ...runtime.inputs import check_inputs
@@ -53,8 +54,6 @@ from .layers import WeightedLayer, bias_of, composite_calls, kernel_constants, w
 from .weights import WeightSources, rounded_weights
 from .window_sums import mean_accumulators
 
-Array = npt.NDArray[Any]
-Samples = Sequence[Sequence[Array]]
 Shifts = dict[TensorId, npt.NDArray[np.float32]]
 
 _FOR_WEIGHTS = 32
@@ -156,7 +155,7 @@ class Corrector:
             return self._compared(results)
         return Nearness()
 
-    def _compared(self, results: Sequence[Sequence[Array]]) -> Nearness:
+    def _compared(self, results: Samples) -> Nearness:
         return nearness(self._view, self._run_float().results, results)
 
     def _run_float(self) -> FloatRun:
@@ -207,7 +206,7 @@ class _Run:
         self._sources = WeightSources(simple, quantized, kept) if quantized.plan.recipe.weight_rounding == "gram" else None
         self._moves_biases = quantized.plan.recipe.bias_correction is True
         self.shifts = Shifts()
-        self.weights: dict[TensorId, npt.NDArray[Any]] = {}
+        self.weights: dict[TensorId, Array] = {}
         self.scales: dict[TensorId, npt.NDArray[np.float32]] = {}
 
     def build(self) -> None:

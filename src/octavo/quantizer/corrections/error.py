@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
+from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import sqnr_db
 from ..plan.nearness import Nearness
 
-Array = npt.NDArray[Any]
 _MIN_PROBABILITY = 1e-6
 """What is less likely is no part of the comparison: nobody reads it, and integers make it 0."""
 

@@ -16,11 +16,9 @@ from ...compiler.codegen.generate import generate
 from ...compiler.float_values import FloatValues
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
+from ...numerics.arrays import Array, Samples
 from ...runtime.runner import runner_of
 from .gram import ExactRows, picked_places
-
-Array = npt.NDArray[Any]
-Samples = Sequence[Sequence[Array]]
 
 _MIN_RATIO = 32
 """Positions for each input of a layer: with fewer, samples say little of what its weights should be."""

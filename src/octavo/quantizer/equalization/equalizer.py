@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.lineage import lineage_paused
 from ...ir.graph.products import products_with_bias
 from ...ir.identity import TensorId
+from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ..plan.equalization import Equalization
 from .channel_groups import ChannelGroups, find_groups
@@ -27,8 +27,6 @@ from .sites import ChannelValues, Site, best_factors, factors_of, find_sites
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
 from .streams import MIN_STEPS, ChannelWidths, find_streams
 
-Array = npt.NDArray[Any]
-Samples = Sequence[Sequence[Array]]
 Floats = npt.NDArray[np.float64]
 Chosen = list[tuple[Site, Floats]]
 
@@ -217,7 +215,7 @@ class _Equalizer:
         )
         return equalization, partial(self._changes_nothing, found, wanted, model, results)
 
-    def _changes_nothing(self, found: ChannelGroups, wanted: Chosen, model: Model, results: Sequence[Sequence[Array]]) -> bool:
+    def _changes_nothing(self, found: ChannelGroups, wanted: Chosen, model: Model, results: Samples) -> bool:
         """Return whether an equalized model's results are those of the model; `results` may have been found already."""
         now = results[:_SAMPLES] or self._results_of(model)
         if _are_same(self._results, now):

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax as _relax
-from tvm.relax import Expr, Var
+from tvm.relax import Expr, Var, VarBinding
 
 from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands
 from ...ir.identity import TensorId
+from ...ir.untyped import relax
 from ..names import Names
 from ..placement import function_results
 from ..simplify.simplify import with_main
@@ -36,8 +36,6 @@ from ..weights.constants import Constant, Constants
 from ..weights.convolution import WEIGHTED, weighted
 from .channel_groups import NORMS, find_groups, output_factors, weight_groups
 
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]
 """What each tensor is divided by, by its variable: of the tensor's rank, 1 along axes that it doesn't depend on."""
 
@@ -90,7 +88,7 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
     def mapped(expr: Expr) -> Expr:
         return replace_operands(expr, lambda var: mapping.get(var, var))
 
-    def emit(out: BodyWriter, binding: _relax.VarBinding) -> Var:
+    def emit(out: BodyWriter, binding: VarBinding) -> Var:
         var, value = binding.var, mapped(binding.value)
         is_output, factor = view.is_returned(var), factors.get(TensorId(var.name))
         if factor is not None and var in inverses:
@@ -135,7 +133,7 @@ class _Scaling:
         self._factors = factors
         self.params = params
 
-    def constants_of(self, binding: _relax.VarBinding) -> None:
+    def constants_of(self, binding: VarBinding) -> None:
         """Scale what one op reads of the model's constants."""
         value: Any = binding.value
         made = self._of(binding.var)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...numerics.arrays import Array
 from ...numerics.statistics.histogram import CODES, SHIFT, Histogram
 from ...numerics.statistics.histogram_estimates import moments
 from ...profiling import TensorStatistics
 from ..plan.equalization import ScaledTensor
 from .sites import ChannelValues
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 _COUNTED = 1 << 16

@@ -7,11 +7,9 @@ follows from the rest (`derived`) is there for readers; who applies a plan deriv
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy.typing as npt
 from ...errors import QuantizationError, brief
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+from ...runtime.whole_file import write_whole
 from ...target.vocabulary import ROUNDINGS
 from ..override import Override
 from ..recipe import Recipe
@@ -53,15 +52,8 @@ class _Malformed(Exception):
 
 
 def write_plan(contents: PlanContents, path: Path) -> None:
-    """Write a plan under a temporary name of this process, then rename it; QuantizationError if it can't be."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(encode(contents).encode())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
-            temporary.unlink()
-        raise QuantizationError(f"{path}: cannot write the plan: {error.strerror or error}") from error
+    """Write a plan, whole or not at all; QuantizationError if it can't be."""
+    write_whole(path, encode(contents), QuantizationError, "the plan")
 
 
 def encode(plan: PlanContents) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy.typing as npt
 
 from ...compiler.compile import compile_model
 from ...compiler.explain import explain_model
 from ...compiler.target_choice import TargetLike
 from ...ir.graph import Model
+from ...numerics.arrays import Samples
 from ...profiling.model_profile import Profile
 from ...runtime.executable import Executable
 from ..plan.plan import QuantizationPlan, QuantizedModel
@@ -21,7 +19,6 @@ from .cost import cycles_of
 from .result import Change
 from .scoring import Evaluate, Score, Scorer
 
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
 Cost = Callable[[Executable], float]
 
 

@@ -5,7 +5,6 @@ Every file is written under another name and renamed; the list comes after the p
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import QuantizationError
+from ...runtime.whole_file import write_whole
 from ..plan.plan import QuantizationPlan
 from .result import Candidate, Change, SearchResult
 from .scoring import Score
@@ -105,14 +105,8 @@ class SearchFolder:
         if self._path is None:
             return
         content = {**self._header, "facts": self.facts, "candidates": list(self._known.values())}
-        path, temporary = self._path / _LIST, self._path / f".{_LIST}.tmp"
-        try:
-            temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            os.replace(temporary, path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise QuantizationError(f"{path}: cannot write the search: {error.strerror or error}") from error
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        write_whole(self._path / _LIST, text, QuantizationError, "the search", temporary=self._path / f".{_LIST}.tmp")
 
     def _open(self, folder: Path) -> None:
         path = folder / _LIST

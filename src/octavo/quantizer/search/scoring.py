@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import QuantizationError, brief
 from ...ir.graph.inputs import input_specs
 from ...ir.graph.model import Model
+from ...numerics.arrays import Array
 from ...runtime.executable import Executable
 
-Array = npt.NDArray[Any]
 Evaluate = Callable[[Executable], float]
 _MIN_PROBABILITY = 1e-7
 

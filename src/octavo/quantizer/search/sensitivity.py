@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy.typing as npt
-
 from ...compiler.explain import explain_model
 from ...compiler.target_choice import resolve_target
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
+from ...numerics.arrays import Samples
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..simulation import Simulation
@@ -23,7 +22,6 @@ from .budget import Budget
 from .cost import cycles_of
 from .expected import Expected
 
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
 _WORTH = 0.9
 """An estimator must leave less than this share of the error to be taken in place of the recipe's."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.ir import Op
 from tvm.relax import Expr, Var
 
@@ -25,10 +24,8 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, write_function
 from ...ir.graph.evaluate import FAILURES, Array, run_once
 from ...ir.identity import TensorId
+from ...ir.untyped import relax
 from ..weights.constants import Constants
-
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 
 _KEPT = ("quantize", "dequantize", "call_tir", "call_dps_packed", "call_pure_packed")
 """Ops that say how a constant is stored, or that anybody may have written."""

@@ -6,12 +6,10 @@ Else the sums are rounded to 8 bits before the function, a table, gives 8 bits o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-import numpy.typing as npt
 from tvm.relax import Var
 
 from ...compiler.explanation import model_cycles
@@ -21,11 +19,10 @@ from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.matchers.float_chain import chain_from
 from ...ir.qdq.matchers.function_tail import SLOW
+from ...numerics.arrays import Samples
 from ...target import ELEMENTWISE
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from .simulation import Simulation
-
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
 
 _SHARE = 0.05
 """Of the model's modelled time: more than that no functions may take."""

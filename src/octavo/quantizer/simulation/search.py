@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy.typing as npt
 
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...ir.identity import TensorId
+from ...numerics.arrays import Samples
 from ...runtime.heap import trim_heap
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ..plan.plan import QuantizationPlan, QuantizedModel
@@ -19,7 +17,6 @@ from ..remedies import Remedies, float_without_loss
 from .ranges import RangeTuning
 from .simulation import Effects, Simulation
 
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
 Replan = Callable[[Remedies], QuantizationPlan]
 """Returns the plan of the model with other remedies."""
 

@@ -26,12 +26,12 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.graph.moving import call_behind_views
 from ...ir.identity import TensorId
 from ...numerics import QuantParams
+from ...numerics.arrays import Samples
 from ..plan.plan import QuantizationPlan
 from .mean_shifts import channel_axes, mean_shift
 from .on_all_samples import Shifts, Trials
 from .program import FloatProgram, as_array, run_calls, with_constants
 
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
 Constants = Sequence[list[Any]]
 """Of each call."""
 Array = npt.NDArray[np.float64]

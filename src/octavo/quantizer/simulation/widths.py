@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy.typing as npt
-
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
+from ...numerics.arrays import Samples
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan
 from ..recipe import WEIGHT_BITS, Recipe
 from ..remedies import Remedies
 from ..weights.widths import usual_width
 from .simulation import Simulation
-
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
 
 
 def plain_recipe(recipe: Recipe) -> Recipe | None:

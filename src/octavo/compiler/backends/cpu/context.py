@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ....errors import CompileError
@@ -23,6 +22,7 @@ from ....ir.composites.attributes import Composite
 from ....ir.composites.base import RELABELLING
 from ....ir.graph.dataflow import BodyWriter, dtype_of, static_shape
 from ....ir.graph.kernel_attributes import RESULT_ATTR
+from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
@@ -30,9 +30,6 @@ from ..tunable import Tunable
 from .external_kernel import external_kernel
 from .kernels import NO_SCHEDULES, Kernel, Schedules, WeightDtype, fits
 from .storage import TO_NHWC, Storage, StorageLayout
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

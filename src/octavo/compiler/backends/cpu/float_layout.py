@@ -8,18 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import Expr, Var
 
 from ....ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, op_name, static_shape
 from ....ir.qdq.batch_norm import line_of
 from ....ir.qdq.values import constant_value
+from ....ir.untyped import relax
 from .storage import TO_NHWC, Storage, StorageLayout
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
-
 
 _FLOATS = ("float32", "bfloat16", "float16")
 

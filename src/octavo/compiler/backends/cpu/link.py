@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.ir import Call, GlobalVar
 from tvm.relax import Expr, Var
 
@@ -24,14 +23,12 @@ from ....ir.graph.dataflow import (
     write_function,
 )
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
+from ....ir.untyped import relax
 from ..external import static_libraries
 from .context import PlacedKernel
 from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
 
 
 def float_passes() -> tvm.transform.Pass:

@@ -6,19 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 from tvm.ir import GenericConst
 from tvm.relax import Var
 
 from ....ir.composites.attributes import Composite
 from ....ir.graph.dataflow import BodyWriter, call_to, dtype_of
+from ....ir.untyped import relax
 from .backend import CpuBackend
 from .context import KernelContext, KernelTable, shape_of
 from .kernels.vectors import without_bodies
 from .storage import RELABELLED, TO_NHWC, StorageLayout
-
-# TVM annotates its functions more narrowly than what they take.
-relax: Any = _relax
 
 
 def packed_constants(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ....numerics.arrays import Array
 from ..tunable import Schedules
 from .isa import Isa
 from .kernel import BYTES, BoundKernel
@@ -17,8 +17,6 @@ from .kernels.calls import Input, KernelCall, Result, Scratch, one_call
 from .kernels.tile_choice import TilingChoice
 from .kernels.transpose import transpose
 from .plan import Buffer, Step
-
-Array = npt.NDArray[Any]
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)

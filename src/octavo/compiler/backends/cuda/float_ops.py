@@ -16,7 +16,6 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm import tirx as _tirx
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 from tvm.s_tir import dlight
@@ -25,13 +24,11 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from ....errors import CompileError
 from ....ir.graph.dataflow import BodyWriter, DataflowView, dtype_of, op_name, replace_operands, static_shape, write_function
 from ....ir.graph.lineage import lineage_paused
+from ....ir.untyped import tirx
 from .emission import Emission, Value
 from .isa import Isa
 from .kernel import BYTES, Argument, Kernel
 from .plan import Buffer
-
-# TVM annotates its constructors more narrowly than what they take.
-tirx: Any = _tirx
 
 
 def emit_float_ops(

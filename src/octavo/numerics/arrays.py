@@ -1,0 +1,12 @@
+"""Names of the arrays that most functions take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Samples = Sequence[Sequence[Array]]
+"""A model's inputs, sample by sample."""
