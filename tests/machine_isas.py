@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, extensions_of
-from octavo.compiler.backends.cpu.kernels.isa import ISAS
+from octavo.compiler.backends.cpu.kernels.language.isa import ISAS
 from octavo.compiler.target_choice import resolve_target
 
 EMULATED = os.environ.get("OCTAVO_EMULATE", "")

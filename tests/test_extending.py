@@ -34,12 +34,12 @@ EXAMPLES: dict[str, tuple[set[str], list[str], list[str]]] = {
         ["1/1 ops integer, 0.0% of MACs", "True"],
     ),
     "Add a pass": (
-        {"src/octavo/partition/cancel_transposes.py", "src/octavo/compiler/partition/pipeline.py"},
+        {"src/octavo/compiler/partition/cancel_transposes.py", "src/octavo/compiler/partition/pipeline.py"},
         ["decompose_batch_norm", "['move', 'move', 'lookup']"],
         ["cancel_transposes", "['lookup']"],
     ),
     "Add an instruction set": (
-        {"src/octavo/compiler/backends/cpu/kernels/isa.py"},
+        {"src/octavo/compiler/backends/cpu/kernels/language/isa.py"},
         ["('generic',)", "generic True"],
         ["('riscv.v', 'generic')", "riscv.v True"],
     ),

@@ -8,7 +8,7 @@ from tvm.relax import Expr, Var
 from .....ir.composites.elementwise import CompareOp, LogicalOp, Operand
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels.compare import CompareSpec, LogicalSpec, compare, logical
+from ..kernels.elementwise.compare import CompareSpec, LogicalSpec, compare, logical
 from .pairwise import side_of
 
 

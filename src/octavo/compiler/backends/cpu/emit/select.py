@@ -8,7 +8,7 @@ from tvm.relax import Expr, Var
 from .....ir.composites.elementwise import Choice, SelectOp
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels.compare import Chosen, SelectSpec, select
+from ..kernels.elementwise.compare import Chosen, SelectSpec, select
 from .concat import operand_table
 
 

@@ -11,7 +11,7 @@ from .....ir.composites.movement import TopkOp
 from .....ir.graph.dataflow import dtype_of, static_shape
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels.topk import TopkSpec, topk
+from ..kernels.reductions.topk import TopkSpec, topk
 
 Given = Literal["values", "indices"]
 
