@@ -1,10 +1,11 @@
-"""Kernel calls of composites: batch_matmul. Reads no QDQ graph."""
+"""Kernel calls of composites: products of two activations. Reads no QDQ graph."""
 
 from __future__ import annotations
 
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from .....ir.composites.float_ops import FloatBatchMatmulOp
 from .....ir.composites.matrix_view import MatrixView
 from .....ir.composites.outputs import output_spec
 from .....ir.composites.weighted import BatchMatmulOp, MatmulOperand
@@ -12,7 +13,7 @@ from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels import BatchMatmulSpec
+from ..kernels import BatchMatmulSpec, FloatBatchMatmulSpec
 from .conv2d import scaled_sums
 
 
@@ -59,3 +60,13 @@ def _read(
     if before is None:
         return value, plain
     return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])
+
+
+@emits(FloatBatchMatmulOp)
+def emit_float_batch_matmul(op: FloatBatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    spec = FloatBatchMatmulSpec(a=op.a_view, b=op.b_view, y=op.y_view, factor=op.factor, threads=context.threads)
+    operands = [context.storage.source(inputs[name]) for name in (op.a, op.b)]
+    kernel = kernels.float_batch_matmul(spec, isa=context.isa)
+    result = context.call(output.name, kernel, operands, op.output_shape, "float32")
+    context.put(output, result, is_nhwc=False)
