@@ -1,9 +1,13 @@
-"""Rules of ops that only move or clamp values: reshape, squeeze, transposition, relu and clip alone, a change of parameters."""
+"""Rules of ops that only move or clamp values: reshape, squeeze, transposition, relu and clip alone, a change of parameters.
+
+So does a take by indices that are known at run time only: rows of an activation, or of a constant table (an embedding).
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from tvm.relax import Var
 
@@ -12,15 +16,15 @@ from ....numerics.quantized.rescale import fixed_point_table, int16_rescale_tabl
 from ....target import OpSupport
 from ....target.op_facts import CLAMPS, movers
 from ....target.vocabulary import HALF_EVEN, HALF_UP
-from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
+from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor, ratio
 from ...composites.elementwise import LookupOp
-from ...composites.movement import MoveOp
+from ...composites.movement import MoveOp, TakeOp
 from ...composites.outputs import output_spec
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ..rounding import fixed_point_of, is_fixed_point, result_rounding, rounding_of, unscalable
-from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
-from ..values import dequantized, integer_params
+from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp, of_width
+from ..values import constant_value, dequantized, integer_params
 
 MOVE_OPS = (*movers("view", "transpose"), *CLAMPS)
 """Relax ops that this rule takes; `gather` takes those that read by an index for each axis."""
@@ -164,3 +168,42 @@ def changes(x: QuantizedTensor, y: QuantizedOutput) -> bool:
     out = output_spec(y)
     same = x.zero_point == out.zero_point and ratio(x.params, y.tensor.params) == 1.0
     return not same or (out.qmin, out.qmax) != INTEGER_RANGE[y.tensor.kernel_dtype]
+
+
+def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
+    """Claim quantize(take(dequantize(x), indices)) of indices that are no constant."""
+    call: Any = view.definition(core)
+    x, indices = dequantized(view, call.args[0]), call.args[1]
+    places = static_shape(indices)
+    shape = None if x is None else static_shape(x.source)
+    if x is None or shape is None or x.var is None:
+        return Rejection(reason=f"input {getattr(call.args[0], 'name', 'constant')} is float, or its shape is not static")
+    if not isinstance(indices, Var) or places is None or dtype_of(indices) not in ("int32", "int64") or call.attrs.axis is None:
+        return Rejection(reason="its indices are no variable of int32 or int64 and static shape along one axis")
+    if str(call.attrs.mode) not in ("clip", "fast") or 0 in (*shape, *places):
+        return Rejection(reason=f"it takes {places} from {shape} in mode {call.attrs.mode}")
+    name = getattr(x.source, "name", x.var.name)
+    problem = check_activation(name, x.params, support)
+    if problem is not None:
+        return problem
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
+    if isinstance(tail, Rejection):
+        return tail
+    if x.params.dtype in WIDE and x.params != tail.result.tensor.params:
+        return Rejection(reason=f"it takes int16 values and changes scale or zero point of {name} at once")
+    constant = constant_value(view, x.source)
+    op = TakeOp(
+        x=QuantizedTensor(name=name, shape=shape, params=x.params),
+        values=None if constant is None else constant.values,
+        indices=indices.name,
+        axis=int(call.attrs.axis) % len(shape),
+        y=tail.result,
+    )
+    within = () if constant is None else constant.members
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*within, x.var, core, *tail.members),
+        inputs=(*((x.source,) if constant is None and isinstance(x.source, Var) else ()), indices),
+        op=op,
+    )

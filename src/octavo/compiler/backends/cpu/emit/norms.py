@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 from .....ir.composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
 from .....ir.composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from .....ir.composites.outputs import output_spec
-from .....ir.qdq.matchers.l2_normalize import is_last
+from .....ir.qdq.matchers.norms import is_last
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits

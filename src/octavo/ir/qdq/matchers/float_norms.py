@@ -1,4 +1,6 @@
-"""Rule of float32 group normalization, channels last, with the function of single elements behind it.
+"""Rules of normalizations of float32: softmax and layer norm over the last axis, group norm of channels that lie last.
+
+The last takes the function of single elements behind it along. Nothing of them is quantized.
 
 Before::
 
@@ -9,18 +11,57 @@ After: one composite "octavo.float_group_norm" from x to y.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from ...composites.base import CompositeOp
-from ...composites.float_ops import FloatGroupNormOp
+from ...composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
 from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.group_norm import GroupNorm, read_group_norm
 from ...graph.rules import Region, Rejection
 from ..values import constant_value, real_values
 from .float_chain import chain_from
 from .float_tail import constants_behind
+
+
+def match_float_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
+    """Claim softmax of float32 over the last axis."""
+    call: Any = view.definition(core)
+    x, shape = call.args[0], static_shape(core)
+    if not isinstance(x, Var) or shape is None or 0 in shape or not shape or dtype_of(core) != "float32":
+        return Rejection(reason=f"{core.name} is not a float32 softmax of static shape")
+    if int(call.attrs.axis) % len(shape) != len(shape) - 1 or constant_value(view, x) is not None:
+        return Rejection(reason=f"{core.name} is not over the last axis of an activation")
+    op = FloatSoftmaxOp(op="nn.softmax", x=x.name, shape=shape)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)
+
+
+def match_float_layer_norm(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
+    """Claim layer_norm of float32 over the last axis, its factors and addends constants."""
+    call: Any = view.definition(core)
+    x, shape = call.args[0], static_shape(core)
+    if not isinstance(x, Var) or not shape or 0 in shape or dtype_of(core) != "float32":
+        return Rejection(reason=f"{core.name} is not a float32 normalization of static shape")
+    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or constant_value(view, x) is not None:
+        return Rejection(reason=f"{core.name} is not over the last axis of an activation")
+    constants = [constant_value(view, arg) for arg in call.args[1:3]]
+    known = [real_values(constant).reshape(-1) for constant in constants if constant is not None]
+    if len(known) < 2 or any(values.shape != shape[-1:] for values in known):
+        return Rejection(reason=f"a factor or an addend of {core.name} is not a constant")
+    gamma, beta = (np.ascontiguousarray(values, np.float32) for values in known)
+    op = FloatLayerNormOp(
+        op="nn.layer_norm",
+        x=x.name,
+        shape=shape,
+        gamma=gamma if call.attrs.scale else np.ones_like(gamma),
+        beta=beta if call.attrs.center else np.zeros_like(beta),
+        epsilon=float(call.attrs.epsilon),
+    )
+    members = (*constants_behind(view, call), core)
+    return Region(core=core, output=core, members=members, inputs=(x,), op=op)
 
 
 def group_norm_of_constants(view: DataflowView, core: Var) -> GroupNorm | Rejection:
