@@ -20,13 +20,13 @@ from tvm.relax import Var
 from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.observe import OBSERVE
 from ...ir.graph.rules import Rule, partition
-from ...ir.qdq.matchers.concat import match_float_concat, match_float_norm
-from ...ir.qdq.matchers.float_chain import CHAINED
-from ...ir.qdq.matchers.float_conv2d import match_float_conv2d, match_float_conv2d_transpose, match_float_matmul
-from ...ir.qdq.matchers.float_elementwise import match_float_elementwise, match_mixed_elementwise
+from ...ir.qdq.matchers.conv.float_conv2d import match_float_conv2d, match_float_conv2d_transpose, match_float_matmul
+from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
+from ...ir.qdq.matchers.elementwise.float_elementwise import match_float_elementwise, match_mixed_elementwise
 from ...ir.qdq.matchers.float_norms import match_float_group_norm, match_float_layer_norm, match_float_softmax
 from ...ir.qdq.matchers.half_float import half_rules, is_widening
 from ...ir.qdq.matchers.matmul import match_float_batch_matmul
+from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
 from ...ir.qdq.matchers.observe import match_observe
 from ...ir.qdq.matchers.reduce import match_float_mean
 from .context import PartitionContext

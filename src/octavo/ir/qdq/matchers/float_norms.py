@@ -23,8 +23,8 @@ from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.group_norm import GroupNorm, read_group_norm
 from ...graph.rules import Region, Rejection
 from ..values import constant_value, real_values
-from .float_chain import chain_from
-from .float_tail import constants_behind
+from .conv.float_tail import constants_behind
+from .elementwise.float_chain import chain_from
 
 
 def match_float_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:

@@ -26,8 +26,8 @@ from ..cluster import same_tensor
 from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, constant_value, dequantized, numpy_constant, real_values
+from .conv.float_tail import constants_behind
 from .float_norms import group_norm_of_constants
-from .float_tail import constants_behind
 
 
 def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:

@@ -23,7 +23,7 @@ from ...graph.rules import Region, Rejection
 from ..rounding import result_rounding
 from ..tail import Tail, check_activation, follow_to_quantize, integer_clamp, of_width
 from ..values import dequantized, integer_params
-from .conv2d import pair
+from .conv.conv2d import pair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

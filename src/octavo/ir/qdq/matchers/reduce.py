@@ -26,7 +26,7 @@ from ...graph.rules import Region, Rejection
 from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import constant_value, dequantized, integer_params
-from .move import changes
+from .move.move import changes
 
 _EXTREMES: dict[str, Literal["max", "min"]] = {"max": "max", "min": "min"}
 

@@ -15,7 +15,7 @@ from .....ir.composites.float_ops import FloatConcatOp
 from .....ir.composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
 from .....ir.composites.outputs import output_spec
 from .....ir.graph.dataflow import dtype_of, static_shape
-from .....ir.qdq.matchers.move import changes
+from .....ir.qdq.matchers.move.move import changes
 from .....numerics import QuantParams, lookup_table
 from .....numerics.quantized.rescale import fixed_point_table
 from .. import kernels

@@ -15,7 +15,7 @@ from .....ir.composites.movement import TopkOp
 from .....ir.composites.outputs import Output, output_spec
 from .....ir.composites.reduction import ArgReduceOp, ReduceOp
 from .....ir.graph.dataflow import dtype_of, static_shape
-from .....ir.qdq.matchers.move import changes
+from .....ir.qdq.matchers.move.move import changes
 from .....ir.qdq.matchers.reduce import is_of_pixels
 from .....numerics.rounding.fixed_point import (
     FIXED_POINT_ROUNDINGS,

@@ -11,20 +11,20 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ....numerics import INTEGER_RANGE, lookup_table
-from ....numerics.quantized.rescale import fixed_point_table, int16_rescale_table, rescale_table
-from ....target import OpSupport
-from ....target.op_facts import CLAMPS, movers
-from ....target.vocabulary import HALF_EVEN, HALF_UP
-from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor, ratio
-from ...composites.elementwise import LookupOp
-from ...composites.movement import MoveOp, TakeOp
-from ...composites.outputs import output_spec
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ...graph.rules import Region, Rejection
-from ..rounding import fixed_point_of, is_fixed_point, result_rounding, rounding_of, unscalable
-from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp, of_width
-from ..values import constant_value, dequantized, integer_params
+from .....numerics import INTEGER_RANGE, lookup_table
+from .....numerics.quantized.rescale import fixed_point_table, int16_rescale_table, rescale_table
+from .....target import OpSupport
+from .....target.op_facts import CLAMPS, movers
+from .....target.vocabulary import HALF_EVEN, HALF_UP
+from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor, ratio
+from ....composites.elementwise import LookupOp
+from ....composites.movement import MoveOp, TakeOp
+from ....composites.outputs import output_spec
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...rounding import fixed_point_of, is_fixed_point, result_rounding, rounding_of, unscalable
+from ...tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp, of_width
+from ...values import constant_value, dequantized, integer_params
 
 MOVE_OPS = (*movers("view", "transpose"), *CLAMPS)
 """Relax ops that this rule takes; `gather` takes those that read by an index for each axis."""

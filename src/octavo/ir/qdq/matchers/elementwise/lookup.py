@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ....numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, lookup_table, prelu_table, quantize, real_values
-from ....numerics.quantized.int16_functions import INTERPOLATED, interpolated_table, logistic_table, tanh_table
-from ....numerics.quantized.rescale import has_coarse_multiplier, int16_rescale_table, integer_values, prelu_int16, rescale_table
-from ....target import OpSupport
-from ....target.op_facts import CLAMPS, ELEMENTWISE
-from ....target.vocabulary import HALF_UP
-from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
-from ...composites.elementwise import LookupOp, PairLookupOp, PreluOp
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ...graph.rules import Region, Rejection
-from ..cluster import PRELU, Cluster, ManyConstant, attributes, cluster_before, ends_of, evaluated, name_of, operations
-from ..rounding import is_exact, is_fixed_point, rounding_of, tie_rounding
-from ..tail import check_activation, integer_clamp
-from ..values import constant_value, params_of
+from .....numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, lookup_table, prelu_table, quantize, real_values
+from .....numerics.quantized.int16_functions import INTERPOLATED, interpolated_table, logistic_table, tanh_table
+from .....numerics.quantized.rescale import has_coarse_multiplier, int16_rescale_table, integer_values, prelu_int16, rescale_table
+from .....target import OpSupport
+from .....target.op_facts import CLAMPS, ELEMENTWISE
+from .....target.vocabulary import HALF_UP
+from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
+from ....composites.elementwise import LookupOp, PairLookupOp, PreluOp
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...cluster import PRELU, Cluster, ManyConstant, attributes, cluster_before, ends_of, evaluated, name_of, operations
+from ...rounding import is_exact, is_fixed_point, rounding_of, tie_rounding
+from ...tail import check_activation, integer_clamp
+from ...values import constant_value, params_of
 
 ELEMENTWISE_OPS = tuple(name for name in ELEMENTWISE if name not in CLAMPS)
 """Relax ops that a table can stand for; relu and clip alone change no table but a range, which `move` has."""

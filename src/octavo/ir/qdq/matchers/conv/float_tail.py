@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 import numpy as np
 from tvm.relax import Expr, TupleGetItem, Var
 
-from ....numerics.floats.batch_norm import fold_batch_norm
-from ....numerics.floats.float_function import FloatFunction
-from ...composites.base import FloatOp
-from ...composites.float_ops import Floats, Observation
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
-from ...graph.observe import read_observe
-from ...graph.rules import Region, Rejection
-from ..tail import float_clamp
-from ..values import ConstantValue, constant_value, real_values
-from ..weights import read_bias
-from .float_chain import chain_from
-from .observe import observation_of
+from .....numerics.floats.batch_norm import fold_batch_norm
+from .....numerics.floats.float_function import FloatFunction
+from ....composites.base import FloatOp
+from ....composites.float_ops import Floats, Observation
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
+from ....graph.observe import read_observe
+from ....graph.rules import Region, Rejection
+from ...tail import float_clamp
+from ...values import ConstantValue, constant_value, real_values
+from ...weights import read_bias
+from ..elementwise.float_chain import chain_from
+from ..observe import observation_of
 
 FloatOpT = TypeVar("FloatOpT", bound=FloatOp)
 

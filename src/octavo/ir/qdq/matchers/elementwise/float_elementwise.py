@@ -9,18 +9,18 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ....numerics import INTEGER_RANGE
-from ....numerics.affine import TieRounding
-from ....target import OpSupport
-from ....target.vocabulary import HALF_EVEN
-from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
-from ...composites.elementwise import MixedElementwiseOp
-from ...composites.float_ops import FloatElementwiseOp
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ...graph.rules import Region, Rejection
-from ..rounding import fixed_point_of, rounding_of, tie_rounding
-from ..tail import check_activation, unquantized
-from ..values import constant_value, dequantized, params_of
+from .....numerics import INTEGER_RANGE
+from .....numerics.affine import TieRounding
+from .....target import OpSupport
+from .....target.vocabulary import HALF_EVEN
+from ....composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
+from ....composites.elementwise import MixedElementwiseOp
+from ....composites.float_ops import FloatElementwiseOp
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...rounding import fixed_point_of, rounding_of, tie_rounding
+from ...tail import check_activation, unquantized
+from ...values import constant_value, dequantized, params_of
 from .float_chain import FloatChain, chain_from
 
 _MAX_INPUTS = 4

@@ -11,19 +11,19 @@ from typing import cast
 import numpy as np
 from tvm.relax import Var
 
-from ....numerics import INTEGER_RANGE, quantize
-from ....numerics.quantized.binary import reaches_beyond_int64
-from ....numerics.quantized.compare import COMPARISONS, LOGIC, CompareRounding, Comparison, Logic
-from ....target import OpSupport
-from ....target.vocabulary import FIXED_POINT, HALF_EVEN_STORED, HALF_UP
-from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
-from ...composites.elementwise import AddOp, Choice, CompareOp, Kind, LogicalOp, Operand, PairwiseOp, SelectOp, scales_of
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ...graph.rules import Region, Rejection
-from ..cluster import real_of
-from ..rounding import is_fixed_point, operand_rounding, result_rounding, unscalable
-from ..tail import check_activation, follow_to_quantize, of_width, unquantized
-from ..values import ConstantValue, Dequantized, constant_value, dequantized
+from .....numerics import INTEGER_RANGE, quantize
+from .....numerics.quantized.binary import reaches_beyond_int64
+from .....numerics.quantized.compare import COMPARISONS, LOGIC, CompareRounding, Comparison, Logic
+from .....target import OpSupport
+from .....target.vocabulary import FIXED_POINT, HALF_EVEN_STORED, HALF_UP
+from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
+from ....composites.elementwise import AddOp, Choice, CompareOp, Kind, LogicalOp, Operand, PairwiseOp, SelectOp, scales_of
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...cluster import real_of
+from ...rounding import is_fixed_point, operand_rounding, result_rounding, unscalable
+from ...tail import check_activation, follow_to_quantize, of_width, unquantized
+from ...values import ConstantValue, Dequantized, constant_value, dequantized
 
 
 def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:

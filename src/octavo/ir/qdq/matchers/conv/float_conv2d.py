@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.base import CompositeOp
-from ...composites.float_ops import FloatConv2dOp, FloatConv2dTransposeOp, FloatMatmulOp, FloatWeightedOp
-from ...graph.dataflow import DataflowView, static_shape
-from ...graph.rules import Region, Rejection
+from ....composites.base import CompositeOp
+from ....composites.float_ops import FloatConv2dOp, FloatConv2dTransposeOp, FloatMatmulOp, FloatWeightedOp
+from ....graph.dataflow import DataflowView, static_shape
+from ....graph.rules import Region, Rejection
 from .conv2d import padding_of, pair
 from .float_tail import FusedTail, float_operands, float_region, real_in_order
 from .transposed_conv2d import as_convolution, layout_obstacle

@@ -10,24 +10,33 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ....numerics import INTEGER_RANGE, QuantParams
-from ....numerics.quantized.accumulator_bounds import max_accumulator
-from ....numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
-from ....numerics.rounding.requantize import ScaledRounding
-from ....target import OpSupport
-from ....target.vocabulary import FIXED_POINT_WIDE_BIAS
-from ...composites.base import WIDE, CompositeOp, FloatResult, FunctionResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
-from ...composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
-from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-from ...graph.rules import Region, Rejection
-from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
-from ..pad import FoldedPad, folded_pad
-from ..rounding import is_fixed_point, result_rounding, unscalable
-from ..runtime_inputs import UNIT, DynamicInput, dynamic_input, dynamic_tensor
-from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
-from ..values import ConstantValue, Dequantized, dequantized, real_values
-from ..weights import quantized_weight, read_bias, read_weight
-from .function_tail import FunctionTail, follow_function
+from .....numerics import INTEGER_RANGE, QuantParams
+from .....numerics.quantized.accumulator_bounds import max_accumulator
+from .....numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
+from .....numerics.rounding.requantize import ScaledRounding
+from .....target import OpSupport
+from .....target.vocabulary import FIXED_POINT_WIDE_BIAS
+from ....composites.base import (
+    WIDE,
+    CompositeOp,
+    FloatResult,
+    FunctionResult,
+    Layout,
+    QuantizedOutput,
+    QuantizedTensor,
+    SumResult,
+)
+from ....composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
+from ....graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ....graph.rules import Region, Rejection
+from ...integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
+from ...pad import FoldedPad, folded_pad
+from ...rounding import is_fixed_point, result_rounding, unscalable
+from ...runtime_inputs import UNIT, DynamicInput, dynamic_input, dynamic_tensor
+from ...tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
+from ...values import ConstantValue, Dequantized, dequantized, real_values
+from ...weights import quantized_weight, read_bias, read_weight
+from ..elementwise.function_tail import FunctionTail, follow_function
 
 Input = Dequantized | DynamicInput | CenteredInput
 

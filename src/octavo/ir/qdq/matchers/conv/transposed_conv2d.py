@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ....numerics import PerAxis, QuantParams
-from ....target import OpSupport
-from ...composites.base import CompositeOp, Layout, QuantizedTensor
-from ...composites.weighted import Conv2dTransposeOp
-from ...graph.dataflow import DataflowView, call_to, static_shape
-from ...graph.rules import Region, Rejection
-from ..values import ConstantValue, Dequantized
+from .....numerics import PerAxis, QuantParams
+from .....target import OpSupport
+from ....composites.base import CompositeOp, Layout, QuantizedTensor
+from ....composites.weighted import Conv2dTransposeOp
+from ....graph.dataflow import DataflowView, call_to, static_shape
+from ....graph.rules import Region, Rejection
+from ...values import ConstantValue, Dequantized
 from .conv2d import follow_weighted, padding_of, pair, weighted_operands, weighted_region, weights_and_result
 
 

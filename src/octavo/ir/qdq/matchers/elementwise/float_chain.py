@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
-from ....numerics.floats.float_function import TRANSCENDENTAL, FloatFunction, Step
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ..cluster import PRELU, prim_value
-from ..values import constant_value
+from .....numerics.floats.float_function import TRANSCENDENTAL, FloatFunction, Step
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ...cluster import PRELU, prim_value
+from ...values import constant_value
 
 _MAX_STEPS = 40
 """Longer chains are left to TVM, so that a kernel's code keeps its measure."""

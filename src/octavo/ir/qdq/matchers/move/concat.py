@@ -19,18 +19,18 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ....numerics import INTEGER_RANGE, PerTensor, QuantParams
-from ....target import OpSupport
-from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
-from ...composites.float_ops import FloatConcatOp, Line
-from ...composites.movement import ConcatOp
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ...graph.rules import Region, Rejection
-from ..batch_norm import line_of
-from ..tail import check_activation, float_clamp, follow_to_quantize, integer_clamp, of_width, unquantized
-from ..values import Dequantized, constant_value, dequantized, integer_params
-from .elementwise import tensor_of
-from .float_tail import constants_behind
+from .....numerics import INTEGER_RANGE, PerTensor, QuantParams
+from .....target import OpSupport
+from ....composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
+from ....composites.float_ops import FloatConcatOp, Line
+from ....composites.movement import ConcatOp
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...batch_norm import line_of
+from ...tail import check_activation, float_clamp, follow_to_quantize, integer_clamp, of_width, unquantized
+from ...values import Dequantized, constant_value, dequantized, integer_params
+from ..conv.float_tail import constants_behind
+from ..elementwise.pairwise import tensor_of
 
 
 def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:

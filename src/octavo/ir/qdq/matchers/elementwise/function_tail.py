@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ....numerics.floats.float_function import FloatFunction
-from ....target import OpSupport
-from ....target.vocabulary import HALF_EVEN, HALF_EVEN_STORED
-from ...composites.base import WIDE, QuantizedOutput
-from ...graph.dataflow import DataflowView, call_to, static_shape
-from ...graph.rules import Rejection
-from ..rounding import result_rounding
-from ..tail import follow_to_quantize
-from ..values import constant_value, real_values
+from .....numerics.floats.float_function import FloatFunction
+from .....target import OpSupport
+from .....target.vocabulary import HALF_EVEN, HALF_EVEN_STORED
+from ....composites.base import WIDE, QuantizedOutput
+from ....graph.dataflow import DataflowView, call_to, static_shape
+from ....graph.rules import Rejection
+from ...rounding import result_rounding
+from ...tail import follow_to_quantize
+from ...values import constant_value, real_values
 from .float_chain import chain_from
 
 SLOW = "erf"

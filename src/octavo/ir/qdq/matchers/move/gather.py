@@ -9,15 +9,15 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Var
 
-from ....numerics import INTEGER_RANGE, QuantParams, nearest_indices
-from ....target import OpSupport
-from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
-from ...composites.movement import GatherOp, Maps
-from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
-from ...graph.rules import Region, Rejection
-from ..pad import is_folded
-from ..tail import check_activation, follow_to_quantize, integer_clamp, of_width
-from ..values import dequantized, integer_params, numpy_constant
+from .....numerics import INTEGER_RANGE, QuantParams, nearest_indices
+from .....target import OpSupport
+from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
+from ....composites.movement import GatherOp, Maps
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...pad import is_folded
+from ...tail import check_activation, follow_to_quantize, integer_clamp, of_width
+from ...values import dequantized, integer_params, numpy_constant
 
 
 def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
