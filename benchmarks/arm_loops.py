@@ -31,7 +31,7 @@ from octavo.compiler.backends.cpu.kernels import (
     conv2d,
     float_conv2d,
 )
-from octavo.compiler.backends.cpu.kernels.isa import scheduled, target_for
+from octavo.compiler.backends.cpu.kernels.language.isa import scheduled, target_for
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.composites.outputs import Output
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR

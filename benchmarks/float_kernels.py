@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from kernels import NETWORKS, PEAK_ACCUMULATORS, PEAK_STEPS, Layer, seconds
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, KNOWN_ISAS, FloatConv2dSpec, Kernel, float_conv2d
-from octavo.compiler.backends.cpu.kernels.vectors import load, prim_func, store
+from octavo.compiler.backends.cpu.kernels.language.vectors import load, prim_func, store
 
 
 def peak(repeat: int) -> float:

@@ -15,8 +15,8 @@ import tvm
 from tvm.script.ir_builder import tirx as T
 
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, KNOWN_ISAS, Conv2dSpec, Kernel, conv2d
-from octavo.compiler.backends.cpu.kernels.vectors import prim_func
-from octavo.compiler.backends.cpu.kernels.x86 import vector
+from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func
+from octavo.compiler.backends.cpu.kernels.language.x86 import vector
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.composites.outputs import Output
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR

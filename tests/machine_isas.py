@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, extensions_of
-from octavo.compiler.backends.cpu.kernels.isa import ISAS
+from octavo.compiler.backends.cpu.kernels.language.isa import ISAS
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import TargetError
 from octavo.runtime.llvm_host import host_triple

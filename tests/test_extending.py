@@ -39,7 +39,7 @@ EXAMPLES: dict[str, tuple[set[str], list[str], list[str]]] = {
         ["cancel_transposes", "['lookup']"],
     ),
     "Add an instruction set": (
-        {"src/octavo/compiler/backends/cpu/kernels/isa.py"},
+        {"src/octavo/compiler/backends/cpu/kernels/language/isa.py"},
         ["('generic',)", "generic True"],
         ["('riscv.v', 'generic')", "riscv.v True"],
     ),

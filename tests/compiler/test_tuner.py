@@ -10,7 +10,7 @@ import pytest
 import octavo
 from nets import residual_net
 from octavo.compiler import tune as tuner
-from octavo.compiler.backends.cpu.kernels.loops import gemm_loops
+from octavo.compiler.backends.cpu.kernels.conv.loops import gemm_loops
 from octavo.compiler.backends.tunable import Schedule, Tunable
 from octavo.compiler.backends.tuning import Tuning, Winner
 from octavo.compiler.codegen.layer_clock import TimedCalls

@@ -15,7 +15,8 @@ from tvm import relax
 
 import octavo
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI
-from octavo.compiler.backends.cpu.kernels.spec import Conv2dSpec, Kernel
+from octavo.compiler.backends.cpu.kernels.conv.spec import Conv2dSpec
+from octavo.compiler.backends.cpu.kernels.language.kernel import Kernel
 from octavo.ir.composites.weighted import Conv2dOp
 from octavo_parser import SUMMARIES
 

@@ -21,7 +21,7 @@ import octavo
 from missing import MachineLacks
 from nets import model_of
 from octavo.compiler.backends import Backend, Code, CSource
-from octavo.compiler.backends.cpu.kernels.isa import isas_of, multiplies_bfloat16
+from octavo.compiler.backends.cpu.kernels.language.isa import isas_of, multiplies_bfloat16
 from octavo.compiler.backends.protocol import layout_of
 from octavo.compiler.backends.toolkit import constants
 from octavo.errors import TargetError

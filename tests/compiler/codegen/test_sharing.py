@@ -5,7 +5,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from octavo.compiler.backends.cpu.kernels.vectors import chunked, for_each_vector, load, prim_func, store
+from octavo.compiler.backends.cpu.kernels.language.vectors import chunked, for_each_vector, load, prim_func, store
 from octavo.compiler.codegen.sharing import Access, phases, shared_kernel
 
 

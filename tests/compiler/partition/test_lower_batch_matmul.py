@@ -11,7 +11,7 @@ from octavo.compiler.backends.cpu.kernels import isas_of, takes_views
 from octavo.compiler.backends.cpu.link import link
 from octavo.compiler.lower import lower
 from octavo.ir.graph.dataflow import DataflowView, call_to
-from octavo.ir.qdq.matchers.batch_matmul import match_batch_matmul
+from octavo.ir.qdq.matchers.matmul import match_batch_matmul
 from octavo.runtime.llvm_host import host_target
 from octavo.target import BATCH_MATMUL, CPU
 from qdq_graph import Qdq, graph, run_float, run_lowered

@@ -20,16 +20,15 @@ from tvm.relax import Var
 from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.observe import OBSERVE
 from ...ir.graph.rules import Rule, partition
-from ...ir.qdq.matchers.float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
-from ...ir.qdq.matchers.float_chain import CHAINED
-from ...ir.qdq.matchers.float_concat import match_float_concat, match_float_norm
-from ...ir.qdq.matchers.float_conv2d import match_float_conv2d, match_float_matmul
-from ...ir.qdq.matchers.float_conv2d_transpose import match_float_conv2d_transpose
-from ...ir.qdq.matchers.float_elementwise import match_float_elementwise, match_mixed_elementwise
-from ...ir.qdq.matchers.float_group_norm import match_float_group_norm
-from ...ir.qdq.matchers.float_mean import match_float_mean
+from ...ir.qdq.matchers.conv.float_conv2d import match_float_conv2d, match_float_conv2d_transpose, match_float_matmul
+from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
+from ...ir.qdq.matchers.elementwise.float_elementwise import match_float_elementwise, match_mixed_elementwise
+from ...ir.qdq.matchers.float_norms import match_float_group_norm, match_float_layer_norm, match_float_softmax
 from ...ir.qdq.matchers.half_float import half_rules, is_widening
+from ...ir.qdq.matchers.matmul import match_float_batch_matmul
+from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
 from ...ir.qdq.matchers.observe import match_observe
+from ...ir.qdq.matchers.reduce import match_float_mean
 from .context import PartitionContext
 from .target_rules import describe, is_repeatable
 

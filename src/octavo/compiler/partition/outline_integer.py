@@ -23,28 +23,27 @@ from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.rules import Claims, Repeatable, claim, partition
 from ...ir.qdq.cluster import PRELU
 from ...ir.qdq.integer_sums import centered_members
-from ...ir.qdq.matchers.add import match_add
-from ...ir.qdq.matchers.batch_matmul import match_batch_matmul
-from ...ir.qdq.matchers.compare import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
-from ...ir.qdq.matchers.concat import match_concat
-from ...ir.qdq.matchers.conv2d import match_conv2d, match_matmul
-from ...ir.qdq.matchers.float_elementwise import match_mixed_add
-from ...ir.qdq.matchers.gather import GATHER_OPS, match_gather
-from ...ir.qdq.matchers.group_norm import match_group_norm
-from ...ir.qdq.matchers.l2_normalize import match_l2_normalize
-from ...ir.qdq.matchers.layer_norm import match_layer_norm
-from ...ir.qdq.matchers.lookup import ELEMENTWISE_OPS, match_lookup
-from ...ir.qdq.matchers.move import MOVE_OPS, match_move, match_requantize
-from ...ir.qdq.matchers.pair_lookup import match_pair_lookup
-from ...ir.qdq.matchers.pairwise import match_pairwise
+from ...ir.qdq.matchers.conv.conv2d import match_conv2d, match_matmul
+from ...ir.qdq.matchers.conv.transposed_conv2d import match_conv2d_transpose
+from ...ir.qdq.matchers.elementwise.float_elementwise import match_mixed_add
+from ...ir.qdq.matchers.elementwise.lookup import ELEMENTWISE_OPS, match_lookup, match_pair_lookup
+from ...ir.qdq.matchers.elementwise.pairwise import (
+    COMPARE_OPS,
+    LOGICAL_OPS,
+    match_add,
+    match_compare,
+    match_logical,
+    match_pairwise,
+    match_select,
+)
+from ...ir.qdq.matchers.matmul import match_batch_matmul
+from ...ir.qdq.matchers.move.concat import match_concat
+from ...ir.qdq.matchers.move.gather import GATHER_OPS, match_gather
+from ...ir.qdq.matchers.move.move import MOVE_OPS, match_move, match_requantize, match_take
+from ...ir.qdq.matchers.norms import match_group_norm, match_l2_normalize, match_layer_norm, match_softmax
 from ...ir.qdq.matchers.pool2d import match_pool2d
-from ...ir.qdq.matchers.reduce import match_place, match_reduce
+from ...ir.qdq.matchers.reduce import match_place, match_reduce, match_topk
 from ...ir.qdq.matchers.resize import match_resize
-from ...ir.qdq.matchers.select import match_select
-from ...ir.qdq.matchers.softmax import match_softmax
-from ...ir.qdq.matchers.take import match_take
-from ...ir.qdq.matchers.topk import match_topk
-from ...ir.qdq.matchers.transposed_conv2d import match_conv2d_transpose
 from ...ir.qdq.runtime_inputs import dynamic_members
 from ...ir.qdq.tensor_ids import tensors_of_variables
 from ...target import CPU, TargetDescription

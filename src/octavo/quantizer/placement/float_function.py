@@ -12,7 +12,7 @@ from tvm.relax import Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, op_name
 from ...ir.qdq.cluster import PRELU
-from ...ir.qdq.matchers.float_chain import CHAINED
+from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
 from ..weights.constants import Constants
 from .elementwise import function_of_one, is_elementwise
 

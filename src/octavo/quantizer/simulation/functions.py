@@ -17,8 +17,8 @@ from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
-from ...ir.qdq.matchers.float_chain import chain_from
-from ...ir.qdq.matchers.function_tail import SLOW
+from ...ir.qdq.matchers.elementwise.float_chain import chain_from
+from ...ir.qdq.matchers.elementwise.function_tail import SLOW
 from ...numerics.arrays import Samples
 from ...target import ELEMENTWISE
 from ..plan.plan import QuantizationPlan, QuantizedModel

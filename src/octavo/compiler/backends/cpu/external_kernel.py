@@ -20,7 +20,7 @@ from ....ir.graph.kernel_attributes import EXTERNAL_ATTR
 from ..external import External, c_types
 from ..protocol import Code, where_of
 from .kernels import Kernel
-from .kernels.vectors import prim_func
+from .kernels.language.vectors import prim_func
 
 # TVM ships no types for its operators.
 T: Any = _builder

@@ -15,7 +15,7 @@ from tvm import topi as _topi
 from tvm.relax import Expr
 
 from ....ir.graph.dataflow import op_name
-from ....ir.qdq.matchers.float_chain import function_of
+from ....ir.qdq.matchers.elementwise.float_chain import function_of
 from .kernels import ElementExpressions
 
 # TVM ships no types for its operators.

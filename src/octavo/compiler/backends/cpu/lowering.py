@@ -29,8 +29,7 @@ from ..protocol import Backend, where_of
 from .backend import CpuBackend
 from .compose import Composed, compose_tables
 from .context import KernelContext, KernelTable, PlacedKernel
-from .emit.half_float import emit_cast
-from .emit.half_pool2d import emit_concat
+from .emit.half_float import emit_cast, emit_concat
 from .float_layout import emit_nhwc
 from .kernels import NO_SCHEDULES, Schedules, has_float_adders
 from .storage import TO_NHWC, StorageLayout

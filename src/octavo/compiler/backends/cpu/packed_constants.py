@@ -14,7 +14,7 @@ from ....ir.graph.dataflow import BodyWriter, call_to, dtype_of
 from ....ir.untyped import relax
 from .backend import CpuBackend
 from .context import KernelContext, KernelTable, shape_of
-from .kernels.vectors import without_bodies
+from .kernels.language.vectors import without_bodies
 from .storage import RELABELLED, TO_NHWC, StorageLayout
 
 

@@ -11,8 +11,8 @@ from tvm.script.ir_builder import tirx as _builder
 
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
 from .kernels import AVX2, AVX512_VNNI
-from .kernels.vectors import load, prim_func, store
-from .kernels.x86.vector import dot, multiply_pairs
+from .kernels.language.vectors import load, prim_func, store
+from .kernels.language.x86.vector import dot, multiply_pairs
 
 # TVM ships no types for its builders.
 T: Any = _builder

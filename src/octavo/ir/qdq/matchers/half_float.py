@@ -20,8 +20,8 @@ from ...composites.base import CompositeOp
 from ...composites.float_ops import Bfloat16Op, FloatConv2dOp, FloatMatmulOp, FloatWeightedOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of
 from ...graph.rules import Region, Rejection, Rule
-from .float_conv2d import match_float_conv2d, match_float_matmul
-from .half_pool2d import match_half_pool2d
+from .conv.float_conv2d import match_float_conv2d, match_float_matmul
+from .pool2d import match_half_pool2d
 
 
 def half_rules(precision: Precision) -> tuple[Rule, ...]:

@@ -1,4 +1,8 @@
-"""Rules of reductions over any axes (mean, sum, max, min), and of the places of extremes (argmax, argmin)."""
+"""Rules of reductions over any axes (mean, sum, max, min), of the places of extremes, and of the greatest or least elements.
+
+A mean of float32 is over neighbouring axes with channels behind them: the pixels of an image, the rows of a matrix. The greatest
+or least elements, and their places, need no arithmetic: order needs no scale.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,15 @@ from ....numerics.rounding.fixed_point import SHIFTS, fixed_point_multiplier, is
 from ....target import OpSupport
 from ....target.vocabulary import HALF_EVEN_STORED
 from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
+from ...composites.float_ops import FloatMeanOp
+from ...composites.movement import TopkOp
 from ...composites.reduction import ArgReduceOp, ReduceOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
-from ..values import dequantized, integer_params
+from ..values import constant_value, dequantized, integer_params
+from .move.move import changes
 
 _EXTREMES: dict[str, Literal["max", "min"]] = {"max": "max", "min": "min"}
 
@@ -130,3 +137,66 @@ def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region[Com
 
 def _plain(dtype: str) -> QuantParams:
     return QuantParams(dtype=dtype, scale=np.asarray(1, np.float32), zero_point=np.asarray(0, np.int32), granularity=PerTensor())
+
+
+_MIN_CHANNELS = 4
+"""Fewer side by side are not worth a vector."""
+
+
+def is_of_pixels(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """Return whether a mean is over the pixels of NCHW images."""
+    return len(shape) == 4 and axes == (2, 3)
+
+
+def match_float_mean(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
+    """Claim a mean, or an average pool of a whole NCHW image, of a float32 activation."""
+    call: Any = view.definition(core)
+    x, shape, result = call.args[0], static_shape(call.args[0]), static_shape(core)
+    if not isinstance(x, Var) or shape is None or result is None or 0 in shape or dtype_of(x) != "float32":
+        return Rejection(reason=f"{core.name} is no mean of a float32 activation of static shape")
+    if constant_value(view, x) is not None:
+        return Rejection(reason=f"{core.name} is a mean of a constant")
+    if call_to(call, "mean") is not None:
+        axes = tuple(sorted(int(axis) % len(shape) for axis in call.attrs.axis or ()))
+    elif str(call.attrs.layout) == "NCHW" and str(call.attrs.out_layout) in ("", "NCHW") and result[2:] == (1, 1):
+        axes = (2, 3)
+    else:
+        axes = ()
+    are_neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
+    channels = shape[1] if is_of_pixels(shape, axes) else math.prod(shape[axes[-1] + 1 :]) if axes else 0
+    if not are_neighbours or channels < _MIN_CHANNELS:
+        return Rejection(reason=f"{core.name} is over axes {axes} of {shape}, not over pixels before their channels")
+    op = FloatMeanOp(op=op_name(call), x=x.name, shape=shape, axes=axes, output_shape=result)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)
+
+
+def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
+    """Claim quantize(topk(dequantize(x))) of values, or topk(dequantize(x)) of places."""
+    call: Any = view.definition(core)
+    gives = str(call.attrs.ret_type)
+    x = dequantized(view, call.args[0])
+    shape = None if x is None else static_shape(x.source)
+    if x is None or not isinstance(x.source, Var) or shape is None:
+        name = getattr(call.args[0], "name", "constant")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
+    if gives not in ("values", "indices"):
+        return Rejection(reason="it gives values and places at once; ask for each by an op of its own")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    axis, count = int(call.attrs.axis) % len(shape), int(call.attrs.k)
+    if not 1 <= count <= shape[axis] or 0 in shape or (axis != len(shape) - 1 and dtype_of(core) == "int64"):
+        return Rejection(reason=f"it looks for {count} of {shape} along axis {axis}, as {dtype_of(core)}")
+    y: QuantizedOutput | None = None
+    output, behind = core, ()
+    if gives == "values":
+        tail = follow_to_quantize(view, core, of_width(support, x.params))
+        if isinstance(tail, Rejection):
+            return tail
+        y, output, behind = tail.result, tail.output, tail.members
+    source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    if y is not None and changes(source, y):
+        return Rejection(reason=f"it chooses values of {source.name} and changes their scale, zero point or bounds at once")
+    op = TopkOp(x=source, y=y, axis=axis, count=count, largest=bool(call.attrs.largest))
+    members = (*([x.var] if x.var is not None else []), core, *behind)
+    return Region(core=core, output=output, members=members, inputs=(x.source,), op=op)

@@ -25,7 +25,7 @@ from octavo.compiler.backends.cpu.kernels import (
     half_cast,
     lookup,
 )
-from octavo.compiler.backends.cpu.kernels.isa import scheduled
+from octavo.compiler.backends.cpu.kernels.language.isa import scheduled
 from octavo.ir.composites.outputs import Output
 
 LAYERS = {

@@ -9,7 +9,7 @@ from kernel_runner import EACH_ISA, HOST_ISAS, Case, check, part
 from machine_isas import each_isa
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, BatchMatmulSpec, batch_matmul, takes_views
-from octavo.compiler.backends.cpu.kernels.x86.int8_batch_matmul import MAX_INNER
+from octavo.compiler.backends.cpu.kernels.matmuls.x86_int8_batch_matmul import MAX_INNER
 from octavo.ir.composites.matrix_view import MatrixView
 from octavo.ir.composites.outputs import FloatOutput, Output, SumOutput
 

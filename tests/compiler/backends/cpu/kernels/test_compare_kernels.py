@@ -7,7 +7,15 @@ import pytest
 from kernel_runner import EACH_ISA, PARALLEL_SIZE, Case, check
 
 from octavo.compiler.backends.cpu.kernels import Side
-from octavo.compiler.backends.cpu.kernels.compare import Chosen, CompareSpec, LogicalSpec, SelectSpec, compare, logical, select
+from octavo.compiler.backends.cpu.kernels.elementwise.compare import (
+    Chosen,
+    CompareSpec,
+    LogicalSpec,
+    SelectSpec,
+    compare,
+    logical,
+    select,
+)
 from octavo.numerics.quantized import compare as oracle
 
 SHAPES = (((2, 3, 17), (2, 3, 17)), ((5, 1, 33), (3, 1)), ((1,), (4, 65)), ((), (3,)))

@@ -23,15 +23,15 @@ from machine_isas import each_isa
 from nets import model_of
 from octavo.compiler import target_choice
 from octavo.compiler.backends.cpu.kernels import AVX2, Conv2dSpec, Isas, has_float_adders, isas_of, target_for
-from octavo.compiler.backends.cpu.kernels.vectors import prim_func
-from octavo.compiler.backends.cpu.kernels.x86.block_product import STRASSEN_FORM
-from octavo.compiler.backends.cpu.kernels.x86.shifted_product import (
+from octavo.compiler.backends.cpu.kernels.conv.x86.bilinear.block_product import STRASSEN_FORM
+from octavo.compiler.backends.cpu.kernels.conv.x86.bilinear.shifted_product import (
     INPUT_SHIFTS,
     LARGEST_INPUTS,
     LIMIT,
     ShiftedProduct,
     fits_int32,
 )
+from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.composites.outputs import Output
 from octavo.ir.graph.dataflow import BodyWriter

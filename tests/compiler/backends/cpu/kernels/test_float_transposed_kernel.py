@@ -8,7 +8,7 @@ import pytest
 from kernel_runner import EACH_ISA, Case, check, part
 
 from octavo.compiler.backends.cpu.kernels import FloatConv2dTransposeSpec, float_conv2d_transpose
-from octavo.compiler.backends.cpu.kernels.float_conv2d_transpose import transposed_obstacle
+from octavo.compiler.backends.cpu.kernels.conv.float_conv2d_transpose import transposed_obstacle
 from octavo.numerics import Window, conv2d_transpose_accumulate
 
 Pair = tuple[int, int]

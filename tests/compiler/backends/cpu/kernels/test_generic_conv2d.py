@@ -11,7 +11,7 @@ from kernel_runner import Case, Compiled, baseline_target, check
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import Conv2dSpec
-from octavo.compiler.backends.cpu.kernels.generic import conv2d_generic
+from octavo.compiler.backends.cpu.kernels.conv.generic.conv2d import conv2d_generic
 from octavo.ir.composites.outputs import Output
 
 OUTPUTS = itertools.cycle((Output(zero_point=0), Output(zero_point=255, qmin=1), Output(zero_point=128, qmin=120, qmax=250)))

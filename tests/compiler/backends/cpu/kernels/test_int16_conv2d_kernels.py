@@ -6,7 +6,7 @@ from kernel_runner import EACH_ISA, Case, check, part
 
 from octavo.compiler.backends.cpu import kernels
 from octavo.compiler.backends.cpu.kernels import Conv2dSpec
-from octavo.compiler.backends.cpu.kernels.channel_requantize import safe_steps
+from octavo.compiler.backends.cpu.kernels.conv.channel_requantize import safe_steps
 from octavo.ir.composites.outputs import FloatOutput, Output
 from octavo.numerics import Window, conv2d, conv2d_accumulate, dequantize_accumulator
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier

@@ -17,8 +17,10 @@ from octavo.compiler.backends.cpu.kernels import (
     Side,
     SoftmaxSpec,
 )
-from octavo.compiler.backends.cpu.kernels.spec import ConcatSpec, Output, Pool2dSpec
+from octavo.compiler.backends.cpu.kernels.move.concat import ConcatSpec
+from octavo.compiler.backends.cpu.kernels.pool.pool2d import Pool2dSpec
 from octavo.ir.composites.matrix_view import MatrixView
+from octavo.ir.composites.outputs import Output
 from octavo.numerics import (
     QuantParams,
     Window,

@@ -10,7 +10,7 @@ from kernel_runner import EACH_ISA, HOST_ISAS, Case, baseline_target, check, par
 from octavo import numerics
 from octavo.compiler.backends.cpu import kernels
 from octavo.compiler.backends.cpu.kernels import Pool2dSpec
-from octavo.compiler.backends.cpu.kernels.pool2d import HALF_AWAY_MAX_WINDOW
+from octavo.compiler.backends.cpu.kernels.pool.pool2d import HALF_AWAY_MAX_WINDOW
 from octavo.errors import CompileError
 from octavo.ir.composites.outputs import Output
 

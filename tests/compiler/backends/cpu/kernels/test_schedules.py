@@ -21,7 +21,7 @@ from octavo.compiler.backends.cpu.kernels import (
     WindowSchedule,
     float_conv2d,
 )
-from octavo.compiler.backends.cpu.kernels.isa import AVX512_VNNI, GENERIC, ISAS
+from octavo.compiler.backends.cpu.kernels.language.isa import AVX512_VNNI, GENERIC, ISAS
 from octavo.compiler.backends.tunable import Tunable
 from octavo.errors import TuningError
 from octavo.ir.composites.outputs import Output

@@ -15,8 +15,8 @@ from test_sum_output_kernels import sum_case
 
 from machine_isas import each_isa
 from octavo.compiler.backends.cpu.kernels import AVX2, Conv2dSpec, StrassenSchedule, conv2d, target_for
-from octavo.compiler.backends.cpu.kernels.schedule_key import schedule_key
-from octavo.compiler.backends.cpu.kernels.x86 import block_product
+from octavo.compiler.backends.cpu.kernels.conv.schedule_key import schedule_key
+from octavo.compiler.backends.cpu.kernels.conv.x86.bilinear import block_product
 from octavo.errors import TuningError
 from octavo.ir.composites.outputs import Output
 from octavo.runtime.llvm_host import host_target

@@ -9,7 +9,7 @@ from kernel_runner import HOST_ISAS, Case, baseline_target, check, few
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import GENERIC
-from octavo.compiler.backends.cpu.kernels.topk import TopkSpec, topk
+from octavo.compiler.backends.cpu.kernels.reductions.topk import TopkSpec, topk
 
 ROWS = [(1, 1, 1, 1), (3, 17, 5, 1), (2, 300, 300, 1), (40, 129, 7, 2)]
 

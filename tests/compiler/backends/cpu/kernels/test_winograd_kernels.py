@@ -15,10 +15,10 @@ from test_sum_output_kernels import sum_case
 
 from machine_isas import each_isa
 from octavo.compiler.backends.cpu.kernels import AVX2, Conv2dSpec, WinogradSchedule, conv2d, target_for
-from octavo.compiler.backends.cpu.kernels.schedule_key import schedule_key
-from octavo.compiler.backends.cpu.kernels.x86.cores import CORES
-from octavo.compiler.backends.cpu.kernels.x86.minimal_filter import MinimalFilter, TileTransform
-from octavo.compiler.backends.cpu.kernels.x86.winograd_choice import FILTERS, winograd_plans
+from octavo.compiler.backends.cpu.kernels.conv.schedule_key import schedule_key
+from octavo.compiler.backends.cpu.kernels.conv.x86.bilinear.minimal_filter import MinimalFilter, TileTransform
+from octavo.compiler.backends.cpu.kernels.conv.x86.bilinear.winograd_choice import FILTERS, winograd_plans
+from octavo.compiler.backends.cpu.kernels.conv.x86.cores import CORES
 from octavo.errors import TuningError
 from octavo.ir.composites.outputs import Output
 from octavo.runtime.llvm_host import host_target

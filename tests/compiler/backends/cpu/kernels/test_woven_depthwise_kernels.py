@@ -10,7 +10,7 @@ from kernel_runner import check
 
 from machine_isas import each_isa
 from octavo.compiler.backends.cpu.kernels import AVX2, Conv2dSpec, target_for
-from octavo.compiler.backends.cpu.kernels.x86.woven_depthwise import takes_woven_rows
+from octavo.compiler.backends.cpu.kernels.depthwise.x86.woven_depthwise import takes_woven_rows
 from octavo.runtime.llvm_host import host_target
 
 on_avx2 = pytest.mark.parametrize("isa", each_isa([AVX2]))

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from octavo.compiler.backends.cpu.kernels import Conv2dSpec
-from octavo.compiler.backends.cpu.kernels.loops.borders import Borders, Taps
+from octavo.compiler.backends.cpu.kernels.conv.loops.borders import Borders, Taps
 from octavo.ir.composites.outputs import Output
 
 AXES = [

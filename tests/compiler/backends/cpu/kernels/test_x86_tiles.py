@@ -3,8 +3,8 @@
 import pytest
 
 from octavo.compiler.backends.cpu.kernels import AVX512_VNNI
-from octavo.compiler.backends.cpu.kernels.loops.tiles import Tile, choose_tile, layer_cycles
-from octavo.compiler.backends.cpu.kernels.x86.cores import CORES
+from octavo.compiler.backends.cpu.kernels.conv.loops.tiles import Tile, choose_tile, layer_cycles
+from octavo.compiler.backends.cpu.kernels.conv.x86.cores import CORES
 
 SHAPES = [
     {"rows": rows, "columns": columns, "channels": channels, "steps": steps}

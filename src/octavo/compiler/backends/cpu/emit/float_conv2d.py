@@ -1,17 +1,18 @@
-"""Kernel calls of composites: float_conv2d. Reads no QDQ graph."""
+"""Kernel calls of composites: convolutions and matmuls by constant weights, of float32 and of bfloat16. Reads no QDQ graph."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from tvm.relax import Expr, Var
 
-from .....ir.composites.float_ops import FloatConv2dOp, FloatMatmulOp, FloatWeightedOp
+from .....ir.composites.float_ops import Bfloat16Op, FloatConv2dOp, FloatConv2dTransposeOp, FloatMatmulOp, FloatWeightedOp
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import FloatConv2dSpec, Kernel, ObserveSpec
+from ..kernels import Bfloat16Conv2dSpec, FloatConv2dSpec, FloatConv2dTransposeSpec, Kernel, ObserveSpec
 from .observe import observe_spec, write_observation
 
 
@@ -104,3 +105,80 @@ def emit_float_matmul(op: FloatMatmulOp, context: KernelContext, inputs: dict[st
     )
     result = call(op, context, output, kernel, arguments, op.output_shape, inputs, is_nhwc=False)
     context.put(output, result, is_nhwc=False)
+
+
+@emits(FloatConv2dTransposeOp)
+def emit_float_conv2d_transpose(op: FloatConv2dTransposeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    is_nhwc = op.layout == "NCHW"
+    names = [name for name in (op.x, op.addend) if name is not None]
+    arguments = [context.storage.get(inputs[name], is_nhwc=is_nhwc) for name in names]
+    spec = _transposed_spec(op, shape_of(arguments[0]), context.threads)
+    spec = replace(spec, weight_dtype=context.weight_dtype(op.weight))
+    kernel = kernels.float_conv2d_transpose(spec, weight=op.weight, bias=op.bias, isa=context.isa)
+    shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+    result = call(op, context, output, kernel, [*arguments], shape, inputs, is_nhwc=is_nhwc)
+    context.put(output, result, is_nhwc=is_nhwc)
+
+
+def _transposed_spec(op: FloatConv2dTransposeOp, shape: tuple[int, ...], threads: int) -> FloatConv2dTransposeSpec:
+    """Return it as kernels take it, for an NHWC input of this shape."""
+    batch, height, width, channels = shape
+    rows, columns = op.output_shape[2:] if op.layout == "NCHW" else op.output_shape[1:3]
+    return FloatConv2dTransposeSpec(
+        batch=batch,
+        in_height=height,
+        in_width=width,
+        in_channels=channels,
+        out_height=rows,
+        out_width=columns,
+        out_channels=op.weight.shape[3],
+        kernel=(op.weight.shape[0], op.weight.shape[1]),
+        strides=op.strides,
+        padding=op.padding,
+        dilation=op.dilation,
+        groups=op.groups,
+        adds=op.addend is not None,
+        low=op.low if op.observation is None else -math.inf,
+        high=op.high if op.observation is None else math.inf,
+        threads=threads,
+    )
+
+
+@emits(Bfloat16Op)
+def emit_bfloat16(op: Bfloat16Op, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    float_op = op.float_op
+    is_nhwc = isinstance(float_op, FloatConv2dOp) and float_op.layout == "NCHW"
+    names = [name for name in (op.x, op.addend) if name is not None]
+    arguments = [context.storage.get(inputs[name], is_nhwc=is_nhwc) for name in names]
+    plain = _plain_spec(float_op, shape_of(arguments[0]), context.threads)
+    values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    spec = Bfloat16Conv2dSpec(**values, addend=op.addend_dtype, output=op.output_dtype)
+    operands: dict[str, Any] = {"weight": float_op.weight, "bias": float_op.bias}
+    operands |= {"extension": kernels.bfloat16_extension_of(context.isa), "schedules": context.schedules}
+    if isinstance(float_op, FloatConv2dOp):
+        kernel = kernels.bfloat16_conv2d(spec, **operands)
+        shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+    else:
+        kernel = kernels.bfloat16_matmul(spec, **operands)
+        shape = float_op.output_shape
+    context.put(output, context.call(output.name, kernel, arguments, shape, op.output_dtype), is_nhwc=is_nhwc)
+
+
+def _plain_spec(float_op: FloatConv2dOp | FloatMatmulOp, shape: tuple[int, ...], threads: int) -> FloatConv2dSpec:
+    """Return what is computed of an input of this shape, as the float32 kernels take it; a row of a matrix is a pixel."""
+    if isinstance(float_op, FloatConv2dOp):
+        return float_conv2d_spec(float_op, shape, threads)
+    return FloatConv2dSpec(
+        batch=1,
+        in_height=math.prod(shape[:-1]),
+        in_width=1,
+        in_channels=shape[-1],
+        out_channels=float_op.weight.shape[1],
+        kernel=(1, 1),
+        adds=float_op.addend is not None,
+        low=float_op.low,
+        high=float_op.high,
+        threads=threads,
+    )

@@ -1,64 +1,44 @@
-"""Kernel calls of composites: half_float. Reads no QDQ graph."""
+"""Kernel calls of casts and concatenations of 16-bit floats, which no composite claims. Reads no QDQ graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from tvm import relax
 from tvm.relax import Expr, Var
 
-from .....ir.composites.float_ops import Bfloat16Op, FloatConv2dOp, FloatMatmulOp
-from .....ir.graph.dataflow import DataflowView, call_to
+from .....ir.graph.dataflow import DataflowView, call_to, static_shape
 from .. import kernels
 from ..context import KernelContext, shape_of
-from ..emitters import emits
-from ..kernels import Bfloat16Conv2dSpec, FloatConv2dSpec, HalfCastSpec
-from .float_conv2d import float_conv2d_spec
+from ..kernels import HalfCastSpec, HalfConcatSpec
+from ..storage import TO_NHWC
 
 STORED_AS = "uint16"
 """Dtype in which kernels hold 16-bit floats."""
 
 
-@emits(Bfloat16Op)
-def emit_bfloat16(op: Bfloat16Op, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
-    """Write the kernel call."""
-    float_op = op.float_op
-    is_nhwc = isinstance(float_op, FloatConv2dOp) and float_op.layout == "NCHW"
-    names = [name for name in (op.x, op.addend) if name is not None]
-    arguments = [context.storage.get(inputs[name], is_nhwc=is_nhwc) for name in names]
-    plain = _plain_spec(float_op, shape_of(arguments[0]), context.threads)
-    values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(plain)}
-    spec = Bfloat16Conv2dSpec(**values, addend=op.addend_dtype, output=op.output_dtype)
-    operands: dict[str, Any] = {"weight": float_op.weight, "bias": float_op.bias}
-    operands |= {"extension": kernels.bfloat16_extension_of(context.isa), "schedules": context.schedules}
-    if isinstance(float_op, FloatConv2dOp):
-        kernel = kernels.bfloat16_conv2d(spec, **operands)
-        shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-    else:
-        kernel = kernels.bfloat16_matmul(spec, **operands)
-        shape = float_op.output_shape
-    context.put(output, context.call(output.name, kernel, arguments, shape, op.output_dtype), is_nhwc=is_nhwc)
-
-
-def _plain_spec(float_op: FloatConv2dOp | FloatMatmulOp, shape: tuple[int, ...], threads: int) -> FloatConv2dSpec:
-    """Return what is computed of an input of this shape, as the float32 kernels take it; a row of a matrix is a pixel."""
-    if isinstance(float_op, FloatConv2dOp):
-        return float_conv2d_spec(float_op, shape, threads)
-    return FloatConv2dSpec(
-        batch=1,
-        in_height=math.prod(shape[:-1]),
-        in_width=1,
-        in_channels=shape[-1],
-        out_channels=float_op.weight.shape[1],
-        kernel=(1, 1),
-        adds=float_op.addend is not None,
-        low=float_op.low,
-        high=float_op.high,
-        threads=threads,
+def emit_concat(context: KernelContext, var: Var, value: Expr, half_names: Collection[str]) -> bool:
+    """Write the concatenation of 16-bit variables as a kernel, in the layout they have; return whether it is one."""
+    call: Any = call_to(value, "concat")
+    if call is None or var.name not in half_names or not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
+        return False
+    fields = list(call.args[0].fields)
+    storage, rank = context.storage, len(static_shape(var) or ())
+    is_nhwc = rank == 4 and all(storage.is_kept_nhwc(field) for field in fields)
+    parts = [storage.get(field, is_nhwc=is_nhwc) for field in fields]
+    axis = int(call.attrs.axis) % rank
+    axis = TO_NHWC.index(axis) if is_nhwc else axis
+    shapes = [shape_of(part) for part in parts]
+    shape = (*shapes[0][:axis], sum(each[axis] for each in shapes), *shapes[0][axis + 1 :])
+    spec = HalfConcatSpec(
+        outer=math.prod(shape[:axis]), inners=tuple(math.prod(each[axis:]) for each in shapes), threads=context.threads
     )
+    kernel = kernels.half_concat(spec, isa=context.isa)
+    context.put(var, context.call(var.name, kernel, parts, shape, STORED_AS), is_nhwc=is_nhwc)
+    return True
 
 
 def emit_cast(context: KernelContext, view: DataflowView, var: Var, value: Expr, half_names: Collection[str]) -> bool:

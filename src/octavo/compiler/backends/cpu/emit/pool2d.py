@@ -1,10 +1,11 @@
-"""Kernel calls of composites: pool2d. Reads no QDQ graph."""
+"""Kernel calls of composites: pooling. Reads no QDQ graph."""
 
 from __future__ import annotations
 
 from tvm.relax import Var
 
 from .....ir.composites.base import ratio
+from .....ir.composites.float_ops import HalfPool2dOp
 from .....ir.composites.outputs import Output, output_spec
 from .....ir.composites.reduction import Pool2dOp
 from .....numerics import FloatMeanParameters
@@ -12,7 +13,8 @@ from .....numerics.rounding.fixed_point import SHIFTS
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import Pool2dSpec
+from ..kernels import HalfPool2dSpec, Pool2dSpec
+from .half_float import STORED_AS
 from .move import requantized
 
 
@@ -76,3 +78,31 @@ def _float_mean(op: Pool2dOp) -> FloatMeanParameters:
         zero_point=op.y.tensor.zero_point,
         relabelling=op.y.tensor.relabelling,
     )
+
+
+@emits(HalfPool2dOp)
+def emit_half_pool2d(op: HalfPool2dOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    is_nhwc = op.layout == "NCHW"
+    x = context.storage.get(inputs[op.x], is_nhwc=is_nhwc)
+    batch, height, width, channels = shape_of(x)
+    rows, columns = op.output_shape[2:] if is_nhwc else op.output_shape[1:3]
+    spec = HalfPool2dSpec(
+        dtype=op.dtype,
+        kind=op.kind,
+        batch=batch,
+        in_height=height,
+        in_width=width,
+        out_height=rows,
+        out_width=columns,
+        channels=channels,
+        kernel=op.kernel,
+        strides=op.strides,
+        padding=op.padding,
+        dilation=op.dilation,
+        count_include_pad=op.count_include_pad,
+        threads=context.threads,
+    )
+    kernel = kernels.half_pool2d(spec, isa=context.isa)
+    result = context.call(output.name, kernel, [x], (batch, rows, columns, channels), STORED_AS)
+    context.put(output, result, is_nhwc=is_nhwc)

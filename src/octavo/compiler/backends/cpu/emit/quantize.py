@@ -1,16 +1,21 @@
-"""Kernel calls of composites: quantize and dequantize. Reads no QDQ graph."""
+"""Kernel calls of composites: quantize and dequantize; and of inputs that are quantized at run time. Reads no QDQ graph."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from tvm.relax import Var
+from tvm.relax import Expr, Var
 
 from .....ir.composites.movement import DequantizeOp, QuantizeOp
+from .....ir.composites.weighted import DynamicTensor
+from .....ir.graph.dataflow import static_shape
+from .....numerics.dynamic import style_name
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import DequantizeSpec, QuantizeSpec
-from ..storage import SOURCE
+from ..kernels import DequantizeSpec, DynamicSpec, QuantizeSpec
+from ..storage import SOURCE, TO_NHWC
 
 
 @emits(QuantizeOp)
@@ -45,3 +50,28 @@ def emit_dequantize(op: DequantizeOp, context: KernelContext, inputs: dict[str, 
     )
     value = context.call(output.name, kernels.dequantize(spec, isa=context.isa), [x], shape_of(x), "float32")
     context.storage.put(output, SOURCE, value)
+
+
+def read_dynamic(op: DynamicTensor, context: KernelContext, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
+    """Write its quantization, once for all kernels that read it, and return integers and parameters."""
+    var = inputs[op.name]
+    key = (var, op.style, op.scales, is_nhwc)
+    if key not in context.quantized:
+        x = _laid_out(op, context, var, is_nhwc=is_nhwc)
+        size = math.prod(op.shape) // op.scales
+        spec = DynamicSpec(rows=op.scales, size=size, style=op.style, threads=context.threads)
+        suffix = f"{style_name(op.style)}{op.scales}" + ("_nhwc" if is_nhwc else "")
+        name = f"{var.name}_{suffix}"
+        kernel = kernels.dynamic_parameters(spec, isa=context.isa)
+        parameters = context.call(f"{name}_parameters", kernel, [x], (op.scales, 2), "float32")
+        kernel = kernels.dynamic_quantize(spec, isa=context.isa)
+        integers = context.call(f"{name}_u8", kernel, [x, parameters], shape_of(x))
+        context.quantized[key] = [integers, parameters]
+    return context.quantized[key]
+
+
+def _laid_out(op: DynamicTensor, context: KernelContext, var: Var, *, is_nhwc: bool) -> Expr:
+    if static_shape(var) == op.shape:
+        return context.storage.get(var, is_nhwc=is_nhwc)
+    value = context.reshape(f"{var.name}_reshaped", context.storage.source(var), op.shape)
+    return context.permute(f"{var.name}_nhwc", value, TO_NHWC) if is_nhwc else value

@@ -1,19 +1,22 @@
-"""Kernel calls of composites: reduce. Reads no QDQ graph."""
+"""Kernel calls of composites: reductions, their places, the greatest elements. Reads no QDQ graph."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from tvm.relax import Expr, Var
 
 from .....ir.composites.base import ratio
+from .....ir.composites.float_ops import FloatMeanOp
+from .....ir.composites.movement import TopkOp
 from .....ir.composites.outputs import Output, output_spec
 from .....ir.composites.reduction import ArgReduceOp, ReduceOp
-from .....ir.graph.dataflow import dtype_of
-from .....ir.qdq.matchers.move import changes
+from .....ir.graph.dataflow import dtype_of, static_shape
+from .....ir.qdq.matchers.move.move import changes
+from .....ir.qdq.matchers.reduce import is_of_pixels
 from .....numerics.rounding.fixed_point import (
     FIXED_POINT_ROUNDINGS,
     SHIFTS,
@@ -25,9 +28,12 @@ from .....numerics.rounding.fixed_point import (
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import Pool2dSpec, ReduceSpec
+from ..kernels import FloatMeanSpec, Pool2dSpec, ReduceSpec
+from ..kernels.reductions.topk import TopkSpec, topk
 from ..storage import TO_NHWC
 from .move import requantized
+
+Given = Literal["values", "indices"]
 
 
 @emits(ReduceOp)
@@ -157,3 +163,53 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int
     if not long:
         return math.prod(shape), 1, 1
     return math.prod(shape[: min(long)]), math.prod(shape[axis] for axis in long), math.prod(shape[max(long) + 1 :])
+
+
+@emits(FloatMeanOp)
+def emit_float_mean(op: FloatMeanOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    is_nhwc = is_of_pixels(op.shape, op.axes)
+    x = context.storage.get(inputs[op.x], is_nhwc=is_nhwc)
+    shape, axes, result = op.shape, op.axes, op.output_shape
+    if is_nhwc:
+        shape, axes = (shape[0], shape[2], shape[3], shape[1]), (1, 2)
+        result = result if len(result) == 2 else (result[0], 1, 1, result[1])
+    spec = FloatMeanSpec(
+        outer=math.prod(shape[: axes[0]]),
+        count=math.prod(shape[axis] for axis in axes),
+        inner=math.prod(shape[axes[-1] + 1 :]),
+        threads=context.threads,
+    )
+    value = context.call(output.name, kernels.mean_in_order(spec, isa=context.isa), [x], result, "float32")
+    context.put(output, value, is_nhwc=is_nhwc and len(result) == 4)
+
+
+@emits(TopkOp)
+def emit_topk(op: TopkOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call; another axis than the last one is brought there, and back."""
+    shape = op.x.shape
+    rest = tuple(axis for axis in range(len(shape)) if axis != op.axis)
+    order = (*rest, op.axis)
+    is_last = op.axis == len(shape) - 1
+    x: Expr = context.storage.get(inputs[op.x.name], is_nhwc=False)
+    x = x if is_last else context.permute(f"{output.name}_rows", x, order)
+    gives: Given = "indices" if op.y is None else "values"
+    dtype: Any = dtype_of(output) if op.y is None else "int64"
+    spec = TopkSpec(
+        rows=math.prod(shape[axis] for axis in rest),
+        extent=shape[op.axis],
+        count=op.count,
+        largest=op.largest,
+        gives=gives,
+        dtype=op.x.kernel_dtype,
+        index_dtype=dtype,
+        threads=context.threads,
+    )
+    rows = (*(shape[axis] for axis in rest), op.count)
+    name = output.name if is_last else f"{output.name}_found"
+    value: Expr = context.call(name, topk(spec, isa=context.isa), [x], rows, spec.out_dtype)
+    if not is_last:
+        back = tuple(order.index(axis) for axis in range(len(shape)))
+        value = context.permute(output.name, value, back)
+    assert shape_of(value) == (static_shape(output) or ())
+    context.put(output, value, is_nhwc=False)

@@ -9,7 +9,7 @@ from tvm.relax import Expr, Var
 
 from .....ir.composites.outputs import output_spec
 from .....ir.composites.reduction import FloatResizeOp, ResizeOp
-from .....ir.qdq.matchers.move import changes
+from .....ir.qdq.matchers.move.move import changes
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits

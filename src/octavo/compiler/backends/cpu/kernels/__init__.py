@@ -1,32 +1,24 @@
 """Kernels: TIR kernels by ISA, each equal to its oracle in `numerics` bit for bit; they know no graph."""
 
 from .....ir.composites.outputs import FloatOutput, FunctionOutput, Output, SumOutput
-from .add import add
-from .affine_rows import AffineRowsSpec, affine_rows
-from .batch_matmul import batch_matmul, takes_views
-from .bfloat16_conv2d import bfloat16_conv2d, bfloat16_matmul
-from .bfloat16_spec import Bfloat16Conv2dSpec
-from .channel_groups import ChannelGroups
-from .concat import concat
-from .conv2d import conv2d, matmul
-from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
-from .float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
-from .float_concat import FloatConcatSpec, float_concat
-from .float_conv2d import can_observe, float_conv2d, float_matmul
-from .float_conv2d_transpose import FloatConv2dTransposeSpec, float_conv2d_transpose
-from .float_elementwise import FloatElementwiseSpec, float_elementwise
-from .float_function import ElementExpressions
-from .float_group_norm import FloatGroupNormSpec, float_group_norm
-from .float_layer_norm import FloatLayerNormSpec, float_layer_norm
-from .float_reduce import FloatMeanSpec, mean_in_order
-from .float_resize import FloatResizeSpec, float_resize_bilinear
-from .float_softmax import FloatSoftmaxSpec, float_softmax
-from .float_spec import FloatConv2dSpec
-from .gather import GatherSpec, gather
-from .group_norm import GroupNormSpec, group_norm
-from .half_cast import HalfCastSpec, half_cast
-from .half_pool2d import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
-from .isa import (
+from .conv.bfloat16_conv2d import bfloat16_conv2d, bfloat16_matmul
+from .conv.bfloat16_spec import Bfloat16Conv2dSpec
+from .conv.conv2d import conv2d, matmul
+from .conv.float_conv2d import can_observe, float_conv2d, float_matmul
+from .conv.float_conv2d_transpose import FloatConv2dTransposeSpec, float_conv2d_transpose
+from .conv.float_spec import FloatConv2dSpec
+from .conv.spec import Conv2dSpec
+from .conv.stored_weights import WeightDtype, fits
+from .elementwise.add import add
+from .elementwise.affine_rows import AffineRowsSpec, affine_rows
+from .elementwise.float_elementwise import FloatElementwiseSpec, float_elementwise
+from .elementwise.lookup import LookupSpec, lookup
+from .elementwise.pair_lookup import PairLookupSpec, pair_lookup
+from .elementwise.pairwise import PairwiseSpec, pairwise
+from .elementwise.prelu import PreluSpec, prelu
+from .elementwise.spec import AddSpec, Side
+from .language.float_function import ElementExpressions
+from .language.isa import (
     ARM_BF16,
     ARM_DOTPROD,
     ARM_I8MM,
@@ -47,23 +39,8 @@ from .isa import (
     scheduled,
     target_for,
 )
-from .l2_normalize import L2NormalizeSpec, l2_normalize
-from .layer_norm import LayerNormSpec, layer_norm
-from .log_softmax import log_softmax
-from .lookup import LookupSpec, lookup
-from .observe import observe
-from .observe_statistics import ObserveSpec
-from .pair_lookup import PairLookupSpec, pair_lookup
-from .pairwise import PairwiseSpec, pairwise
-from .pool2d import pool2d
-from .prelu import PreluSpec, prelu
-from .quantize import dequantize, quantize
-from .reduce import ReduceSpec, reduce
-from .relabel import relabel
-from .requantize import requantize
-from .requantize_sums import requantize_sums
-from .resize import ResizeSpec, resize_bilinear
-from .schedule import (
+from .language.kernel import Kernel
+from .language.schedule import (
     NO_SCHEDULES,
     Schedule,
     Schedules,
@@ -73,25 +50,40 @@ from .schedule import (
     WinogradSchedule,
     schedule_of,
 )
-from .softmax import softmax
-from .spec import (
-    AddSpec,
-    BatchMatmulSpec,
-    ConcatSpec,
-    Conv2dSpec,
-    DequantizeSpec,
-    Kernel,
-    Pool2dSpec,
-    QuantizeSpec,
-    RelabelSpec,
-    RequantizeSpec,
-    Side,
-    SoftmaxSpec,
-)
-from .stored_weights import WeightDtype, fits
-from .take import TakeSpec, take
-from .transpose import TransposeSpec, transpose
-from .x86.table import without_vbmi
+from .language.x86.table import without_vbmi
+from .matmuls.batch_matmul import batch_matmul, takes_views
+from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
+from .matmuls.spec import BatchMatmulSpec
+from .move.concat import ConcatSpec, concat
+from .move.float_concat import FloatConcatSpec, float_concat
+from .move.gather import GatherSpec, gather
+from .move.half_concat import HalfConcatSpec, half_concat
+from .move.take import TakeSpec, take
+from .move.transpose import TransposeSpec, transpose
+from .norms.channel_groups import ChannelGroups
+from .norms.float_group_norm import FloatGroupNormSpec, float_group_norm
+from .norms.float_layer_norm import FloatLayerNormSpec, float_layer_norm
+from .norms.float_softmax import FloatSoftmaxSpec, float_softmax
+from .norms.group_norm import GroupNormSpec, group_norm
+from .norms.l2_normalize import L2NormalizeSpec, l2_normalize
+from .norms.layer_norm import LayerNormSpec, layer_norm
+from .norms.log_softmax import log_softmax
+from .norms.softmax import softmax
+from .norms.spec import SoftmaxSpec
+from .observer.observe import observe
+from .observer.statistics import ObserveSpec
+from .pool.half_pool2d import HalfPool2dSpec, half_pool2d
+from .pool.pool2d import Pool2dSpec, pool2d
+from .quantization.dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
+from .quantization.half_cast import HalfCastSpec, half_cast
+from .quantization.quantize import DequantizeSpec, QuantizeSpec, dequantize, quantize
+from .quantization.relabel import RelabelSpec, relabel
+from .quantization.requantize import RequantizeSpec, requantize
+from .quantization.requantize_sums import requantize_sums
+from .reductions.float_reduce import FloatMeanSpec, mean_in_order
+from .reductions.reduce import ReduceSpec, reduce
+from .resize.float_resize import FloatResizeSpec, float_resize_bilinear
+from .resize.resize import ResizeSpec, resize_bilinear
 
 __all__ = [
     "ARM_BF16",

@@ -1,0 +1,72 @@
+"""Kernel calls of composites: products of two activations. Reads no QDQ graph."""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from .....ir.composites.float_ops import FloatBatchMatmulOp
+from .....ir.composites.matrix_view import MatrixView
+from .....ir.composites.outputs import output_spec
+from .....ir.composites.weighted import BatchMatmulOp, MatmulOperand
+from .....numerics.rounding.fixed_point import FixedPointMultiplier
+from .. import kernels
+from ..context import KernelContext
+from ..emitters import emits
+from ..kernels import BatchMatmulSpec, FloatBatchMatmulSpec
+from .conv2d import scaled_sums
+
+
+@emits(BatchMatmulOp)
+def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    a, b, y, multiplier = op.a.tensor, op.b.tensor, op.y, op.multiplier
+    is_plain = op.narrow is None and not isinstance(multiplier, FixedPointMultiplier)
+    leaves_sums = not is_plain and y.kernel_dtype == "uint8"
+    takes_views = kernels.takes_views(a.shape[-1], dtype=a.kernel_dtype, isa=context.isa)
+    output_of = kernels.SumOutput() if leaves_sums else output_spec(y)
+    assert not isinstance(output_of, kernels.FunctionOutput), "functions follow weights"
+    sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
+    spec = BatchMatmulSpec(
+        a=sides[0][1],
+        b=sides[1][1],
+        y=MatrixView.plain(y.shape),
+        a_zero_point=a.zero_point,
+        b_zero_point=b.zero_point,
+        multiplier=1.0 if leaves_sums else multiplier if isinstance(multiplier, FixedPointMultiplier) else float(multiplier),
+        output=output_of,
+        dtype=a.kernel_dtype,
+        narrow=None if leaves_sums else op.narrow,
+        threads=context.threads,
+    )
+    kernel = kernels.batch_matmul(spec, isa=context.isa)
+    values = [value for value, _ in sides]
+    if leaves_sums:
+        result = scaled_sums(op, context, output.name, kernel, values, y.shape)
+    else:
+        result = context.call(output.name, kernel, values, y.shape, y.kernel_dtype)
+    context.put(output, result, is_nhwc=False)
+
+
+def _read(
+    context: KernelContext, inputs: dict[str, Var], operand: MatmulOperand, *, takes_views: bool
+) -> tuple[Expr, MatrixView]:
+    """Return what the kernel reads and how: a tensor that was only transposed as it lay before, where the kernel can."""
+    plain = MatrixView.plain(operand.tensor.shape)
+    if operand.values is not None:
+        return relax.const(operand.tensor.kernel_integers(operand.values)), plain
+    value = context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
+    before = context.storage.before_transposition(value) if takes_views else None
+    if before is None:
+        return value, plain
+    return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])
+
+
+@emits(FloatBatchMatmulOp)
+def emit_float_batch_matmul(op: FloatBatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    spec = FloatBatchMatmulSpec(a=op.a_view, b=op.b_view, y=op.y_view, factor=op.factor, threads=context.threads)
+    operands = [context.storage.source(inputs[name]) for name in (op.a, op.b)]
+    kernel = kernels.float_batch_matmul(spec, isa=context.isa)
+    result = context.call(output.name, kernel, operands, op.output_shape, "float32")
+    context.put(output, result, is_nhwc=False)

@@ -1,0 +1,1 @@
+"""Convolutions of the "generic" ISA: plain TIR that any LLVM target compiles."""

@@ -1,0 +1,362 @@
+"""The loop nest of an implicit matrix product, whatever its numbers are: blocks of rows, panels of channels, tiles of pixels.
+
+    for each block of output rows          (a padded copy of its input rows, if there is padding)
+      for each panel of output channels
+        for each tile of pixels            (emitted by the class that derives from this)
+
+It emits loops and addresses, no arithmetic on the tensors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from .....tunable import Tunable, check_schedule
+from ...language.lane_order import LANES
+from ...language.schedule import Schedule, Schedules, TileSchedule
+from ...language.vectors import Expr, interior
+from .borders import Borders, ColumnTiles, Run
+from .geometry import Geometry
+from .packing import panel_widths
+from .scratch import InputCopy
+from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
+from .tiles import Core, Tile, layer_cycles, ranked_tiles
+
+INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
+COPIED_BLOCK_BYTES = (
+    16 * 1024
+)  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
+MAX_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
+ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
+ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """A panel of output channels.
+
+    Parameters
+    ----------
+    number
+        Its place among the panels of all groups.
+    first, vectors
+        Its vectors among those of all groups.
+    channels
+        How many of its lanes are output channels.
+    """
+
+    number: Expr
+    first: Expr
+    vectors: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlace:
+    """A tile of pixels: its first row within the block, its first column, its size, and its runs where taps are left out."""
+
+    row: Expr
+    column: Expr
+    height: int
+    width: int
+    runs: tuple[Run, ...]
+
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """Return (row, column) of each pixel within the tile."""
+        return [(row, column) for row in range(self.height) for column in range(self.width)]
+
+    def read_in(self, run: Run, starts: list[int]) -> list[tuple[int, int]]:
+        """Return (number, start) of the pixels that read the taps of one run; `starts` are those of all pixels."""
+        return [(i, start) for i, start in enumerate(starts) if i % self.width in run.columns]
+
+
+def _schedule(tile: Tile, block: int | None = None) -> TileSchedule:
+    return TileSchedule(rows=tile.rows, columns=tile.columns, vectors=tile.vectors, block=block)
+
+
+def _varied(ranked: list[Tile]) -> list[Tile]:
+    """Return the tiles in another order: the best of each number of vectors first, then the second best of each, ..."""
+    places = [sum(before.vectors == tile.vectors for before in ranked[:index]) for index, tile in enumerate(ranked)]
+    return [ranked[index] for index in sorted(range(len(ranked)), key=lambda index: places[index])]
+
+
+def _is_tile(tile: Tile, schedule: Schedule) -> bool:
+    return isinstance(schedule, TileSchedule) and _schedule(tile) == replace(schedule, block=None)
+
+
+def _is_block(schedule: Schedule, rows: int) -> bool:
+    """Return whether a block is whole tiles, and no more than `rows` needs."""
+    if not isinstance(schedule, TileSchedule) or schedule.block is None:
+        return True
+    return schedule.block % schedule.rows == 0 and 0 < schedule.block < rows + schedule.rows
+
+
+class GemmLoops(ABC):
+    """Emits the loops around the tiles of one layer; a derived class sets these attributes and emits the tiles.
+
+    Parameters
+    ----------
+    geometry
+        Where windows and outputs lie, in elements.
+    tile
+        Pixels and channels in registers.
+    schedule, alternatives
+        What was chosen, and the tiles that could be chosen instead.
+    threads, cycles
+        Chunks of the outermost loop; estimate of all its work.
+    element_bytes, step_bytes
+        Of the input; of a lane's weights for one step.
+    is_copied, scratch, block
+        Whether blocks read a padded copy of their rows, that copy (None without padding), and the output rows of a block.
+    is_walked_before
+        Whether something reads all of a block's input before its panels do.
+    borders
+        Which taps are left out where they lie in the padding; None where none are.
+    x
+        The input buffer, known once emission starts.
+    """
+
+    geometry: Geometry
+    tile: Tile
+    schedule: TileSchedule
+    alternatives: tuple[Tile, ...]
+    threads: int
+    cycles: float
+    element_bytes: int
+    step_bytes: int = 4
+    is_copied: bool
+    scratch: InputCopy | None
+    block: int
+    is_walked_before: bool = False
+    borders: Borders | None = None
+    x: Expr
+
+    @abstractmethod
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit all tiles of one panel over one block."""
+
+    def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr | None:
+        """Emit what all panels of a group share over one block, if anything, and return its buffer."""
+        del source, base, block
+        return None
+
+    def _padding_value(self, image: Expr) -> Expr | None:
+        """Return what padding of an image is filled with; None for the constant that the scratch knows."""
+        del image
+        return None
+
+    # ---- shape of the loop nest
+
+    def _choose_tile(self, key: str, schedules: Schedules, core: Core, shape: dict[str, Any]) -> None:
+        """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
+        ranked = ranked_tiles(**shape, core=core)
+        (fewest, chosen), measured = ranked[0], schedules.get(key)
+        if measured is not None:
+            tiles = [tile for _, tile in ranked if _is_tile(tile, measured)]
+            check_schedule(key, measured, fits=len(tiles) == 1 and _is_block(measured, shape["rows"]))
+            chosen = tiles[0]
+        self._take_tile(chosen, core, shape)
+        self.schedule = measured if isinstance(measured, TileSchedule) else self.schedule
+        worthwhile = [tile for cycles, tile in ranked if cycles <= ALTERNATIVE_CYCLES * fewest]
+        self.alternatives = tuple(tile for tile in _varied(worthwhile)[: ALTERNATIVES + 1] if tile != chosen)
+
+    def _take_tile(self, tile: Tile, core: Core, shape: dict[str, Any]) -> None:
+        """Take this tile and no other."""
+        self.tile, self.schedule, self.alternatives = tile, _schedule(tile), ()
+        self.cycles = self.geometry.images * self.geometry.groups * layer_cycles(tile, **shape, core=core)
+
+    def _tunable(self, key: str) -> Tunable:
+        """Return the schedule that was chosen and its alternatives: other tiles, and other blocks for this tile."""
+        return Tunable.of(key, self.schedule, map(_schedule, self.alternatives), self._other_blocks())
+
+    def _other_blocks(self) -> list[TileSchedule]:
+        rows, tile = self.geometry.rows, self.tile
+        row_bytes = max(1, self.geometry.row_stride * self.element_bytes)
+        most = min(-(-rows // tile.rows), max(1, MAX_BLOCK_BYTES // row_bytes // tile.rows))
+        chosen = self.block // tile.rows
+        counts = [chosen * 2, chosen // 2, most, chosen // 4, 1]
+        sizes = dict.fromkeys(count for count in counts if 1 <= count <= most and count != chosen)
+        return [_schedule(tile, block=count * tile.rows) for count in sizes]
+
+    def _block_rows(self) -> int:
+        """Output rows of one block, a multiple of the tile's: small enough for the cache, and enough blocks for the threads."""
+        geometry, tile, threads = self.geometry, self.tile, self.threads
+        if self.schedule.block is not None and threads == 1:  # what was measured; threads need blocks of their own
+            return self.schedule.block
+        reduction = geometry.reduction
+        span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
+        # Rows that one panel alone reads are best read from where they were just written, or just walked over.
+        is_fresh_for_one = (self.is_copied or self.is_walked_before) and len(self.panels) == 1
+        most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else INPUT_BLOCK_BYTES
+        affordable = (most_bytes // self.element_bytes - span) // max(geometry.row_stride, 1)
+        tiles = max(1, min(affordable, geometry.rows) // tile.rows)
+        total = -(-geometry.rows // tile.rows)
+        if threads > 1 and not self._shares_panels:
+            return balanced_block(total, tiles, geometry.images, threads) * tile.rows
+        return -(-total // -(-total // tiles)) * tile.rows
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows of one image."""
+        return -(-self.geometry.rows // self.block)
+
+    @property
+    def panels(self) -> list[int]:
+        """Widths of a group's panels."""
+        return panel_widths(self.geometry.group_outputs, self.tile.vectors)
+
+    @property
+    def _shares_panels(self) -> bool:
+        """Whether threads take panels of channels each, all rows of them; else they take rows, all channels of them.
+
+        What counts is the longest share, and what each thread reads from beyond its cache: its weights, or its rows.
+        """
+        geometry, tile, threads = self.geometry, self.tile, self.threads
+        panels = len(self.panels)
+        if panels < 2:
+            return False
+        total = -(-geometry.rows // tile.rows)
+        rows_share = longest_share(total, 1, geometry.images, threads) / (total * geometry.images)
+        most = max(last - first for first, last in chunk_bounds(panels, threads))
+        panels_share = min(1.0, most * tile.vectors / geometry.group_vectors)
+        weight_bytes = geometry.reduction.steps * self.step_bytes * LANES * geometry.group_vectors * geometry.groups
+        input_bytes = geometry.images * geometry.rows * geometry.row_stride * self.element_bytes
+        by_rows = rows_share * self.cycles + (weight_bytes + rows_share * input_bytes) / COPY_BYTES
+        by_panels = panels_share * self.cycles + (input_bytes + panels_share * weight_bytes) / COPY_BYTES
+        return by_panels < by_rows
+
+    # ---- emission, from the outside in
+
+    def _emit_threads(self) -> None:
+        threads = self.threads
+        units, panels = self.geometry.images * self.blocks, len(self.panels)
+        if threads == 1:
+            self._emit_units(0, units, 0, panels)
+            return
+        with T.parallel(0, threads) as chunk:
+            if self._shares_panels:
+                self._emit_units(0, units, chunk * panels // threads, (chunk + 1) * panels // threads)
+            else:
+                self._emit_units(chunk * units // threads, (chunk + 1) * units // threads, 0, panels)
+
+    def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
+        """Emit the loop over blocks of rows, all images in one sequence."""
+        geometry = self.geometry
+        with T.serial(0, last - first) as index:
+            unit = T.Bind(first + index) if not isinstance(first, int) else index
+            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            first_row = T.Bind(block * self.block)
+            if self.scratch is not None:
+                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image)), T.int32(0)
+            else:
+                source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
+            out_base = T.Bind(self._out_base(image, first_row))
+            if geometry.groups == 1:
+                self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
+            else:
+                with T.serial(0, geometry.groups) as group:
+                    interior = T.Bind(base + group * geometry.group_inputs)
+                    out_interior = T.Bind(out_base + group * geometry.group_outputs)
+                    self._emit_group(source, interior, out_interior, block, group, first_panel, last_panel)
+
+    def _out_base(self, image: Expr, first_row: Expr) -> Expr:
+        """Return where the outputs of a block begin."""
+        geometry, place = self.geometry, self.geometry.interleave
+        if place is None:
+            return (image * geometry.rows + first_row) * (geometry.columns * geometry.channels)
+        first = (place.first[0] * place.width + place.first[1]) * geometry.channels
+        return image * (place.height * place.width * geometry.channels) + first_row * geometry.row_pitch + first
+
+    def _emit_group(
+        self, source: Expr, base: Expr, out_base: Expr, block: Expr, group: Expr, first_panel: Expr, last_panel: Expr
+    ) -> None:
+        """Emit the panels of one group over one block."""
+        geometry = self.geometry
+        shared = self._emit_block_values(source, base, block)
+        widths = self.panels
+        width = widths[0]
+        full = len(widths) if widths[-1] == width else len(widths) - 1
+
+        def panel(index: Expr, vectors: int, channels: int) -> None:
+            number = group * len(widths) + index
+            first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
+            out_interior = T.Bind(out_base + index * (width * LANES))
+            place = Panel(number=number, first=first, vectors=vectors, channels=channels)
+            self._emit_rows(source, base, out_interior, block, place, shared)
+
+        # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
+        ragged = full < len(widths) or geometry.group_outputs % LANES != 0
+        looped = len(widths) - 1 if ragged else len(widths)
+        if looped:
+            with self._panel_loop(first_panel, last_panel, looped) as index:
+                panel(index, width, width * LANES)
+        if ragged:
+            channels = geometry.group_outputs - (len(widths) - 1) * width * LANES
+            if isinstance(last_panel, int):
+                panel(len(widths) - 1, widths[-1], channels)
+            else:
+                with T.If(T.And(first_panel < len(widths), last_panel == len(widths))), T.Then():
+                    panel(len(widths) - 1, widths[-1], channels)
+
+    def _panel_loop(self, first: Expr, last: Expr, looped: int) -> Expr:
+        if isinstance(first, int):
+            return T.serial(0, looped)
+        return T.serial(first, T.min(last, T.int32(looped)))
+
+    def _tile_rows(self, block: Expr) -> tuple[Expr, int]:
+        """Return how many whole tiles of rows the block holds, and the rows of the tile that is left over in the last block."""
+        full, left = divmod(self.geometry.rows, self.tile.rows)
+        per_block = self.block // self.tile.rows
+        if self.blocks == 1:
+            return full, left
+        return T.min(T.int32(per_block), full - block * per_block), left
+
+    def _for_tiles(self, block: Expr, body: Callable[[TilePlace], None]) -> None:
+        """Emit `body` for every tile of the block."""
+        columns, width = self.geometry.columns, self.tile.columns
+        if self.borders is not None:
+            tiles = self.borders.column_tiles(width)
+        else:
+            tiles = [ColumnTiles(0, columns // width, width, ())]
+            if columns % width:
+                tiles.append(ColumnTiles(columns - columns % width, 1, columns % width, ()))
+
+        def row_of_tiles(row: Expr, height: int) -> None:
+            for each in tiles:
+                if each.count == 1:
+                    body(TilePlace(row, each.first, height, each.width, each.runs))
+                else:
+                    with T.serial(0, each.count) as index:
+                        body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
+
+        count, left = self._tile_rows(block)
+        with T.serial(0, count) as index:
+            row_of_tiles(index * self.tile.rows, self.tile.rows)
+        if left and self.blocks == 1:
+            row_of_tiles(self.geometry.rows - left, left)
+        elif left:
+            with T.If(block == self.blocks - 1), T.Then():
+                row_of_tiles(self.geometry.rows - left - block * self.block, left)
+
+    def _for_row_taps(self, place: TilePlace, block: Expr, body: Callable[[Expr], None]) -> None:
+        """Emit `body` for every row of taps that some row of the tile reads outside the padding."""
+        assert self.borders is not None
+        taps = self.borders.rows
+        row = T.Bind(block * self.block + place.row)
+
+        def bounds(row: Expr) -> tuple[Expr, Expr]:
+            start = row * taps.stride - taps.before
+            return interior(start, taps.count, taps.dilation, taps.extent, always=taps.are_all_interior)
+
+        first, last = bounds(row + (place.height - 1))[0], bounds(row)[1]
+        if taps.count == 1:
+            body(0)
+        else:
+            with T.serial(first, T.max(first, last) if not isinstance(first, int) else last) as tap:
+                body(tap)

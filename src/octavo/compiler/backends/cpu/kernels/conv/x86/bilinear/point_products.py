@@ -1,0 +1,322 @@
+"""The loops of kernels for AVX2 whose outputs are transforms of products at some points of a tile, in words.
+
+    for each block of rows of tiles
+      transform the inputs of all tiles      (int16, points x tiles x channels)
+      for each panel of output channels
+        for each point, for each span of its steps, for each group of tiles:
+          sums[tile][point] = or += products of transformed inputs and weights; some of the weights read next are asked for
+        for each tile: transform the sums, requantize, store
+
+Transforms are those of the class that derives from this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ....language.isa import AVX2
+from ....language.kernel import Kernel
+from ....language.lane_order import groups_of
+from ....language.vectors import Expr, load, prefetch, store
+from ....language.x86 import vector as v
+from ....language.x86.narrow import narrowed
+from ....language.x86.vector import LANES
+from ...layer_function import LayerBuffers, layer_function
+from ...loops.gemm_loops import GemmLoops, Panel
+from ...loops.packing import Weights, pack_lanes
+from ...loops.shares import balanced_block
+from ...spec import Conv2dSpec
+from ..epilogue import Group
+from ..wide_epilogue import emit_groups, epilogue_of
+from .float_sums import add_as_floats, subnormals
+from .point_plan import WORDS, PointPlan
+
+HALF = 8  # int32 lanes of one register
+LINE_BYTES = 64  # of a cache
+SKEW = 32  # words between the inputs of two points: at multiples of 4 KiB they would share a set of the first-level cache
+
+
+Plan = TypeVar("Plan", bound=PointPlan)
+
+
+@contextlib.contextmanager
+def emit_if(condition: Expr) -> Generator[None]:
+    """Emit what is done where a condition holds; always, where that is True."""
+    if condition is True:
+        yield
+        return
+    with T.If(condition), T.Then():
+        yield
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Span:
+    """Some steps of a point's sums.
+
+    Parameters
+    ----------
+    first, steps
+        The first of them, and how many.
+    small
+        How many of them, from the first on, floats' adders take; None where integers' take all.
+    is_small
+        Whether floats' adders take all.
+    is_first
+        Whether they start the sums.
+    """
+
+    first: Expr
+    steps: Expr
+    small: Expr | None = None
+    is_small: bool = False
+    is_first: Expr = True
+
+
+class PointProducts(GemmLoops, Generic[Plan]):
+    """Emits one layer's PrimFunc; `build` is the entrance.
+
+    `asks_for_panels` says which weights groups of tiles ask for: the next panel's, which are read when it begins, or the next
+    point's.
+    """
+
+    element_bytes = 1
+    asks_for_panels: ClassVar[bool]
+    plan: Plan
+    spans: npt.NDArray[np.int32] | None = None
+    """Of each point the steps of a span of its sums, and those that floats' adders take; None where integers' take all."""
+
+    def _set_constants(self, packed: Mapping[str, npt.NDArray[Any]], weights: Weights, parts: int) -> None:
+        """Take packed weights, and channels' values of so many parts of the output channels."""
+        self.epilogue = epilogue_of(self.plan.spec, weights, AVX2)
+        self.channel_values = self.epilogue.channel_values(weights)
+        biases = self._biases(weights.folded_bias(self.plan.spec.folded_zero_point))
+        lanes = {label: pack_lanes(values, parts, self.tile.vectors) for label, values in self.channel_values.items()}
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            **packed,
+            "bias": pack_lanes(biases, parts * (biases.size // self.plan.spec.out_channels), self.tile.vectors),
+            **lanes,
+            **({} if self._cut_spans is None else {"spans": self._cut_spans.ravel()}),
+        }
+
+    @property
+    def _cut_spans(self) -> npt.NDArray[np.int32] | None:
+        """Return the spans, None where each is all of a point's steps, taken by one kind of adders."""
+        is_cut = self.spans is not None and int(self.spans.min()) < self.plan.tiling.steps
+        return self.spans if is_cut else None
+
+    def _biases(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return what sums of channels (outputs,) begin with, once or for each of several pixels."""
+        return values
+
+    def _block_rows(self) -> int:
+        """Rows of tiles of a block, enough blocks for the threads where these share rows."""
+        plan = self.plan
+        if self.threads == 1 or self._shares_panels:
+            return plan.best_block
+        return balanced_block(plan.tiling.rows, plan.best_block, plan.tiling.images, self.threads)
+
+    def build(self, name: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        spec: Conv2dSpec = self.plan.spec
+        func = layer_function(spec, self.constants, self.epilogue.out_dtype, self._emit)
+        constants = tuple(self.constants.values())
+        return Kernel(name=f"{name} {self._transform_name}", isa=AVX2, func=narrowed(func, AVX2), constants=constants)
+
+    def _emit(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
+        self._emit_threads()
+
+    def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
+        with contextlib.nullcontext() if self.spans is None else subnormals():
+            super()._emit_units(first, last, first_panel, last_panel)
+
+    @property
+    @abstractmethod
+    def _transform_name(self) -> str:
+        """How the kernel is named, after the kind of its product."""
+
+    @abstractmethod
+    def _emit_tile(self, sums: Expr, start: Expr, out_base: Expr, tile_row: Expr, row: Expr, column: Expr, panel: Panel) -> None:
+        """Emit the outputs of one tile from its sums at all points, which begin at `start`.
+
+        `tile_row` is its row among all of an image, `row` that within the block.
+        """
+
+    @abstractmethod
+    def _emit_panel_weights(self, panel: Panel) -> tuple[Expr, Expr, int]:
+        """Return the buffer of a panel's transformed weights, where they begin, and the words from one point to the next.
+
+        Emit what makes them, if they are no constants.
+        """
+
+    # ---- products
+
+    @property
+    def _tiles(self) -> int:
+        """Tiles of a block."""
+        return self.block * self.geometry.columns
+
+    @property
+    def _point_size(self) -> int:
+        """Words of the transformed inputs of one point of a block."""
+        return self._tiles * self.plan.tiling.channels + SKEW
+
+    def _tile_rows_of(self, block: Expr) -> Expr:
+        """Return how many rows of tiles the block has."""
+        rows = self.geometry.rows
+        return T.int32(self.block) if rows % self.block == 0 else T.min(T.int32(self.block), rows - block * self.block)
+
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit one panel over one block; `shared` are the transformed inputs."""
+        geometry, points, channels = self.geometry, self.plan.tiling.points, self.plan.tiling.channels
+        tile_rows = self._tile_rows_of(block)
+        tiles = T.Bind(tile_rows * geometry.columns)
+        packed, begin, pitch = self._emit_panel_weights(panel)
+        sums = T.alloc_buffer((self._tiles * points * panel.vectors * LANES,), "int32")
+        last = geometry.rows - (self.blocks - 1) * self.block
+        rest, last_rest = self._tiles % self.plan.pixels, last * geometry.columns % self.plan.pixels
+        with T.serial(0, points) as point, T.serial(0, panel.vectors) as vector:
+            weights = T.Bind(begin + point * pitch + vector * (self.plan.tiling.steps * 2 * LANES))
+            at = T.Bind(point * self._point_size)
+            to = T.Bind((point * panel.vectors + vector) * LANES)
+
+            def group(span: _Span, first: Expr, pixels: int) -> None:
+                target = to + first * (points * panel.vectors * LANES)
+                start = T.Bind(at + first * channels)
+                with emit_if(span.is_first):
+                    self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
+                self._emit_products(span, (shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
+
+            with self._spans(point) as span:
+                with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
+                    group(span, T.Bind(index * self.plan.pixels), self.plan.pixels)
+                if rest == last_rest and rest:
+                    group(span, tiles - rest, rest)
+                for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
+                    if left and rest != last_rest:
+                        with T.If(is_here), T.Then():
+                            group(span, tiles - left, left)
+        with T.serial(0, tile_rows) as row, T.serial(0, geometry.columns) as column:
+            start = T.Bind((row * geometry.columns + column) * (points * panel.vectors * LANES))
+            self._emit_tile(sums, start, out_base, block * self.block + row, row, column, panel)
+
+    def _emit_requests(self, panel: Panel, weights: Expr, number: Expr, group: Expr) -> None:
+        """Emit the requests of a group of tiles, its share of the weights that are read next.
+
+        `weights` are those of the group's point and vector, which is that `number` of the panel's.
+        """
+        packed, constant = self.operands["weights"], self.constants["weights"]
+        groups, line = -(-self._tiles // self.plan.pixels), LINE_BYTES // constant.itemsize
+        if self.asks_for_panels:
+            size = constant.size // len(self.panels)
+            first, turn = (panel.number + 1) * size, number * groups + group
+            turns = self.plan.tiling.points * panel.vectors * groups
+        else:
+            size = self.plan.tiling.steps * 2 * LANES
+            first, turn, turns = weights + size, group, groups
+        share = -(-size // (line * turns))
+        at = T.Bind(first + turn * (share * line))
+        with T.serial(0, share) as index:
+            prefetch(packed, T.min(at + index * line, T.int32(constant.size - 1)), to_write=False)
+
+    @contextlib.contextmanager
+    def _spans(self, point: Expr) -> Generator[_Span]:
+        """Emit what is done for each span of a point's steps."""
+        steps = self.plan.tiling.steps
+        if self._cut_spans is None:
+            is_small = self.spans is not None
+            yield _Span(first=0, steps=steps, small=steps if is_small else None, is_small=is_small)
+            return
+        size, small = (T.Bind(self.operands["spans"][point * 2 + index]) for index in range(2))
+        with T.serial(0, T.floordiv(steps - 1, size) + 1) as number:
+            first = T.Bind(number * size)
+            count = T.Bind(T.min(size, steps - first))
+            yield _Span(first=first, steps=count, small=T.Bind(T.min(count, small)), is_first=number == 0)
+
+    def _emit_products(
+        self,
+        span: _Span,
+        inputs: tuple[Expr, Expr],
+        weights: tuple[Expr, Expr],
+        sums: tuple[Expr, Expr],
+        pixels: int,
+        vectors: int,
+    ) -> None:
+        """Emit a span of the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin."""
+        acc = T.alloc_buffer((pixels * LANES,), "int32", scope="local")
+
+        def step(index: Expr, *, sum_of: Callable[[Expr, Expr], Expr] | None = None) -> None:
+            start = weights[1] + index * (2 * LANES)
+            columns = [T.Bind(load(weights[0], start + half * WORDS, WORDS)) for half in range(2)]
+            for i in range(pixels):
+                pair = T.reinterpret("int32", load(inputs[0], inputs[1] + (i * self.plan.tiling.channels) + index * 2, 2))
+                values = T.Bind(T.reinterpret(f"int16x{WORDS}", T.broadcast(pair, HALF)))
+                for half in range(2):
+                    product = v.multiply_pairs(values, columns[half], HALF)
+                    at = i * LANES + half * HALF
+                    store(acc, at, product if sum_of is None else sum_of(load(acc, at, HALF), product), HALF)
+
+        # The first step starts the sums: a zero to start from would be kept in a register through all loops.
+        step(span.first)
+        done: Expr = 1
+        if span.small is not None:
+            with T.serial(0, span.small - 1) as index:
+                step(span.first + 1 + index, sum_of=lambda a, b: add_as_floats(a, b, HALF))
+            done = span.small
+        if not span.is_small:
+            with T.serial(0, span.steps - done) as index:
+                step(span.first + done + index, sum_of=operator.add)
+
+        def put(*, is_first: bool) -> None:
+            for i, half in np.ndindex(pixels, 2):
+                target = sums[1] + i * (self.plan.tiling.points * vectors * LANES) + half * HALF
+                value = load(acc, i * LANES + half * HALF, HALF)
+                store(sums[0], target, value if is_first else value + load(sums[0], target, HALF), HALF)
+
+        if span.is_first is True:
+            put(is_first=True)
+            return
+        with T.If(span.is_first):
+            with T.Then():
+                put(is_first=True)
+            with T.Else():
+                put(is_first=False)
+
+    # ---- outputs
+
+    def _emit_pixel(self, sums: Sequence[Expr], target: Expr, panel: Panel, part: Expr | int = 0, biases_at: int = 0) -> None:
+        """Emit requantization and the stores of one output pixel's channels in the panel, which is one of a part's.
+
+        `sums` are its vectors, without biases; those of its channels begin at `biases_at`.
+        """
+        groups: list[Group] = []
+        start = T.Bind(part * self.geometry.group_vectors + panel.first)
+        first = 0
+        for size in groups_of(panel.vectors):
+            indices = range(first, first + size)
+            places = [(start + j) * LANES for j in indices]
+            values = {
+                label: [T.Bind(load(self.operands[label], place, LANES)) for place in places] for label in self.channel_values
+            }
+            biases = [load(self.operands["bias"], biases_at + place, LANES) for place in places]
+            groups.append(
+                Group(
+                    out=self.out,
+                    target=target + first * LANES,
+                    accumulators=[T.Bind(sums[j] + bias) for j, bias in zip(indices, biases, strict=True)],
+                    values=values,
+                    valid=min(size * LANES, panel.channels - first * LANES),
+                    parameters=self.parameters,
+                )
+            )
+            first += size
+        emit_groups(self.epilogue, groups, panel.vectors, LANES)

@@ -1,0 +1,98 @@
+"""The implicit matrix product for AVX2: bytes are widened to words before the loops, which multiply pairs of words (vpmaddwd).
+
+AVX2's one product of bytes saturates pairs to int16: weights beyond half their range make it inexact. Words are exact, and hold
+asymmetric weights less their zero points, 9 bits, as they are. Activations are widened once for each block of rows and read by
+all panels; weights are packed as words, or as bytes where few pixels read them: then their size is what costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ...language.isa import AVX2
+from ...language.vectors import Expr, load, values_by_turn
+from ...language.x86 import vector as v
+from ...language.x86.vector import LANES
+from ..loops.borders import Borders
+from ..loops.gemm_loops import Panel, TilePlace
+from ..loops.geometry import geometry_of, is_pointwise
+from ..loops.packing import Weights
+from ..loops.scratch import Scratch, WidenedPixels
+from ..loops.shares import MEMORY_BYTES
+from ..loops.tiles import Tile, ranked_tiles
+from ..spec import Conv2dSpec
+from .cores import CORES
+from .implicit_gemm import ImplicitGemm
+
+WORDS_FROM = 64
+"""Output pixels from which on weights are packed as words."""
+
+
+def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
+    """Return the estimated cycles of a convolution of one group, whose weights come from memory, and its tile."""
+    width = None if _is_flat(spec) else spec.in_width
+    geometry = geometry_of(spec, 1, spec.in_channels, padded_width=width, step=WordGemm.step_elements)
+    shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": spec.out_channels}
+    steps = geometry.reduction.steps
+    borders = Borders.of(spec, spec.in_channels, WordGemm.step_elements)
+    cycles, tile = ranked_tiles(**shape, steps=steps, borders=borders, core=CORES[AVX2])[0]
+    words = 1 if spec.batch * spec.out_height * spec.out_width < WORDS_FROM else 2
+    weight_bytes = 2 * words * steps * -(-spec.out_channels // LANES) * LANES
+    return geometry.images * cycles + weight_bytes / MEMORY_BYTES, tile
+
+
+def _is_flat(spec: Conv2dSpec) -> bool:
+    """Whether pixels of all rows and images are one sequence."""
+    return is_pointwise(spec) and not any(spec.padding)
+
+
+class WordGemm(ImplicitGemm):
+    """Emits one layer's PrimFunc, in steps of two words."""
+
+    element_bytes = 2
+    step_elements = 2
+
+    def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
+        spec, centered = self.spec, weights.centered
+        pixels = spec.batch * spec.out_height * spec.out_width
+        fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
+        dtype = np.int8 if fits and pixels < WORDS_FROM else np.int16
+        self.step_bytes = 2 * np.dtype(dtype).itemsize
+        return [centered.astype(dtype)]
+
+    def _copy_of(self, spec: Conv2dSpec) -> Scratch | WidenedPixels:
+        if _is_flat(spec):
+            pixels = spec.batch * spec.in_height * spec.in_width
+            return WidenedPixels(pixels=pixels, block=1, channels=spec.in_channels)
+        return Scratch(spec=spec, block=1, channels=spec.in_channels, is_widened=True)
+
+    def _panels_by_turn(self, panel: Panel) -> Callable[[TilePlace], Panel]:
+        if not self._is_short:
+            return super()._panels_by_turn(panel)
+        # Where steps are written out, LLVM would move all weights of a panel to the stack first, and read them from there.
+        first = values_by_turn(panel.first)
+
+        def of_tile(place: TilePlace) -> Panel:
+            turn = T.floordiv(place.row, self.tile.rows) + T.floordiv(place.column, self.tile.columns)
+            return replace(panel, first=first(turn))
+
+        return of_tile
+
+    def _splat(self, source: Expr, byte: Expr) -> Expr:
+        if self.geometry.reduction.run == 1:
+            pair = T.cast(source[byte], "int32")
+        else:
+            pair = T.reinterpret("int32", load(source, byte, 2))
+        return T.reinterpret(f"int16x{2 * LANES}", T.broadcast(pair, LANES))
+
+    def _column(self, index: Expr) -> Expr:
+        return load(self.operands["weights"], index, 2 * LANES, "int16")
+
+    def _product(self, acc: Expr, values: Expr, weights: Expr) -> Expr:
+        return v.dot_int16(acc, values, weights)

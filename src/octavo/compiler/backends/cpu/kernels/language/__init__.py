@@ -1,0 +1,1 @@
+"""What kernels are written in: ISAs, vectors, schedules, `numerics` in TIR. It knows no family of kernels."""

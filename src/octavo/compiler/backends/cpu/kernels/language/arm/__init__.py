@@ -1,0 +1,1 @@
+"""ARM64's instructions as TIR expressions."""

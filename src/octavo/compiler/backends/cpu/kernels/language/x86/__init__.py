@@ -1,0 +1,1 @@
+"""x86's instructions as TIR expressions."""

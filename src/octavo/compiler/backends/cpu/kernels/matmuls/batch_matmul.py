@@ -1,0 +1,140 @@
+"""Product of two activations of 8 or 16 bits, batch by batch. Oracle: `numerics.batch_matmul`.
+
+int16 is the work of wide_batch_matmul.py, in sums of 64 bits. Of uint8, with VNNI it is the tiled product of
+x86/int8_batch_matmul.py, which reads and writes through strides. Elsewhere, and for sums that are too long for it, in vectors of
+columns, of matrices as they lie:
+
+    for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
+
+Nothing is packed: b is read as it lies, 16 neighbouring columns at a time, once for four rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm.script.ir_builder import tirx as B
+
+from ......ir.composites.outputs import FloatOutput, Output, SumOutput
+from ......numerics.rounding.fixed_point import FixedPointMultiplier
+from ..language.broadcast import broadcast_shape
+from ..language.float_result import float_result
+from ..language.isa import AVX512_VNNI
+from ..language.kernel import Kernel
+from ..language.rounding import requantized
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+from .spec import BatchMatmulSpec
+from .wide_batch_matmul import wide_batch_matmul
+from .x86_int8_batch_matmul import MAX_INNER, Int8Product
+
+_LANES = 16
+_ROWS = 4
+_DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
+
+
+def takes_views(inner: int, *, dtype: str = "uint8", isa: str) -> bool:
+    """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
+    return dtype == "uint8" and isa == AVX512_VNNI and inner <= MAX_INNER
+
+
+def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
+    """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER`."""
+    if spec.dtype == "int16":
+        return wide_batch_matmul(spec, isa=isa)
+    dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
+    views = (spec.a, spec.b, spec.y)
+    arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
+    if not takes_views(spec.inner, isa=isa):
+        assert all(view.axes == tuple(range(len(view.shape))) for view in views), "this kernel reads tensors as they lie"
+        return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)))
+    product = Int8Product(
+        *views,
+        zero_points=(spec.a_zero_point, spec.b_zero_point),
+        finish=lambda sums, lanes: _result(spec, sums, lanes),
+        out_dtype=dtypes[2],
+        threads=spec.threads,
+    )
+    return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit))
+
+
+def _plain(spec: BatchMatmulSpec) -> Callable[[Buffer, Buffer, Buffer], None]:
+    a_batch, b_batch = spec.a.shape[:-2], spec.b.shape[:-2]
+    batch = broadcast_shape(a_batch, b_batch)
+    count = math.prod(batch)
+
+    def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
+        blocks, left = divmod(spec.rows, _ROWS)
+        units = blocks + (left > 0)
+        operations = count * spec.rows * spec.inner * spec.columns
+        with chunked(count, worthwhile(spec.threads, operations, count)) as index:
+            a_at = B.Bind(_offset(index, batch, a_batch) * (spec.rows * spec.inner))
+            b_at = B.Bind(_offset(index, batch, b_batch) * (spec.inner * spec.columns))
+            y_at = B.Bind(index * (spec.rows * spec.columns))
+            if blocks:
+                with B.serial(0, blocks) as block:
+                    first = B.Bind(block * _ROWS)
+                    _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), first, _ROWS)
+            if left:
+                _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), B.int32((units - 1) * _ROWS), left)
+
+    return emit
+
+
+def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:
+    """Return which of an operand's matrices meets the output's matrix `index`."""
+    padded = (1,) * (len(batch) - len(own)) + own
+    at: Expr = B.int32(0)
+    inner, stride = 1, 1
+    for size, present in zip(reversed(batch), reversed(padded), strict=True):
+        if present > 1:
+            at = at + B.floormod(B.floordiv(index, inner), size) * stride
+        inner, stride = inner * size, stride * present
+    return at
+
+
+def _emit_rows(
+    spec: BatchMatmulSpec, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr], first: Expr, rows: int
+) -> None:
+    """Emit `rows` rows of one product: whole vectors of columns, then the columns that are left, one by one."""
+    vectors, left = divmod(spec.columns, _LANES)
+    if vectors:
+        with B.serial(0, vectors) as index:
+            _emit_tile(spec, buffers, at, first, rows, index * _LANES, _LANES)
+    if left:
+        with B.serial(0, left) as index:
+            _emit_tile(spec, buffers, at, first, rows, vectors * _LANES + index, 1)
+
+
+def _emit_tile(
+    spec: BatchMatmulSpec,
+    buffers: tuple[Buffer, Buffer, Buffer],
+    at: tuple[Expr, Expr, Expr],
+    first: Expr,
+    rows: int,
+    column: Expr,
+    lanes: int,
+) -> None:
+    a, b, y = buffers
+    acc = B.alloc_buffer((rows * lanes,), "int32", scope="local")
+    for row in range(rows):
+        store(acc, row * lanes, splat(B.int32(0), lanes), lanes)
+    with B.serial(0, spec.inner) as k:
+        weights = load(b, at[1] + k * spec.columns + column, lanes, "int32") - splat(B.int32(spec.b_zero_point), lanes)
+        weights = B.Bind(weights)
+        for row in range(rows):
+            value = a[at[0] + (first + row) * spec.inner + k].astype("int32") - B.int32(spec.a_zero_point)
+            store(acc, row * lanes, load(acc, row * lanes, lanes) + splat(value, lanes) * weights, lanes)
+    for row in range(rows):
+        result = _result(spec, load(acc, row * lanes, lanes), lanes)
+        store(y, at[2] + (first + row) * spec.columns + column, result, lanes)
+
+
+def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
+    if isinstance(spec.output, SumOutput):
+        return sums
+    assert not isinstance(spec.multiplier, FixedPointMultiplier), "which int16 alone has"
+    if isinstance(spec.output, Output):
+        return requantized(sums, spec.multiplier, spec.output, lanes)
+    multiplier, zero = (splat(B.float32(value), lanes) for value in (spec.multiplier, 0.0))
+    return float_result(spec.output, sums, multiplier, zero, None, lanes)

@@ -1,0 +1,170 @@
+"""The loops of a batch of matrix products of two activations: b packed matrix by matrix, tiles of rows x vectors in registers.
+
+    for each pair of matrices:   pack b as [panel][step][vectors of the panel][16 columns]
+      for each panel:  for each tile of rows:   (emitted by the class that derives from this)
+
+It emits loops and addresses; how a step's product is formed, its caller says. Operands and result are read and written through
+strides (see matrix_view).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from ......ir.composites.matrix_view import MatrixView
+from ..language.broadcast import broadcast_shape, matrix_start
+from ..language.vectors import Buffer, Expr, chunked, load, store, worthwhile
+
+LANES = 16
+_VECTORS = 4
+_ROWS = {1: 12, 2: 12, 3: 8, 4: 6}
+"""Rows of a tile of so many vectors: 24 accumulators where they can be had, and enough of them to hide the latency."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PanelPlace:
+    """A panel of columns: its first vector (an expression), how many vectors it has, and how many of its lanes are columns."""
+
+    first: Expr
+    vectors: int
+    columns: int
+
+
+class BatchProduct(ABC):
+    """Emits y = a @ b for each pair of matrices.
+
+    Parameters
+    ----------
+    a, b, y
+        How the operands and the result lie; batch axes of a and b broadcast to y's.
+    threads
+        Chunks that the batch is cut into.
+    steps
+        Steps of the reduction: vectors of b's panel for each 16 columns.
+    """
+
+    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, threads: int, steps: int) -> None:
+        assert a.shape[-1] == b.shape[-2], "the columns of a meet the rows of b"
+        self.a, self.b, self.y = a, b, y
+        self.rows, self.inner = a.shape[-2:]
+        self.columns = b.shape[-1]
+        self.batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
+        assert y.shape == (*self.batch, self.rows, self.columns), "the result has the shape of the product"
+        assert y.strides[-1] == 1, "results are stored as whole vectors"
+        self.steps = steps
+        self.vectors = -(-self.columns // LANES)
+        count = math.prod(self.batch)
+        self.threads = worthwhile(threads, count * self.rows * steps * self.vectors, count)
+
+    def emit(self, a: Buffer, b: Buffer, y: Buffer) -> None:
+        """Emit everything."""
+        with chunked(math.prod(self.batch), self.threads) as index:
+            a_at = T.Bind(matrix_start(self.a, index, self.batch))
+            b_at = T.Bind(matrix_start(self.b, index, self.batch))
+            y_at = T.Bind(matrix_start(self.y, index, self.batch))
+            packed, shared = self._pack(b, b_at), self._share(a, a_at)
+
+            def panel(place: PanelPlace) -> None:
+                terms = self._prepare(packed, place)
+                rows = min(_ROWS[place.vectors], self.rows)
+                if self.rows // rows:
+                    with T.serial(0, self.rows // rows) as tile:
+                        self._emit_tile((a, packed, y), (a_at, y_at), T.Bind(tile * rows), rows, place, (shared, terms))
+                if self.rows % rows:
+                    first = T.int32(self.rows - self.rows % rows)
+                    self._emit_tile((a, packed, y), (a_at, y_at), first, self.rows % rows, place, (shared, terms))
+
+            self.for_panels(panel)
+
+    def for_panels(self, body: object) -> None:
+        """Call body(PanelPlace) for every panel; those alike in a loop."""
+        assert callable(body), "a function of the panel"
+        full, left = divmod(self.vectors, _VECTORS)
+        ragged = self.columns % LANES
+        if ragged and not left:
+            full, left = full - 1, _VECTORS
+        if full:
+            with T.serial(0, full) as number:
+                body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
+        if left:
+            body(PanelPlace(first=T.int32(full * _VECTORS), vectors=left, columns=self.columns - full * _VECTORS * LANES))
+
+    def emit_sums(
+        self,
+        dtype: str,
+        rows: int,
+        vectors: int,
+        value: Callable[[int, Expr], Expr],
+        column: Callable[[int, Expr], Expr],
+        product: Callable[[Expr, Expr, Expr], Expr],
+    ) -> Buffer:
+        """Emit acc[row][vector] = product(acc[row][vector], value(row, step), column(vector, step)) for every step, from 0 on.
+
+        Returns the accumulators, `rows` x `vectors` x 16 of `dtype`.
+        """
+        acc = T.alloc_buffer((rows * vectors * LANES,), dtype, scope="local")
+        for i in range(rows * vectors):
+            store(acc, i * LANES, T.broadcast(tirx.const(0, dtype), LANES), LANES)
+        with T.serial(0, self.steps) as step:
+            columns = [T.Bind(column(vector, step)) for vector in range(vectors)]
+            for row in range(rows):
+                factor = T.Bind(value(row, step))
+                for vector, weights in enumerate(columns):
+                    index = (row * vectors + vector) * LANES
+                    store(acc, index, product(load(acc, index, LANES), factor, weights), LANES)
+        return acc
+
+    @abstractmethod
+    def _pack(self, b: Buffer, at: Expr) -> Buffer:
+        """Emit the packing of one matrix of b; return its buffer."""
+
+    def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
+        """Emit what all panels share of one matrix of a; return its buffers."""
+        del a, at
+        return ()
+
+    def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
+        """Emit what the tiles of a panel share; return its vectors."""
+        del packed, place
+        return ()
+
+    @abstractmethod
+    def _emit_tile(
+        self,
+        buffers: tuple[Buffer, Buffer, Buffer],
+        at: tuple[Expr, Expr],
+        first: Expr,
+        rows: int,
+        place: PanelPlace,
+        shared: tuple[Sequence[Expr], Sequence[Expr]],
+    ) -> None:
+        """Emit `rows` rows of one panel; buffers are a, the packed b and y, `at` where the matrices of a and y start."""
+
+
+def transposed_tile(rows: Sequence[Expr]) -> list[Expr]:
+    """Return the columns of a 16 x 16 tile: four rounds that weave row i with row i + 8, each element one place."""
+    half = LANES // 2
+
+    def weave(a: Expr, b: Expr, first: int) -> Expr:
+        return T.Bind(tirx.Shuffle([a, b], [T.int32(place) for i in range(first, first + half) for place in (i, LANES + i)]))
+
+    vectors = [T.Bind(row) for row in rows]
+    for _ in range(LANES.bit_length() - 1):
+        vectors = [weave(vectors[i], vectors[i + half], first) for i in range(half) for first in (0, half)]
+    return vectors
+
+
+def columns_of(place: PanelPlace, vector: int) -> int:
+    """Return how many lanes of a panel's vector are columns."""
+    return min(LANES, place.columns - vector * LANES)
+
+
+def load_tile(buffer: Buffer, at: Expr, stride: int, lanes: int) -> list[Expr]:
+    """Return 16 vectors of `lanes` elements, `stride` apart."""
+    return [load(buffer, at + i * stride, lanes) for i in range(LANES)]

@@ -1,0 +1,47 @@
+"""What a product of two activations of 8 or 16 bits is asked for: plain values that know no graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ......ir.composites.matrix_view import MatrixView
+from ......ir.composites.outputs import FloatOutput, Output, SumOutput
+from ......numerics.rounding.fixed_point import FixedPointMultiplier
+from ......numerics.rounding.narrow_accumulator import NarrowAccumulator
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMatmulSpec:
+    """a (..., rows, inner) @ b (..., inner, columns) of `dtype`; the batch axes broadcast.
+
+    `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
+    Parameters are constants here, so neither of these has `pixels_per_scale`. int16 has neither; its multiplier may be a
+    fixed-point one, and its accumulator `narrow`.
+    """
+
+    a: MatrixView
+    b: MatrixView
+    y: MatrixView
+    a_zero_point: int
+    b_zero_point: int
+    multiplier: float | FixedPointMultiplier
+    output: Output | FloatOutput | SumOutput
+    dtype: Literal["uint8", "int16"] = "uint8"
+    narrow: NarrowAccumulator | None = None
+    threads: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a and of the result."""
+        return self.a.shape[-2]
+
+    @property
+    def inner(self) -> int:
+        """Products of a sum."""
+        return self.a.shape[-1]
+
+    @property
+    def columns(self) -> int:
+        """Columns of b and of the result."""
+        return self.b.shape[-1]

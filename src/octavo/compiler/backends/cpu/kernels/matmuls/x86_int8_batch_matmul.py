@@ -1,0 +1,189 @@
+"""Product of two uint8 activations through VNNI: sums of a * (b - 128), and what the zero points take off in closed form.
+
+    sum((a - za) * (b - zb)) = sum(a * c) - zc * sum(a) - za * sum(c) + inner * za * zc    with c = b - 128, zc = zb - 128
+
+The sum of a's row is shared by all columns, that of c's column by all rows. Every term is exact in int32: see `MAX_INNER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from ......ir.composites.matrix_view import MatrixView
+from ..language.vectors import Buffer, Expr, load, store, store_partial
+from ..language.x86.vector import dot, horizontal_sum, splat_bytes
+from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
+
+MAX_INNER = (2**31 - 1) // (4 * 255 * 128)
+"""Longest sum whose four terms together stay within int32 in any order."""
+
+_STEP = 4
+_FLIP = 0x80  # b - 128 as a byte: its highest bit flipped
+
+Finish = Callable[[Expr, int], Expr]
+"""From int32 sums and their number of lanes to results."""
+
+
+class Int8Product(BatchProduct):
+    """Emits the product; `finish` makes results of type `out_dtype` of the sums."""
+
+    def __init__(
+        self,
+        a: MatrixView,
+        b: MatrixView,
+        y: MatrixView,
+        *,
+        zero_points: tuple[int, int],
+        finish: Finish,
+        out_dtype: str,
+        threads: int,
+    ) -> None:
+        super().__init__(a, b, y, threads, steps=-(-a.shape[-1] // _STEP))
+        assert self.inner <= MAX_INNER, "the caller sees to it that no sum overflows"
+        self._a_zero, self._b_zero = zero_points[0], zero_points[1] - 128
+        self._finish = finish
+        self._out_dtype = out_dtype
+        self._in_place = a.strides[-1] == 1 and self.inner % _STEP == 0
+
+    # ---- operands
+
+    def _pack(self, b: Buffer, at: Expr) -> Buffer:
+        packed = T.alloc_buffer((self.vectors * self.steps * 64,), "uint8")
+        down, across = self.b.strides[-2:]
+
+        def panel(place: PanelPlace) -> None:
+            stride = place.vectors * 64
+            base = T.Bind(place.first * (self.steps * 64))
+            for vector in range(place.vectors):
+                valid = columns_of(place, vector)
+                column = T.Bind(at + (place.first + vector) * (LANES * across))
+                target = T.Bind(base + vector * 64)
+                if across == 1 and valid == LANES and self.inner % _STEP == 0:
+                    self._pack_interleaved(b, packed, column, target, stride)
+                elif down == 1 and valid == LANES and self.inner % _STEP == 0 and self.steps >= LANES:
+                    self._pack_transposed(b, packed, column, target, stride)
+                else:
+                    self._pack_bytes(b, packed, column, target, stride, valid)
+
+        self.for_panels(panel)
+        return packed
+
+    def _pack_interleaved(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
+        """Pack 16 columns that are neighbours in memory: four rows woven byte by byte."""
+        down = self.b.strides[-2]
+        order = [T.int32(row * LANES + lane) for lane in range(LANES) for row in range(_STEP)]
+        with T.serial(0, self.steps) as step:
+            rows = [T.Bind(load(b, column + (step * _STEP + row) * down, LANES)) for row in range(_STEP)]
+            store(packed, target + step * stride, tirx.Shuffle(rows, order) ^ T.broadcast(T.uint8(_FLIP), 64), 64)
+
+    def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
+        """Pack 16 columns whose elements are neighbours, four bytes as one element; the last tile overlaps the one before."""
+        with T.serial(0, -(-self.steps // LANES)) as tile:
+            step = T.Bind(T.min(tile * LANES, self.steps - LANES))
+            rows = load_tile(b, column + step * _STEP, self.b.strides[-1], 64)
+            for i, row in enumerate(transposed_tile([T.reinterpret("int32x16", row) for row in rows])):
+                flipped = T.reinterpret("uint8x64", row) ^ T.broadcast(T.uint8(_FLIP), 64)
+                store(packed, target + (step + i) * stride, flipped, 64)
+
+    def _pack_bytes(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: int) -> None:
+        """Pack byte by byte; lanes that are no columns and steps behind the last row are 0."""
+        down, across = self.b.strides[-2:]
+        with T.serial(0, self.steps) as step:
+            store(packed, target + step * stride, T.broadcast(T.uint8(0), 64), 64)
+        with T.serial(0, self.inner) as row:
+            start = T.Bind(target + T.floordiv(row, _STEP) * stride + T.floormod(row, _STEP))
+            with T.serial(0, valid) as lane:
+                value = b[column + row * down + lane * across] ^ T.uint8(_FLIP)
+                T.buffer_store(packed, value, [start + lane * _STEP])
+
+    def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
+        """Emit a copy of a whose rows are whole steps, if need be, and what the sum of each row takes off."""
+        source, start, down = a, at, self.a.strides[-2]
+        if not self._in_place:
+            source, start, down = self._copied(a, at), T.int32(0), self.steps * _STEP
+        terms = T.alloc_buffer((self.rows,), "int32")
+        if self._b_zero == 0:
+            with T.serial(0, self.rows) as row:
+                T.buffer_store(terms, T.int32(0), [row])
+            return source, terms
+        vectors, rest = divmod(self.steps * _STEP, 64)
+        ones = T.broadcast(T.int8(1), 64)
+        with T.serial(0, self.rows) as row:
+            first = T.Bind(start + row * down)
+            total = T.alloc_buffer((1,), "int32", scope="local")
+            T.buffer_store(total, T.int32(0), [0])
+            if vectors:
+                acc = T.alloc_buffer((LANES,), "int32", scope="local")
+                store(acc, 0, T.broadcast(T.int32(0), LANES), LANES)
+                with T.serial(0, vectors) as index:
+                    store(acc, 0, dot(load(acc, 0, LANES), load(source, first + index * 64, 64), ones), LANES)
+                T.buffer_store(total, horizontal_sum(load(acc, 0, LANES), LANES), [0])
+            if rest:
+                with T.serial(0, rest) as index:
+                    value = source[first + vectors * 64 + index].astype("int32")
+                    T.buffer_store(total, total[0] + value, [0])
+            T.buffer_store(terms, total[0] * T.int32(-self._b_zero), [row])
+        return source, terms
+
+    def _copied(self, a: Buffer, at: Expr) -> Buffer:
+        down, across = self.a.strides[-2:]
+        width = self.steps * _STEP
+        copy = T.alloc_buffer((self.rows * width,), "uint8")
+        with T.serial(0, self.rows) as row:
+            with T.serial(0, self.inner) as index:
+                T.buffer_store(copy, a[at + row * down + index * across], [row * width + index])
+            if self.inner < width:
+                with T.serial(self.inner, width) as index:
+                    T.buffer_store(copy, T.uint8(0), [row * width + index])
+        return copy
+
+    def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
+        """Emit the sums of the panel's columns; return what they, and both zero points, take off."""
+        acc = T.alloc_buffer((place.vectors * LANES,), "int32", scope="local")
+        for vector in range(place.vectors):
+            store(acc, vector * LANES, T.broadcast(T.int32(0), LANES), LANES)
+        if self._a_zero:
+            base = T.Bind(place.first * (self.steps * 64))
+            ones = T.broadcast(T.uint8(1), 64)
+            with T.serial(0, self.steps) as step:
+                for vector in range(place.vectors):
+                    values = T.reinterpret("int8x64", load(packed, base + (step * place.vectors + vector) * 64, 64))
+                    store(acc, vector * LANES, dot(load(acc, vector * LANES, LANES), ones, values), LANES)
+        constant = T.broadcast(T.int32(self.inner * self._a_zero * self._b_zero), LANES)
+        factor = T.broadcast(T.int32(-self._a_zero), LANES)
+        return tuple(T.Bind(load(acc, vector * LANES, LANES) * factor + constant) for vector in range(place.vectors))
+
+    # ---- tiles
+
+    def _emit_tile(
+        self,
+        buffers: tuple[Buffer, Buffer, Buffer],
+        at: tuple[Expr, Expr],
+        first: Expr,
+        rows: int,
+        place: PanelPlace,
+        shared: tuple[Sequence[Expr], Sequence[Expr]],
+    ) -> None:
+        _, packed, y = buffers
+        (source, row_terms), column_terms = shared
+        down = self.a.strides[-2] if self._in_place else self.steps * _STEP
+        start = T.Bind((at[0] if self._in_place else T.int32(0)) + first * down)
+        weights = T.Bind(place.first * (self.steps * 64))
+
+        def value(row: int, step: Expr) -> Expr:
+            return splat_bytes(source, start + row * down + step * _STEP)
+
+        def column(vector: int, step: Expr) -> Expr:
+            return T.reinterpret("int8x64", load(packed, weights + (step * place.vectors + vector) * 64, 64))
+
+        acc = self.emit_sums("int32", rows, place.vectors, value, column, dot)
+        target = T.Bind(at[1] + first * self.y.strides[-2] + place.first * LANES)
+        for row in range(rows):
+            term = T.Bind(T.broadcast(row_terms[first + row], LANES))
+            for j in range(place.vectors):
+                sums = load(acc, (row * place.vectors + j) * LANES, LANES) + term + column_terms[j]
+                index = target + row * self.y.strides[-2] + j * LANES
+                store_partial(y, index, self._finish(sums, LANES), LANES, columns_of(place, j), self._out_dtype)

@@ -1,0 +1,1 @@
+"""Movement of elements: concatenation, transposition, and reads by index."""

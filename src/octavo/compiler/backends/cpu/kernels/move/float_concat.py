@@ -1,0 +1,80 @@
+"""Rows of float32 tensors side by side, each column with a factor and an addend where it has them, clamped.
+
+Of one tensor it is a batch normalization. Oracle: `numerics.fused_multiply_add` on what `numpy.concatenate` gives, `numpy.clip`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..language.kernel import Kernel
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    clamped_to,
+    for_each_vector,
+    intrinsic,
+    load,
+    prim_func,
+    store,
+    vector_type,
+    worthwhile,
+)
+
+_LANES = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatConcatSpec:
+    """float32 [outer, inner_0], [outer, inner_1] ... to [outer, inner_0 + inner_1 + ...], clamped to [low; high]."""
+
+    outer: int
+    inners: tuple[int, ...]
+    low: float = -math.inf
+    high: float = math.inf
+    threads: int = 1
+
+
+def float_concat(
+    spec: FloatConcatSpec, *, line: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None, isa: str
+) -> Kernel:
+    """Return the kernel of y = clamp(x * factor + addend), the product and the sum rounded once.
+
+    `line` are the factors and the addends of all columns; None copies.
+    """
+    width = sum(spec.inners)
+    constants = () if line is None else line
+    assert all(values.shape == (width,) for values in constants), "a factor and an addend for each column"
+
+    def emit(*buffers: Buffer) -> None:
+        inputs, lines, y = buffers[: len(spec.inners)], buffers[len(spec.inners) : -1], buffers[-1]
+
+        def row(index: Expr, threads: int) -> None:
+            at = 0
+            for source, inner in zip(inputs, spec.inners, strict=True):
+
+                def piece(start: Expr, lanes: int, source: Buffer = source, inner: int = inner, at: int = at) -> None:
+                    value = load(source, index * inner + start, lanes)
+                    if lines:
+                        factor, addend = (load(values, at + start, lanes) for values in lines)
+                        value = intrinsic("llvm.fma", vector_type("float32", lanes), value, factor, addend)
+                    store(y, index * width + at + start, clamped_to(value, spec.low, spec.high, lanes), lanes)
+
+                for_each_vector(inner, _LANES, threads, piece)
+                at += inner
+
+        if spec.outer == 1:
+            row(0, spec.threads)
+            return
+        with chunked(spec.outer, worthwhile(spec.threads, spec.outer * width, spec.outer)) as index:
+            row(index, 1)
+
+    arguments = [(f"x{i}", spec.outer * inner, "float32") for i, inner in enumerate(spec.inners)]
+    arguments += [(name, width, "float32") for name, _ in zip(("factors", "addends"), constants, strict=False)]
+    func = prim_func([*arguments, ("y", spec.outer * width, "float32")], emit)
+    return Kernel(name="float.concat" if len(spec.inners) > 1 else "float.norm", isa=isa, func=func, constants=constants)

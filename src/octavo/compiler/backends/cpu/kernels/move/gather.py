@@ -1,0 +1,153 @@
+"""Movement of elements by an index for each axis: slices, padding, repetition, nearest neighbours. Oracle: `numerics.gather`."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from tvm import tirx
+from tvm.script.ir_builder import tirx as B
+
+from ..language.isa import lanes_of
+from ..language.kernel import Kernel
+from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, worthwhile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatherSpec:
+    """x of `shape` to y[i, j, ...] = x[maps[0][i], maps[1][j], ...]; an index of -1 gives `fill`.
+
+    `fill` is one number, or one for each index of the last axis, which then is not padded.
+    The indices of a map that are not -1 are neighbours in it: padding is before or after, never between.
+    """
+
+    shape: tuple[int, ...]
+    maps: tuple[tuple[int, ...], ...]
+    fill: int | tuple[int, ...] = 0
+    dtype: Literal["uint8", "int16", "int32", "float32"] = "uint8"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Axis:
+    """One axis: extents of x and y, and which of y's indices are read from x (`first` to `first + count`), from where."""
+
+    extent: int
+    out_extent: int
+    first: int
+    indices: tuple[int, ...]
+
+    @property
+    def is_full(self) -> bool:
+        return self.extent == self.out_extent and self.indices == tuple(range(self.extent))
+
+    @property
+    def step(self) -> int | None:
+        """Distance between neighbouring indices, None if it changes along the axis."""
+        if len(self.indices) < 2:
+            return 1
+        step = self.indices[1] - self.indices[0]
+        start = self.indices[0]
+        return step if all(index == start + step * i for i, index in enumerate(self.indices)) else None
+
+
+def gather(spec: GatherSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y[i, j, ...] = x[maps[0][i], maps[1][j], ...]."""
+    axes = _merged([_axis(extent, indices) for extent, indices in zip(spec.shape, spec.maps, strict=True)])
+    tables = [_table(axis) for axis in axes if axis.step is None]
+    fills = [] if isinstance(spec.fill, int) else [np.asarray(spec.fill, spec.dtype)]
+    assert isinstance(spec.fill, int) or len(spec.fill) == len(spec.maps[-1]), "a number for each index of the last axis"
+    out_size = math.prod(axis.out_extent for axis in axes)
+    width = lanes_of(isa)
+    read = math.prod(len(axis.indices) for axis in axes)
+
+    def emit(x: Buffer, *rest: Buffer) -> None:
+        *indices, y = rest
+        if read < out_size and isinstance(spec.fill, int):
+            fill = tirx.const(spec.fill, spec.dtype)
+            for_each_vector(out_size, width, spec.threads, lambda start, lanes: store(y, start, splat(fill, lanes), lanes))
+        elif read < out_size:
+            _fill_rows(indices.pop(), y, out_size, fills[0].size, width, spec.threads)
+        if read:
+            _copy(x, list(indices), y, axes, width, spec.threads)
+
+    arguments = [("x", math.prod(spec.shape), spec.dtype)]
+    arguments += [(f"indices{i}", table.size, "int32") for i, table in enumerate(tables)]
+    arguments += [("fill", array.size, spec.dtype) for array in fills]
+    func = prim_func([*arguments, ("y", out_size, spec.dtype)], emit)
+    return Kernel(name="gather", isa=isa, func=func, constants=(*tables, *fills))
+
+
+def _fill_rows(fill: Buffer, y: Buffer, size: int, length: int, width: int, threads: int) -> None:
+    """Emit a copy of `fill` to every row of y."""
+    rows = size // length
+    with chunked(rows, worthwhile(threads, size, rows)) as row:
+        for_each_vector(length, width, 1, lambda at, lanes: store(y, row * length + at, load(fill, at, lanes), lanes))
+
+
+def _copy(x: Buffer, tables: list[Buffer], y: Buffer, axes: list[_Axis], width: int, threads: int) -> None:
+    """Emit a loop for each axis; along the last, runs of neighbours are vectors."""
+    *outer, last = axes
+    size = math.prod(len(axis.indices) for axis in axes)
+    source: Expr = 0
+    target: Expr = 0
+    with ExitStack() as loops:
+        for position, axis in enumerate(outer):
+            shared = worthwhile(threads, size, len(axis.indices)) if position == 0 else 1
+            index = loops.enter_context(chunked(len(axis.indices), shared))
+            source = source * axis.extent + _at(axis, index, tables)
+            target = target * axis.out_extent + axis.first + index
+        source, target = source * last.extent, target * last.out_extent + last.first
+        inner_threads = 1 if outer else threads
+        if last.step == 1:
+            start = source + last.indices[0]
+            for_each_vector(
+                len(last.indices),
+                width,
+                inner_threads,
+                lambda at, lanes: store(y, target + at, load(x, start + at, lanes), lanes),
+            )
+            return
+        with chunked(len(last.indices), worthwhile(inner_threads, size, len(last.indices))) as index:
+            B.buffer_store(y, x[source + _at(last, index, tables)], [target + index])
+
+
+def _at(axis: _Axis, index: Expr, tables: list[Buffer]) -> Expr:
+    """Return x's index for the `index`-th that is read; an axis without a constant step takes the next of `tables`."""
+    if axis.step is not None:
+        return axis.indices[0] + index * axis.step
+    return tables.pop(0)[index]
+
+
+def _axis(extent: int, indices: tuple[int, ...]) -> _Axis:
+    interior = [position for position, index in enumerate(indices) if index >= 0]
+    first, count = (interior[0], len(interior)) if interior else (0, 0)
+    assert interior == list(range(first, first + count)), "padding stands before or after what is read"
+    return _Axis(extent=extent, out_extent=len(indices), first=first, indices=indices[first : first + count])
+
+
+def _merged(axes: list[_Axis]) -> list[_Axis]:
+    """Join an axis of neighbours with the whole axis behind it: together they are neighbours in memory, too."""
+    result = [axes[-1]]
+    for axis in reversed(axes[:-1]):
+        behind = result[0]
+        if not (behind.is_full and axis.step == 1 and axis.indices):
+            result.insert(0, axis)
+            continue
+        inner = behind.extent
+        start = axis.indices[0] * inner
+        result[0] = _Axis(
+            extent=axis.extent * inner,
+            out_extent=axis.out_extent * inner,
+            first=axis.first * inner,
+            indices=tuple(range(start, start + len(axis.indices) * inner)),
+        )
+    return result
+
+
+def _table(axis: _Axis) -> npt.NDArray[np.int32]:
+    return np.asarray(axis.indices, np.int32)

@@ -1,0 +1,151 @@
+"""Transposition of tensors of 8, 16 and 32 bits by any permutation of their axes. Oracle: `numpy.transpose`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as B
+
+from ..language.kernel import Kernel
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, store, worthwhile
+
+_TILE = 16
+"""Rows and columns of a tile: what a vector register of nearly every CPU holds in bytes."""
+
+_FEW = 15
+"""Rows or columns up to which whole vectors are woven from one vector of each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransposeSpec:
+    """x of `shape` to y with y.shape[i] = shape[axes[i]]."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    dtype: Literal["uint8", "int8", "int16", "uint16", "int32", "float32"] = "uint8"
+    threads: int = 1
+
+
+def transpose(spec: TransposeSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y = transpose(x, axes); one text serves every ISA."""
+    size = math.prod(spec.shape)
+    shape, axes = simplified(spec.shape, spec.axes)
+    writer = _Writer(spec, size)
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        if axes == tuple(range(len(axes))):
+            writer.runs(x, y, (size,), (0,))
+        elif axes[-1] == len(axes) - 1:
+            writer.runs(x, y, shape, axes)
+        elif axes in ((1, 0), (0, 2, 1)):
+            writer.matrices(x, y, *((1, *shape) if len(shape) == 2 else shape))
+        else:
+            writer.elements(x, y, shape, axes)
+
+    func = prim_func([("x", size, spec.dtype), ("y", size, spec.dtype)], emit)
+    return Kernel(name="transpose", isa=isa, func=func)
+
+
+def simplified(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and permutation without axes of extent 1, and with axes that stay neighbours merged into one."""
+    kept = [axis for axis in axes if shape[axis] != 1]
+    groups: list[list[int]] = []
+    for axis in kept:
+        present = [other for other in range(len(shape)) if shape[other] != 1]
+        if groups and present.index(groups[-1][-1]) + 1 == present.index(axis):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    order = sorted(range(len(groups)), key=lambda index: groups[index][0])
+    extents = tuple(math.prod(shape[axis] for axis in groups[index]) for index in order)
+    return (extents or (1,)), (tuple(order.index(index) for index in range(len(groups))) or (0,))
+
+
+class _Writer:
+    """Emits the loops."""
+
+    def __init__(self, spec: TransposeSpec, size: int) -> None:
+        self._threads = spec.threads
+        self._dtype = spec.dtype
+        self._size = size
+
+    def _shared(self, pieces: int) -> int:
+        return worthwhile(self._threads, self._size, pieces)
+
+    def runs(self, x: Buffer, y: Buffer, shape: Sequence[int], axes: Sequence[int]) -> None:
+        """Copy runs of the last axis, which stays the last."""
+        self._nest(x, y, shape, axes, run=shape[-1])
+
+    def elements(self, x: Buffer, y: Buffer, shape: Sequence[int], axes: Sequence[int]) -> None:
+        """Copy element by element, in the order of the result."""
+        self._nest(x, y, shape, axes, run=1)
+
+    def _nest(self, x: Buffer, y: Buffer, shape: Sequence[int], axes: Sequence[int], *, run: int) -> None:
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        moved = axes if run == 1 else axes[:-1]
+        source: Expr = 0
+        target: Expr = 0
+        with ExitStack() as loops:
+            for position, axis in enumerate(moved):
+                index = loops.enter_context(chunked(shape[axis], self._shared(shape[axis]) if position == 0 else 1))
+                source = source + index * strides[axis]
+                target = target * shape[axis] + index
+            if run == 1:
+                B.buffer_store(y, x[source], [target])
+                return
+            with chunked(run, 1 if moved else self._shared(run)) as index:
+                B.buffer_store(y, x[source + index], [target * run + index])
+
+    def matrices(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
+        """Transpose `batch` matrices [rows, columns]."""
+        if min(rows, columns) >= _TILE:
+            self._tiles(x, y, batch, rows, columns)
+        elif min(rows, columns) <= _FEW and max(rows, columns) >= _TILE:
+            self._woven(x, y, batch, rows, columns)
+        else:
+            self.elements(x, y, (batch, rows, columns), (0, 2, 1))
+
+    def _tiles(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
+        """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before."""
+        down, across = -(-rows // _TILE), -(-columns // _TILE)
+        with chunked(batch * across, self._shared(batch * across)) as strip, B.serial(0, down) as tile:
+            base = strip // across * (rows * columns)
+            column = B.min(strip % across * _TILE, columns - _TILE)
+            row = B.min(tile * _TILE, rows - _TILE)
+            loaded = [load(x, base + (row + i) * columns + column, _TILE) for i in range(_TILE)]
+            for i, vector in enumerate(_transposed(loaded)):
+                store(y, base + (column + i) * rows + row, vector, _TILE)
+
+    def _woven(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
+        """Transpose where rows (or columns) are few: 16 columns of every row make as many whole vectors of the result."""
+        few, many = min(rows, columns), max(rows, columns)
+        blocks = -(-many // _TILE)
+        interleave = rows < columns
+        with chunked(batch * blocks, self._shared(batch * blocks)) as piece:
+            base = piece // blocks * (rows * columns)
+            at = B.min(piece % blocks * _TILE, many - _TILE)
+            strided = [base + i * many + at for i in range(few)]
+            contiguous = [base + at * few + i * _TILE for i in range(few)]
+            loaded = [B.Bind(load(x, start, _TILE)) for start in (strided if interleave else contiguous)]
+            for i, start in enumerate(contiguous if interleave else strided):
+                places = range(i * _TILE, (i + 1) * _TILE) if interleave else range(i, few * _TILE, few)
+                picks = [place % few * _TILE + place // few for place in places] if interleave else list(places)
+                store(y, start, tirx.Shuffle(loaded, [B.int32(pick) for pick in picks]), _TILE)
+
+
+def _transposed(rows: list[Expr]) -> list[Expr]:
+    """Return the columns of a 16 x 16 tile: four rounds that weave row i with row i + 8, each byte one place."""
+    half = _TILE // 2
+
+    def weave(a: Expr, b: Expr, first: int) -> Expr:
+        return B.Bind(tirx.Shuffle([a, b], [B.int32(place) for i in range(first, first + half) for place in (i, _TILE + i)]))
+
+    vectors = [B.Bind(row) for row in rows]
+    for _ in range(_TILE.bit_length() - 1):
+        vectors = [weave(vectors[i], vectors[i + half], first) for i in range(half) for first in (0, half)]
+    return vectors

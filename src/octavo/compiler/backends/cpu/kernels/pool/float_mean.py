@@ -1,0 +1,41 @@
+"""Means in float32 in TIR: the kernels' counterpart of `numerics.float_mean`, bit for bit.
+
+The sum of integers is cheaper, and almost everywhere the same: only beside ties does the order of float32 roundings decide.
+"""
+
+from __future__ import annotations
+
+from tvm.script.ir_builder import tirx as B
+
+from ......ir.composites.outputs import Output
+from ......numerics import FloatMeanParameters
+from ..language.rounding import rounded, unfused
+from ..language.vectors import Buffer, Expr, intrinsic, load, splat, store, vector_type
+
+
+def is_near_tie(mean: Expr, parameters: FloatMeanParameters, output: Output, terms: int, lanes: int) -> Expr:
+    """Return whether any of a vector of float32 means, in steps, is so close to a tie that float32 sums may round otherwise."""
+    low, high = (splat(B.float32(float(bound - output.zero_point)), lanes) for bound in (output.qmin, output.qmax))
+    clamped = B.Bind(B.min(B.max(mean, low), high))
+    dtype = vector_type("float32", lanes)
+    distance = intrinsic("llvm.fabs", dtype, clamped - intrinsic("llvm.rint", dtype, clamped))
+    if lanes > 1:
+        largest = B.llvm_lookup_intrinsic_id(f"llvm.vector.reduce.fmax.v{lanes}f32")
+        distance = B.call_llvm_pure_intrin(largest, distance, dtype="float32")
+    return distance > B.float32(0.5 - parameters.margin(terms))
+
+
+def accumulated(total: Buffer, integers: Expr, parameters: FloatMeanParameters, lanes: int) -> None:
+    """Emit the addition of the real values of uint8 `integers` to the float32 buffer `total`."""
+    dtype = vector_type("float32", lanes)
+    centered = integers.astype(vector_type("int32", lanes)) - splat(B.int32(parameters.input_zero_point), lanes)
+    product = centered.astype(dtype) * splat(B.float32(parameters.in_scale), lanes)
+    store(total, 0, load(total, 0, lanes) + unfused(product, lanes), lanes)
+
+
+def float_mean(total: Expr, parameters: FloatMeanParameters, count: Expr, output: Output, lanes: int) -> Expr:
+    """Return a float32 sum of real values as the uint8 mean of `count` (float32, one number)."""
+    p = parameters
+    steps = total / splat(count, lanes) / splat(B.float32(p.out_scale), lanes)
+    stored = steps + splat(B.float32(float(p.zero_point - p.relabelling)), lanes)
+    return rounded(stored, zero_point=p.relabelling, qmin=output.qmin, qmax=output.qmax, dtype="uint8", lanes=lanes)

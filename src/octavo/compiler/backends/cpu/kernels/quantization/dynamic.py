@@ -1,0 +1,131 @@
+"""Quantization at run time, in two kernels: the parameters of each row, then its integers. Oracles: `numerics.dynamic`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm.script.ir_builder import tirx as B
+
+from ......numerics.dynamic import DynamicStyle, TorchStyle, style_bounds
+from ..language.float_result import input_scale
+from ..language.kernel import Kernel
+from ..language.rounding import integer_of, run_time_rounded
+from ..language.vectors import Buffer, Expr, chunked, intrinsic, load, prim_func, splat, store, worthwhile
+
+_LANES = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DynamicSpec:
+    """float32 [rows, size] of which each row gets a scale and a zero point of its own."""
+
+    rows: int
+    size: int
+    style: DynamicStyle
+    threads: int = 1
+
+
+def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
+    """Return the kernel from x to float32 [rows, 2]: scale, and zero point of the uint8 integers."""
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
+            low, high = _range(x, row * spec.size, spec.size)
+            scale, zero_point = _parameters(low, high, spec.style)
+            B.buffer_store(y, scale, [2 * row])
+            B.buffer_store(y, zero_point.astype("float32"), [2 * row + 1])
+
+    arguments = [("x", spec.rows * spec.size, "float32"), ("y", 2 * spec.rows, "float32")]
+    return Kernel(name="quantization parameters", isa=isa, func=prim_func(arguments, emit))
+
+
+def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
+    """Return the kernel from x and its parameters to uint8 [rows, size]."""
+
+    def emit(x: Buffer, parameters: Buffer, y: Buffer) -> None:
+        with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
+            scale = B.Bind(input_scale(parameters, row))
+            zero_point = B.Bind(parameters[2 * row + 1])
+            factor = B.Bind(B.float32(1.0) / scale)
+
+            def one(start: Expr, lanes: int) -> None:
+                at = row * spec.size + start
+                value = load(x, at, lanes)
+                value = value / splat(scale, lanes) if spec.style == "onnx" else value * splat(factor, lanes)
+                store(y, at, run_time_rounded(value, zero_point, lanes, style_bounds(spec.style)), lanes)
+
+            vectors, rest = divmod(spec.size, _LANES)
+            if vectors:
+                with B.serial(0, vectors) as index:
+                    one(index * _LANES, _LANES)
+            if rest:
+                with B.serial(0, rest) as index:
+                    one(vectors * _LANES + index, 1)
+
+    size = spec.rows * spec.size
+    arguments = [("x", size, "float32"), ("parameters", 2 * spec.rows, "float32"), ("y", size, "uint8")]
+    return Kernel(name="quantize at run time", isa=isa, func=prim_func(arguments, emit))
+
+
+def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr]:
+    """Emit the least and greatest of 0 and `size` values from `start` on."""
+    lanes = _LANES if size >= _LANES else 1
+    ends = [B.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2)]
+    for end in ends:
+        store(end, 0, splat(B.float32(0), lanes), lanes)
+
+    def take(at: Expr) -> None:
+        value = B.Bind(load(x, at, lanes))
+        for end, choose in zip(ends, (B.min, B.max), strict=True):
+            store(end, 0, choose(load(end, 0, lanes), value), lanes)
+
+    with B.serial(0, size // lanes) as index:
+        take(start + index * lanes)
+    if size % lanes:  # the last vector overlaps its neighbour, which changes no extreme
+        take(start + (size - lanes))
+    if lanes == 1:
+        return B.Bind(ends[0][0]), B.Bind(ends[1][0])
+    names = ("fmin", "fmax")
+    low, high = (
+        B.Bind(intrinsic(f"llvm.vector.reduce.{name}.v{lanes}f32", "float32", load(end, 0, lanes)))
+        for name, end in zip(names, ends, strict=True)
+    )
+    return low, high
+
+
+def _parameters(low: Expr, high: Expr, style: DynamicStyle) -> tuple[Expr, Expr]:
+    if isinstance(style, TorchStyle):
+        return _torch(low, high, style)
+    return _litert(low, high) if style == "litert" else _onnx(low, high)
+
+
+def _torch(low: Expr, high: Expr, style: TorchStyle) -> tuple[Expr, Expr]:
+    qmin, qmax = style.bounds
+    least = B.float32(float(np.float32(style.eps)))
+    if style.is_symmetric:
+        width = B.max(B.float32(0) - low, high) / B.float32((qmax - qmin) / 2)
+        return B.Bind(B.max(width, least)), B.int32(128)
+    scale = B.Bind(B.max((high - low) / B.float32(qmax - qmin), least))
+    zero_point = B.int32(qmin) - integer_of(low / scale, 1)
+    return scale, B.Bind(B.min(B.max(zero_point, B.int32(qmin)), B.int32(qmax)))
+
+
+def _onnx(low: Expr, high: Expr) -> tuple[Expr, Expr]:
+    one, zero = B.float32(1), B.float32(0)
+    scale = B.Bind((high - low) / B.float32(255))
+    scale = B.Bind(B.Select(scale == zero, one, scale))
+    value = B.min(B.max((zero - low) / scale, zero), B.float32(255))
+    return scale, B.Bind(integer_of(value, 1))
+
+
+def _litert(low: Expr, high: Expr) -> tuple[Expr, Expr]:
+    span = B.Bind(high - low)
+    factor = B.Bind(B.Select(span == B.float32(0), B.float32(1), B.float32(255) / span))
+    # Bounds beyond what the products reach: between product and sum they keep LLVM from a fused multiply-add.
+    below = B.Bind(B.min(B.max(low * factor, B.float32(-256)), B.float32(0)))
+    above = B.Bind(B.min(B.max(high * factor, B.float32(0)), B.float32(256)))
+    errs_below = (B.float32(-128) + below) + (B.float32(127) + above) > B.float32(0)
+    zero = B.Select(errs_below, B.float32(-128) - below, B.float32(127) - above)
+    zero = B.min(B.max(zero, B.float32(-128)), B.float32(127))
+    return B.Bind(B.float32(1) / factor), B.Bind(integer_of(zero, 1) + B.int32(128))

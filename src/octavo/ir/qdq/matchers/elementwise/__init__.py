@@ -1,0 +1,1 @@
+"""Rules of functions of single elements, of one tensor or of several."""

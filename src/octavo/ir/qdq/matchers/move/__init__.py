@@ -1,0 +1,1 @@
+"""Rules of ops that move values: they say where each element comes from."""

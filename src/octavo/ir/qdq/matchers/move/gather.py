@@ -1,0 +1,204 @@
+"""Rule of ops that read their input by an index for each axis: slices, take, flip, tile, repeat, padding, nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax import Var
+
+from .....numerics import INTEGER_RANGE, QuantParams, nearest_indices
+from .....target import OpSupport
+from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
+from ....composites.movement import GatherOp, Maps
+from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.rules import Region, Rejection
+from ...pad import is_folded
+from ...tail import check_activation, follow_to_quantize, integer_clamp, of_width
+from ...values import dequantized, integer_params, numpy_constant
+
+
+def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
+    """Claim quantize(move(dequantize(x))), or a movement of integers."""
+    call: Any = view.definition(core)
+    if call_to(call, "nn.pad") is not None and is_folded(view, core):
+        return Rejection(reason="the convolution behind it pads, too; pad in one of the two")
+    source, params, members = call.args[0], None, ()
+    is_integer = dtype_of(core) in INTEGER_RANGE
+    if is_integer:
+        params = integer_params(view, source) or integer_params(view, core)
+    else:
+        x = dequantized(view, source)
+        if x is not None:
+            source, params, members = x.source, x.params, () if x.var is None else (x.var,)
+    shape = static_shape(source)
+    if params is None or not isinstance(source, Var) or shape is None:
+        name = getattr(call.args[0], "name", "constant")
+        return Rejection(reason=f"input {name} is float or has no known scale, or its shape is not static")
+    problem = check_activation(source.name, params, support)
+    if problem is not None:
+        return problem
+    if is_integer:
+        output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
+        out_shape = static_shape(core)
+        assert out_shape is not None, "indices of a static shape"
+        y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
+        behind = () if output.same_as(core) else (output,)
+    else:
+        tail = follow_to_quantize(view, core, of_width(support, params))
+        if isinstance(tail, Rejection):
+            return tail
+        output, y, behind = tail.output, tail.result, tail.members
+    if params.dtype in WIDE and params != y.tensor.params:
+        return Rejection(reason=f"it moves int16 values and changes scale or zero point of {source.name} at once")
+    maps = _MAPS[op_name(call)](view, call, shape)
+    if isinstance(maps, Rejection):
+        return maps
+    fill = _fill(call, params, y.tensor.params, is_integer=is_integer)
+    if isinstance(fill, Rejection):
+        return fill
+    op = GatherOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, maps=maps, fill=fill)
+    return Region(
+        core=core,
+        output=output,
+        members=(*members, core, *behind),
+        inputs=(source,),
+        op=op,
+    )
+
+
+def _fill(call: Any, x: QuantParams, y: QuantParams, *, is_integer: bool) -> int | Rejection:
+    """Return the integer that padding holds, before a change of parameters."""
+    if call_to(call, "nn.pad") is None:
+        return 0
+    value = float(call.attrs.pad_value)
+    if is_integer:
+        return int(min(max(round(value), x.qmin), x.qmax))
+    same = x.dtype == y.dtype and x.scale == y.scale and x.zero_point == y.zero_point
+    if value != 0.0 and not same:
+        return Rejection(reason=f"it pads with {value} and changes scale or zero point at once; do these in two steps")
+    return int(np.clip(np.rint(np.float32(value) / x.scale) + x.zero_point, x.qmin, x.qmax))
+
+
+def _full(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [tuple(range(extent)) for extent in shape]
+
+
+def _numbers(view: DataflowView, expr: Any) -> list[int] | None:
+    """Return a tuple of integer literals, None if it isn't one."""
+    value = view.definition(expr)
+    if not isinstance(value, relax.Tuple):
+        return None
+    fields: list[Any] = list(value.fields)
+    numbers = [int(field.value) for field in fields if isinstance(getattr(field, "value", None), int)]
+    return numbers if len(numbers) == len(fields) else None
+
+
+def _slice_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    parts = [_numbers(view, arg) for arg in call.args[1:]]
+    axes, begin, end = (part if part is not None else [] for part in parts[:3])
+    strides = parts[3] if len(parts) > 3 else [1] * len(axes)
+    if not axes or strides is None or not len(axes) == len(begin) == len(end) == len(strides):
+        return Rejection(reason="axes, bounds or strides of the slice are not constants; make them so")
+    maps = _full(shape)
+    for axis, first, last, stride in zip(axes, begin, end, strides, strict=True):
+        maps[axis] = maps[axis][first:last:stride]
+    return _checked(maps, call)
+
+
+def _take_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    indices = numpy_constant(view.definition(call.args[1]))
+    if indices is None or indices.ndim > 1 or call.attrs.axis is None:
+        return Rejection(reason="its indices are not a constant of at most one dimension along one axis")
+    axis = int(call.attrs.axis) % len(shape)
+    wanted = indices.reshape(-1).astype(np.int64)
+    wanted = np.where(wanted < 0, wanted + shape[axis], wanted)
+    if wanted.size and not 0 <= wanted.min() <= wanted.max() < shape[axis]:
+        return Rejection(reason=f"an index is out of range on axis {axis} of {shape}")
+    maps = _full(shape)
+    maps[axis] = tuple(wanted.tolist())
+    return tuple(maps)
+
+
+def _flip_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    maps = _full(shape)
+    axis = int(call.attrs.axis) % len(shape)
+    maps[axis] = maps[axis][::-1]
+    return tuple(maps)
+
+
+def _tile_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    repeats = [int(repeat) for repeat in call.attrs.repeats]
+    if len(repeats) > len(shape):
+        return Rejection(reason=f"it repeats {shape} along {len(repeats)} axes; one per dimension is needed")
+    repeats = [1] * (len(shape) - len(repeats)) + repeats
+    return _checked([indices * repeat for indices, repeat in zip(_full(shape), repeats, strict=True)], call)
+
+
+def _repeat_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    if call.attrs.axis is None:
+        return Rejection(reason="it repeats the flattened tensor; repeat along an axis")
+    maps = _full(shape)
+    axis = int(call.attrs.axis) % len(shape)
+    maps[axis] = tuple(np.repeat(maps[axis], int(call.attrs.repeats)).tolist())
+    return _checked(maps, call)
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _pad_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    mode = str(call.attrs.pad_mode)
+    widths = [int(width) for width in call.attrs.pad_width]
+    if mode not in _PAD_MODES or min(widths, default=0) < 0 or len(widths) != 2 * len(shape):
+        return Rejection(reason=f"it pads in mode {mode} by {widths}")
+    maps: list[tuple[int, ...]] = []
+    for axis, indices in enumerate(_full(shape)):
+        width = (widths[2 * axis], widths[2 * axis + 1])
+        extra: dict[str, Any] = {"constant_values": -1} if mode == "constant" else {}
+        pad: Any = np.pad  # its overloads take literal modes only
+        maps.append(tuple(pad(np.asarray(indices), width, mode=_PAD_MODES[mode], **extra).tolist()))
+    return _checked(maps, call)
+
+
+def _resize_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    attrs = call.attrs
+    layout, method = str(attrs.layout), str(attrs.method)
+    if method != "nearest_neighbor" or layout not in ("NCHW", "NHWC"):
+        return Rejection(reason=f"it resizes by {method} in layout {layout}")
+    out = static_shape(call)
+    assert out is not None, "a resize states its size"
+    maps = _full(shape)
+    for axis in (layout.index("H"), layout.index("W")):
+        try:
+            maps[axis] = nearest_indices(
+                shape[axis], out[axis], str(attrs.coordinate_transformation_mode), str(attrs.rounding_method)
+            )
+        except ValueError as error:
+            return Rejection(reason=str(error))
+    return tuple(maps)
+
+
+def _checked(maps: list[tuple[int, ...]], call: Any) -> Maps | Rejection:
+    """Return the maps if they give the shape that Relax inferred."""
+    shape = tuple(len(indices) for indices in maps)
+    if shape != static_shape(call):
+        return Rejection(reason=f"its result {static_shape(call)} is not the {shape} that its attributes say")
+    return tuple(maps)
+
+
+_MAPS: dict[str, Callable[[DataflowView, Any, tuple[int, ...]], Maps | Rejection]] = {
+    "strided_slice": _slice_maps,
+    "take": _take_maps,
+    "flip": _flip_maps,
+    "tile": _tile_maps,
+    "repeat": _repeat_maps,
+    "nn.pad": _pad_maps,
+    "image.resize2d": _resize_maps,
+}
+
+
+GATHER_OPS = tuple(_MAPS)
+"""Relax ops that read by an index for each axis."""
