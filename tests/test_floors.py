@@ -29,6 +29,7 @@ NUMPY_ONLY = ("errors", "ir/identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("ir/identity", "ir/graph")
 QUANTIZATION_FLOORS = ("numerics", "target")
+WITHOUT_QUANTIZATION = ("octavo.target.op_facts.", "octavo.numerics.arrays.")
 # What LLVM and the operating system call a processor's features, whoever has kernels for them.
 NAMES_FEATURES = ("runtime/cpu_features.py", "runtime/llvm_host.py", "compiler/codegen/worker_pool_code.py")
 ISA_NAMES = re.compile(r"avx|vnni|\bsse|\bneon|dotprod|\bx86\.", re.IGNORECASE)
@@ -93,7 +94,7 @@ def broken_rule(inside: Path, place: str, module: str) -> str:
         if part in NUMPY_ONLY and root not in sys.stdlib_module_names | {"numpy"}:
             return f"{part} imports {root}, but it may import only numpy"
         return ""
-    if part in NO_QUANTIZATION and other in QUANTIZATION_FLOORS and not module.startswith("octavo.target.op_facts."):
+    if part in NO_QUANTIZATION and other in QUANTIZATION_FLOORS and not module.startswith(WITHOUT_QUANTIZATION):
         return f"{part} knows nothing of quantization, but imports {other}"
     if other == place or FLOORS[other] < FLOORS[place]:
         return ""

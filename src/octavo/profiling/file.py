@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..errors import ProfileError, brief
 from ..ir.identity import TensorId
 from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
-from ..runtime.whole_file import write_whole
+from ..runtime.atomic_file import write_atomically
 from .array_text import decode_array, encode_array
 from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact
@@ -83,7 +83,7 @@ class ProfileFile:
 
 def write_profile(content: ProfileFile, path: Path, *, temporary: Path | None = None) -> None:
     """Write a profile under a temporary name, of this process alone unless given, then rename it; ProfileError if it can't be."""
-    write_whole(path, encode(content), ProfileError, "the profile", temporary=temporary)
+    write_atomically(path, encode(content), ProfileError, "the profile", temporary=temporary)
 
 
 def read_profile(path: Path) -> ProfileFile:

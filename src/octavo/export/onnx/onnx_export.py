@@ -28,7 +28,7 @@ from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_file import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 from .quantized_source import quantized_source
@@ -60,7 +60,7 @@ def export_onnx(model: Model, path: str | Path) -> None:
         If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (21 where activations have 16 bits
         or weights 4 and fewer), or the path cannot be written.
     """
-    write_whole(path, onnx_model(model).SerializeToString(), QuantizationError, "the ONNX file")
+    write_atomically(path, onnx_model(model).SerializeToString(), QuantizationError, "the ONNX file")
 
 
 def onnx_model(model: Model) -> Any:

@@ -10,7 +10,7 @@ from typing import Literal
 from ...errors import QuantizationError, check_type
 from ...ir.graph import Model
 from ...quantizer.plan.plan import QuantizedModel
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_file import write_atomically
 from .decisions import Decisions, source_of
 from .flatbuffer import write_tables
 from .prune import prune
@@ -41,7 +41,7 @@ def export_tflite(model: Model, path: str | Path, *, inputs: EdgeDtype = "float3
         output cannot be what is asked for; or if the path cannot be written.
     """
     data = tflite_bytes(model, inputs=inputs, outputs=outputs)
-    write_whole(path, data, QuantizationError, "the .tflite file")
+    write_atomically(path, data, QuantizationError, "the .tflite file")
 
 
 def tflite_bytes(model: Model, *, inputs: EdgeDtype = "float32", outputs: EdgeDtype = "float32") -> bytes:
