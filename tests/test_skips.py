@@ -88,7 +88,7 @@ def test_what_this_machine_lacks_is_skipped_in_ci_and_counted(tmp_path: Path) ->
 @pytest.mark.parametrize(("ci", "told"), [("", "6 skipped in "), ("true", "2 failed, 4 errors in ")])
 def test_what_could_be_installed_is_skipped_elsewhere_and_fails_in_ci(tmp_path: Path, ci: str, told: str) -> None:
     """By `pytest.skip` in a test or a fixture, by a mark, for want of parameters, by `importorskip` in a test or a file."""
-    code, lines = outcome(tmp_path, ci, avoidable=AVOIDABLE, atomic_file=WHOLE_FILE)
+    code, lines = outcome(tmp_path, ci, avoidable=AVOIDABLE, atomic_write=WHOLE_FILE)
     assert code == bool(ci), lines
     assert lines[-1].startswith(told)
     assert any("no no-such-program: make programs" in line for line in lines)

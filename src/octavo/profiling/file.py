@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..errors import ProfileError, brief
 from ..ir.identity import TensorId
 from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
-from ..runtime.atomic_file import write_atomically
+from ..runtime.atomic_write import write_atomically
 from .array_text import decode_array, encode_array
 from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact

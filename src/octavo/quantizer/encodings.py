@@ -15,7 +15,7 @@ from ..errors import QuantizationError, check_path
 from ..ir.identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ..profiling.encodings import Encoded, Encodings, Malformed, aimet, tensorrt
-from ..runtime.atomic_file import write_atomically
+from ..runtime.atomic_write import write_atomically
 from ..target.vocabulary import ACTIVATION_DTYPES, HALF_EVEN
 from .plan import QuantizationPlan
 from .recipe import WEIGHT_BITS, bits_of

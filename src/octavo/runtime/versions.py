@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExecutableError, check_path
-from .atomic_file import draft_beside
+from .atomic_write import draft_beside
 from .file import VERSIONS_MAGIC
 
 _TRAILER = struct.Struct("<Q32s16s")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import TuningError, check_path
-from ...runtime.atomic_file import write_atomically
+from ...runtime.atomic_write import write_atomically
 from .cpu.kernels import schedule_of
 from .devices import is_device, schedule_reader
 from .tunable import Schedule, Schedules

@@ -10,7 +10,7 @@ from pathlib import Path
 from tvm.target import Target
 
 from ...errors import CompileError, ExecutableError, check_path
-from ...runtime.atomic_file import draft_beside
+from ...runtime.atomic_write import draft_beside
 from ...runtime.llvm_host import cross_compiler, is_foreign
 from .library import CLibrary
 from .project import cmake, constants_assembly, example, pkg_config, version_script

@@ -28,7 +28,7 @@ from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
-from ...runtime.atomic_file import write_atomically
+from ...runtime.atomic_write import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 from .quantized_source import quantized_source

@@ -10,7 +10,7 @@ from typing import Literal
 from ...errors import QuantizationError, check_type
 from ...ir.graph import Model
 from ...quantizer.plan.plan import QuantizedModel
-from ...runtime.atomic_file import write_atomically
+from ...runtime.atomic_write import write_atomically
 from .decisions import Decisions, source_of
 from .flatbuffer import write_tables
 from .prune import prune

@@ -16,7 +16,7 @@ from ...errors import ProfileError
 from ...ir.graph.model import Model
 from ...ir.identity import TensorId
 from ...numerics.statistics.ranges import asymmetric_params, symmetric_params
-from ...runtime.atomic_file import write_atomically
+from ...runtime.atomic_write import write_atomically
 from ..constants import profile_constants
 from ..encodings import Encoded, Malformed, Ranges, aimet, tensorrt
 from ..model_profile import RANGES_ALONE, Profile

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ...errors import QuantizationError, brief
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
-from ...runtime.atomic_file import write_atomically
+from ...runtime.atomic_write import write_atomically
 from ...target.vocabulary import ROUNDINGS
 from ..override import Override
 from ..recipe import Recipe

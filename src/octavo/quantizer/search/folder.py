@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import QuantizationError
-from ...runtime.atomic_file import write_atomically
+from ...runtime.atomic_write import write_atomically
 from ..plan.plan import QuantizationPlan
 from .result import Candidate, Change, SearchResult
 from .scoring import Score
