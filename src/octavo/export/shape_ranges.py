@@ -28,8 +28,8 @@ from ..quantizer.compile import prepared
 from ..quantizer.plan.plan import QuantizationPlan
 from ..quantizer.quantize import quantize
 from ..runtime.executable import Executable, memory_of
-from ..runtime.inputs import InputSpec
 from ..runtime.file import SIZES_MAGIC, is_executable
+from ..runtime.inputs import InputSpec
 
 MAX_SIZES = 64
 """Of one executable: each takes time to compile, and room for its code."""

@@ -15,7 +15,7 @@ from ..errors import QuantizationError, check_path
 from ..ir.identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ..profiling.encodings import Encoded, Encodings, Malformed, aimet, tensorrt
-from ..runtime.whole_file import write_whole
+from ..runtime.atomic_write import write_atomically
 from ..target.vocabulary import ACTIVATION_DTYPES, HALF_EVEN
 from .plan import QuantizationPlan
 from .recipe import WEIGHT_BITS, bits_of
@@ -75,7 +75,7 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
         text = _cache(plan, notes) if form == "tensorrt" else _aimet(plan, form.removeprefix("aimet-"), notes)
     except Malformed as error:
         raise QuantizationError(f"{path}: cannot write the encodings: {error}") from error
-    write_whole(path, text, QuantizationError, "the encodings")
+    write_atomically(path, text, QuantizationError, "the encodings")
     return tuple(notes)
 
 

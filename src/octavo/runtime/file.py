@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ExecutableError, check_path
+from .atomic_write import draft_beside
 from .native_stderr import native_stderr_closed
-from .whole_file import draft_beside
 
 _MAGIC = b"OCTAVO-EXE-0002\n"
 VERSIONS_MAGIC = b"OCTAVO-EXM-0001\n"

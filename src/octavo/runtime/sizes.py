@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ExecutableError, check_path
+from .atomic_write import draft_beside
 from .file import SIZES_MAGIC
 from .native_stderr import native_stderr_closed
-from .whole_file import draft_beside
 
 _TRAILER = struct.Struct("<Q32s16s")
 

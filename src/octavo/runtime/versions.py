@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExecutableError, check_path
+from .atomic_write import draft_beside
 from .file import VERSIONS_MAGIC
-from .whole_file import draft_beside
 
 _TRAILER = struct.Struct("<Q32s16s")
 

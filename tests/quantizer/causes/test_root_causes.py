@@ -17,7 +17,7 @@ from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.quantizer.causes import root_causes
-from octavo.quantizer.causes.moved import moved_alike
+from octavo.quantizer.causes.experiments import moved_alike
 from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.plan import QuantizedModel
 from small_file import digits, write_small_net

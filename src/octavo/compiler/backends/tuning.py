@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import TuningError, check_path
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_write import write_atomically
 from .cpu.kernels import schedule_of
 from .devices import is_device, schedule_reader
 from .tunable import Schedule, Schedules
@@ -70,7 +70,7 @@ class Tuning:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file under a temporary name, then rename it. TuningError if it can't be written."""
         file = check_path(path, TuningError, "the path of a tuning file to write")
-        write_whole(file, self._text(), TuningError, "the tuning")
+        write_atomically(file, self._text(), TuningError, "the tuning")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Tuning:

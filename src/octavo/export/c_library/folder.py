@@ -10,8 +10,8 @@ from pathlib import Path
 from tvm.target import Target
 
 from ...errors import CompileError, ExecutableError, check_path
+from ...runtime.atomic_write import draft_beside
 from ...runtime.llvm_host import cross_compiler, is_foreign
-from ...runtime.whole_file import draft_beside
 from .library import CLibrary
 from .project import cmake, constants_assembly, example, pkg_config, version_script
 from .source import header, source

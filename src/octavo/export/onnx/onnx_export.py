@@ -28,10 +28,10 @@ from ...ir.graph.moving import MOVED_CONSTANTS
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_write import write_atomically
 from .divided import METADATA_KEY, SUFFIX, Divided, divided_text
+from .module_export import quantized_source
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
-from .quantized_source import quantized_source
 from .undivided import is_divided, undivided_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
@@ -60,7 +60,7 @@ def export_onnx(model: Model, path: str | Path) -> None:
         If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (21 where activations have 16 bits
         or weights 4 and fewer), or the path cannot be written.
     """
-    write_whole(path, onnx_model(model).SerializeToString(), QuantizationError, "the ONNX file")
+    write_atomically(path, onnx_model(model).SerializeToString(), QuantizationError, "the ONNX file")
 
 
 def onnx_model(model: Model) -> Any:

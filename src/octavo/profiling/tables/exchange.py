@@ -16,7 +16,7 @@ from ...errors import ProfileError
 from ...ir.graph.model import Model
 from ...ir.identity import TensorId
 from ...numerics.statistics.ranges import asymmetric_params, symmetric_params
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_write import write_atomically
 from ..constants import profile_constants
 from ..encodings import Encoded, Malformed, Ranges, aimet, tensorrt
 from ..model_profile import RANGES_ALONE, Profile
@@ -68,7 +68,7 @@ def write_table(profile: Profile, path: Path, form: str, *, range_of: RangeOf = 
         content = writers[form]()
     except Malformed as error:
         raise ProfileError(f"{path}: cannot write the table: {error}") from error
-    write_whole(path, content, ProfileError, "the table")
+    write_atomically(path, content, ProfileError, "the table")
     return len(ranges)
 
 

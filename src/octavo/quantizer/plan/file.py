@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ...errors import QuantizationError, brief
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_write import write_atomically
 from ...target.vocabulary import ROUNDINGS
 from ..override import Override
 from ..recipe import Recipe
@@ -53,7 +53,7 @@ class _Malformed(Exception):
 
 def write_plan(contents: PlanContents, path: Path) -> None:
     """Write a plan, whole or not at all; QuantizationError if it can't be."""
-    write_whole(path, encode(contents), QuantizationError, "the plan")
+    write_atomically(path, encode(contents), QuantizationError, "the plan")
 
 
 def encode(plan: PlanContents) -> str:

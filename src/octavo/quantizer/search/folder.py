@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import QuantizationError
-from ...runtime.whole_file import write_whole
+from ...runtime.atomic_write import write_atomically
 from ..plan.plan import QuantizationPlan
 from .result import Candidate, Change, SearchResult
 from .scoring import Score
@@ -106,7 +106,7 @@ class SearchFolder:
             return
         content = {**self._header, "facts": self.facts, "candidates": list(self._known.values())}
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-        write_whole(self._path / _LIST, text, QuantizationError, "the search", temporary=self._path / f".{_LIST}.tmp")
+        write_atomically(self._path / _LIST, text, QuantizationError, "the search", temporary=self._path / f".{_LIST}.tmp")
 
     def _open(self, folder: Path) -> None:
         path = folder / _LIST

@@ -30,8 +30,7 @@ from ..quantize import quantize
 from ..recipe import Recipe
 from ..remedies import Remedies
 from .bench import Bench, Cost, Measurement, Samples
-from .budget import Budget, Clock
-from .expected import Expected
+from .budget import Budget, Clock, Expected
 from .folder import SearchFolder
 from .halving import Halving
 from .interruption import Interruption

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..errors import OctavoError, check_path
 
 
-def write_whole(
+def write_atomically(
     path: str | Path, content: str | bytes, error: type[OctavoError], what: str, *, temporary: Path | None = None
 ) -> None:
     """Write a file under a temporary name, of this process alone unless given, then rename it; `error` if it can't be.
