@@ -138,10 +138,7 @@ def _litert(path: Path, threads: int) -> Runnable:
         return [interpreter.get_tensor(entry["index"]) for entry in wanted]
 
     return Runnable(
-        label=f"LiteRT on {path.name}",
-        inputs=tuple(map(_tflite_port, given)),
-        outputs=tuple(map(_tflite_port, wanted)),
-        run=run,
+        label=f"LiteRT on {path.name}", inputs=tuple(map(_tflite_port, given)), outputs=tuple(map(_tflite_port, wanted)), run=run
     )
 
 

@@ -1,4 +1,4 @@
-"""A float model and statistics of its tensors become a model in QDQ form, by the best of range estimators. How is job.py's to say."""
+"""A float model and statistics of its tensors become a model in QDQ form, by the best of estimators. How is job.py's to say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipe: the user's wishes, as JSON, too, and with wildcards in names. What the hardware can do is the target description's to say."""
+"""Recipe: the user's wishes, also read from JSON and by wildcards. What hardware can do is the target description's to say."""
 
 from __future__ import annotations
 

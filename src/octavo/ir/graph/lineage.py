@@ -123,11 +123,7 @@ class Lineage(PassStates):
         self.record(pass_name or (_GIVEN if len(self.steps) == 1 else _BETWEEN), module)
 
     def record(
-        self,
-        name: str,
-        module: tvm.IRModule,
-        externs: Mapping[str, Any] | None = None,
-        announced: Announced | None = None,
+        self, name: str, module: tvm.IRModule, externs: Mapping[str, Any] | None = None, announced: Announced | None = None
     ) -> None:
         """Take a state of the module as the result of the step `name`: for what is no pass.
 

@@ -72,7 +72,5 @@ def read_state(module: tvm.IRModule) -> PartitionState:
     maps = [key for key in ("tensors", "pixels_of", "rejections", "declined") if key != "declined" or key in state]
     texts = {key: {str(a): str(b) for a, b in state[key].items()} for key in maps}
     return PartitionState(
-        **texts,
-        cuts=frozenset(str(name) for name in state["cuts"]),
-        halves=frozenset(str(name) for name in state["halves"]),
+        **texts, cuts=frozenset(str(name) for name in state["cuts"]), halves=frozenset(str(name) for name in state["halves"])
     )

@@ -189,10 +189,7 @@ class ValueSearch:
             if spot.number in taken or tolerance > _FACTORS_TOLERANCE:
                 continue
             relation = find_relation(
-                self._values[source],
-                self._values[spot.number],
-                tolerance=tolerance,
-                permutations=self._layouts,
+                self._values[source], self._values[spot.number], tolerance=tolerance, permutations=self._layouts
             )
             if relation is not None and relation.is_scaled:
                 link = Link(spot.number, relation)

@@ -1,4 +1,4 @@
-"""Measuring one candidate: quantized, compiled, scored; and its cost, modelled the same on every machine. It knows no other candidates and keeps no list."""
+"""Measuring one candidate: quantized, compiled, scored, its cost modelled. It knows no other candidates and keeps no list."""
 
 from __future__ import annotations
 

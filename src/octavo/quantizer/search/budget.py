@@ -1,4 +1,4 @@
-"""The time that a search has, and what its steps should take: what takes longer than what is left is not begun. It measures no candidates."""
+"""The time that a search has, and what its steps should take: none begins that takes longer than is left. It measures nothing."""
 
 from __future__ import annotations
 
