@@ -121,7 +121,7 @@ def emulated(plan: Path) -> tuple[int, int]:
     if not tests.is_dir():
         raise SystemExit(f"the emulator is part of Octavo's tests, and there is no {tests}: run this in a checkout")
     sys.path.append(str(tests))
-    from cuda_emulator.runner import EmulatedRunner
+    from emulated_runner import EmulatedRunner
 
     from octavo.compiler.backends.cuda.plan_file import unpacked
 

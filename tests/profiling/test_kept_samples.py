@@ -21,7 +21,7 @@ from octavo.errors import ProfileError
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.profiling import Profile, kept_samples
 from octavo.profiling.array_text import encode_array
-from octavo.profiling.checksum import checksum_of
+from octavo.profiling.file import checksum_of
 from octavo.profiling.kept_samples import MAX_BYTES, Kept, KeptSamples, smallest
 
 KEPT = 7

@@ -16,9 +16,7 @@ from octavo.errors import QuantizationError
 from octavo.ir.graph.inputs import input_specs
 from octavo.numerics import PerTensor
 from octavo.quantizer.override import Override
-from octavo.quantizer.patterns import fits
-from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.recipe_file import read_recipe
+from octavo.quantizer.recipe import Recipe, fits, read_recipe
 from octavo.target.tensor_support import TensorSupport
 
 PLAIN: dict[str, Any] = {"weight_rounding": "nearest", "equalization": "none", "bias_correction": False}

@@ -23,9 +23,9 @@ import octavo
 from nets import model_of
 from octavo.compiler.backends import Backend, Code, CSource
 from octavo.compiler.backends.protocol import layout_of
+from octavo.compiler.partition.constraints import facts_of
 from octavo.errors import TargetError
 from octavo.ir.composites.attributes import Composite, read_composites
-from octavo.ir.composites.facts import facts_of
 from octavo.ir.graph.dataflow import DataflowView, call_to, static_shape
 from octavo.ir.graph.partition_state import read_state
 from octavo.ir.qdq.rounding import rounding_of

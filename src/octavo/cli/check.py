@@ -18,12 +18,7 @@ from .sources import load_model
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "profile check",
-        call,
-        example="octavo profile check m.int8.onnx --data x.npz",
-    )
+    parser = add_command(commands, "profile check", call, example="octavo profile check m.int8.onnx --data x.npz")
     add_model(parser, help="quantized model: .onnx in QDQ form or .tflite; or, with --profile, the float one")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="profile of the float model, whose ranges are to hold")
     add_data(parser)

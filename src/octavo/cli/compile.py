@@ -24,12 +24,7 @@ from .sources import UsageError, is_downcast, load_to_compile, recipe_of
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "compile",
-        call,
-        example="octavo compile m.int8.onnx -o m.so",
-    )
+    parser = add_command(commands, "compile", call, example="octavo compile m.int8.onnx -o m.so")
     add_model(parser, takes_ranges=True)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_output(parser, help="executable to write; with --emit c, a folder")

@@ -19,10 +19,7 @@ def add_to(commands: Subcommands) -> None:
     parser.usage = "octavo conformance DESCRIPTION -o DIR\n       octavo conformance run DIR --command CMD [options]"
     subcommands = parser.add_subcommands()
     runner = add_command(
-        subcommands,
-        "conformance run",
-        call_run,
-        example='octavo conformance run cases --command "./simulator {case} {output}"',
+        subcommands, "conformance run", call_run, example='octavo conformance run cases --command "./simulator {case} {output}"'
     )
     runner.add_argument("folder", type=Path, metavar="DIR", help="folder that octavo conformance wrote")
     runner.add_argument(

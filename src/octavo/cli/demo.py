@@ -18,12 +18,7 @@ MAX_LOSS = 0.01
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "demo",
-        call,
-        example="octavo demo -o octavo-demo",
-    )
+    parser = add_command(commands, "demo", call, example="octavo demo -o octavo-demo")
     parser.add_argument(
         "-o",
         "--output",

@@ -20,12 +20,7 @@ EXECUTABLE_SUFFIX = ".so"
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "explain",
-        call,
-        example="octavo explain m.tflite",
-    )
+    parser = add_command(commands, "explain", call, example="octavo explain m.tflite")
     add_model(parser, help="model file (.onnx or .tflite), or an executable (.so)")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_precision(parser)

@@ -22,12 +22,7 @@ CHECKPOINT_SUFFIX = ".checkpoint"
 
 def add_to(commands: Subcommands) -> None:
     """Add the command and its subcommands; a model file that is called like one is reached as "./merge"."""
-    parser = add_command(
-        commands,
-        "profile",
-        call,
-        example="octavo profile m.onnx --data calib.npz -o profile.json",
-    )
+    parser = add_command(commands, "profile", call, example="octavo profile m.onnx --data calib.npz -o profile.json")
     add_model(parser)
     add_data(parser)
     parser.add_argument(

@@ -18,20 +18,12 @@ _MAX_CHANNELS = 8
 def add_to(commands: Subcommands) -> None:
     """Add the commands."""
     merge = add_command(
-        commands,
-        "profile merge",
-        call_merge,
-        example="octavo profile merge monday.json tuesday.json -o week.json",
+        commands, "profile merge", call_merge, example="octavo profile merge monday.json tuesday.json -o week.json"
     )
     merge.add_argument("first", type=Path, metavar="PROFILE", help="profile to merge")
     merge.add_argument("others", type=Path, nargs="+", metavar="PROFILE", help="profiles of other samples")
     add_output(merge, help="profile to write, JSON")
-    compare = add_command(
-        commands,
-        "profile diff",
-        call_diff,
-        example="octavo profile diff monday.json tuesday.json",
-    )
+    compare = add_command(commands, "profile diff", call_diff, example="octavo profile diff monday.json tuesday.json")
     compare.add_argument("before", type=Path, metavar="PROFILE", help="profile to start from")
     compare.add_argument("after", type=Path, metavar="PROFILE", help="profile to compare with it")
     add_json(compare)

@@ -35,12 +35,7 @@ _TFLITE = ".tflite"
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "quantize",
-        call,
-        example="octavo quantize m.onnx --profile profile.json -o m.int8.onnx",
-    )
+    parser = add_command(commands, "quantize", call, example="octavo quantize m.onnx --profile profile.json -o m.int8.onnx")
     add_model(parser, help="float model file: .onnx or .tflite")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="what `octavo profile` wrote for this model")
     add_data(parser, is_required=False)

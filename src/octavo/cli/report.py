@@ -27,10 +27,7 @@ def add_to(commands: Subcommands) -> None:
         "  octavo report m.onnx --profile profile.json --plan plan.json -o quantization.html",
     )
     parser.add_argument(
-        "model",
-        type=Path,
-        metavar="FILE",
-        help="what `octavo profile` wrote; with --profile a float model, .onnx or .tflite",
+        "model", type=Path, metavar="FILE", help="what `octavo profile` wrote; with --profile a float model, .onnx or .tflite"
     )
     parser.add_argument(
         "--model",

@@ -22,12 +22,7 @@ from .samples import batch_size, named, read_samples, write_npz
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "run",
-        call,
-        example="octavo run m.so --input x.npz -o y.npz",
-    )
+    parser = add_command(commands, "run", call, example="octavo run m.so --input x.npz -o y.npz")
     parser.add_argument("executable", type=Path, metavar="EXECUTABLE", help="what `octavo compile` wrote")
     parser.add_argument(
         "--input",

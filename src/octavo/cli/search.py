@@ -33,10 +33,7 @@ def add_to(commands: Subcommands) -> None:
         "--profile", type=Path, metavar="FILE", required=True, help="its profile, with the samples that it keeps (--keep-samples)"
     )
     parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE",
-        help="samples to compare models on: .npy or .npz (default: the profile's)",
+        "--data", type=Path, metavar="FILE", help="samples to compare models on: .npy or .npz (default: the profile's)"
     )
     parser.add_argument(
         "--evaluate",

@@ -14,8 +14,7 @@ from ..ir.graph import Model
 from ..profiling import Profile
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize
-from ..quantizer.recipe import Recipe
-from ..quantizer.recipe_file import read_recipe
+from ..quantizer.recipe import Recipe, read_recipe
 
 
 class UsageError(OctavoError):

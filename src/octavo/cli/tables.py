@@ -27,10 +27,7 @@ def add_to(commands: Subcommands) -> None:
     add_method(export)
     add_output(export, help="table to write")
     take = add_command(
-        commands,
-        "profile import",
-        call_import,
-        example="octavo profile import m.onnx calibration.json -o profile.json",
+        commands, "profile import", call_import, example="octavo profile import m.onnx calibration.json -o profile.json"
     )
     add_model(take)
     take.add_argument("table", type=Path, metavar="TABLE", help="calibration table, calibration cache or encodings")

@@ -32,12 +32,7 @@ _LONG_NAME = re.compile(r"\w{64,}")
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "trace",
-        call,
-        example='octavo trace m.onnx --tensor "features.0/Conv_output_0"',
-    )
+    parser = add_command(commands, "trace", call, example='octavo trace m.onnx --tensor "features.0/Conv_output_0"')
     add_model(parser)
     parser.add_argument("--tensor", required=True, metavar="NAME", help="the tensor, by its name in the source or its TensorId")
     parser.add_argument(

@@ -407,11 +407,7 @@ class _Search:
 
     def _report_of(self, kept: Mapping[str, Schedule], compared: Mapping[str, _Comparison]) -> TuningReport:
         winners = {
-            key: Winner(
-                schedule=schedule,
-                before_us=round(compared[key].before_us, 3),
-                after_us=round(compared[key].after_us, 3),
-            )
+            key: Winner(schedule=schedule, before_us=round(compared[key].before_us, 3), after_us=round(compared[key].after_us, 3))
             for key, schedule in kept.items()
         }
         tuning = Tuning(isa=self._bench.isa, processor=self._bench.processor, octavo=metadata.version("octavo"), winners=winners)

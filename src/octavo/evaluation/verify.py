@@ -84,11 +84,7 @@ class LineageCheck:
 
 
 def verify_lineage(
-    model: Model,
-    final_module: tvm.IRModule,
-    batch: Array | Mapping[str, Array],
-    *,
-    lineage: Lineage | None = None,
+    model: Model, final_module: tvm.IRModule, batch: Array | Mapping[str, Array], *, lineage: Lineage | None = None
 ) -> tuple[LineageCheck, ...]:
     """Compute every tensor claimed to be alive in the source and in the final module, and compare them through the claim.
 

@@ -44,11 +44,7 @@ class Preprocessing:
 
 
 def with_interface(
-    model: Model,
-    *,
-    inputs: RealDtype | None = None,
-    outputs: RealDtype | None = None,
-    preprocessing: Preprocessing | None = None,
+    model: Model, *, inputs: RealDtype | None = None, outputs: RealDtype | None = None, preprocessing: Preprocessing | None = None
 ) -> Model:
     """Return a model that takes and gives other dtypes, its tensors else unchanged.
 

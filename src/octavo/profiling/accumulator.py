@@ -23,9 +23,8 @@ from .buckets import BUCKETS, SampleBuckets
 from .constants import profile_constants
 from .instrument import Instrumented, Observation
 from .kept_samples import KeptSamples
-from .model_profile import Profile
+from .model_profile import Profile, tool_versions
 from .statistics import NonFinite, TensorStatistics, described
-from .tools import tool_versions
 
 
 class Attached(Protocol):

@@ -7,8 +7,9 @@ Nothing in a file is ever executed or looked up; every value is checked before i
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,12 +24,14 @@ from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
 from ..runtime.atomic_write import write_atomically
 from .array_text import decode_array, encode_array
 from .buckets import BUCKETS
-from .checksum import KEY, checksum_of, checksum_of_parts, compact
 from .kept_samples import Kept, Sample, check_kept
 from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 
 FORMAT = "octavo-profile"
 SCHEMA_VERSION = 6
+
+KEY = "checksum"
+"""Of what the file says, not of how it is laid out: it catches accidents, it is no signature."""
 
 _HEADER_KEYS = (
     KEY,
@@ -344,3 +347,21 @@ def _histogram_from_json(value: Any, where: str) -> Histogram:
     if len(gaps) > 2 * LAST_BIN + 1:
         raise _Malformed(f"{where}: {len(gaps)} gaps, there are {2 * LAST_BIN + 1} bins")
     return Histogram(bins=np.cumsum(np.array(gaps, np.int64)), counts=np.array(counts, np.int64))
+
+
+def compact(value: Any) -> str:
+    """Return JSON without white space, ASCII, keys sorted by code points: the form that the checksum is taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def checksum_of(data: Mapping[str, Any]) -> str:
+    """Return the checksum of a profile as JSON gives it, whose own checksum is left out."""
+    return checksum_of_parts([compact({key: value for key, value in data.items() if key != KEY})])
+
+
+def checksum_of_parts(parts: Iterable[str]) -> str:
+    """Return the checksum of the compact form of a profile, given in pieces."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode("ascii"))
+    return f"sha256:{digest.hexdigest()}"

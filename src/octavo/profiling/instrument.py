@@ -135,11 +135,7 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
     observed_main = with_body(main, blocks, relax.Tuple([*results, *unread]), params)
     bound.update_func(bound.get_global_var("main"), observed_main)
     return Instrumented(
-        module=bound,
-        observations=tuple(plan.observations),
-        clamped=tuple(plan.clamped),
-        selected=selected,
-        results=len(results),
+        module=bound, observations=tuple(plan.observations), clamped=tuple(plan.clamped), selected=selected, results=len(results)
     )
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+
+import numpy as np
+import tvm
 
 from ..errors import ProfileError, check_path, check_type
 from ..ir.identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
 from .kept_samples import Kept, Sample, smallest
 from .statistics import MAX_COUNT, TensorStatistics
-from .tools import merged_versions
 
 RANGES_ALONE = "not known: ranges alone, from"
 """How a profile without histograms says what was done to its samples, and whose table it is."""
@@ -159,3 +163,18 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             kept_samples=content.kept.samples,
             kept_results=content.kept.results,
         )
+
+
+Versions = Mapping[str, tuple[str, ...]]
+
+
+@cache
+def tool_versions() -> Versions:
+    """Return the versions in use now, by name."""
+    return {"numpy": (np.__version__,), "octavo": (metadata.version("octavo"),), "tvm": (str(tvm.__version__),)}
+
+
+def merged_versions(first: Versions, second: Versions) -> Versions:
+    """Return the versions of both, each once, sorted: in any order of merging the same."""
+    names = sorted({*first, *second})
+    return {name: tuple(sorted({*first.get(name, ()), *second.get(name, ())})) for name in names}

@@ -147,10 +147,7 @@ class ParameterChooser:
         )
 
     def _analytic_shifts(
-        self,
-        placement: Placement,
-        weights: Mapping[TensorId, QuantParams],
-        values: Mapping[TensorId, npt.NDArray[Any]],
+        self, placement: Placement, weights: Mapping[TensorId, QuantParams], values: Mapping[TensorId, npt.NDArray[Any]]
     ) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
         statistics = self.statistics

@@ -95,12 +95,7 @@ def quantize_with(
 
 
 def requantize(
-    model: Model,
-    plan: QuantizationPlan,
-    changes: Remedies,
-    *,
-    target: TargetLike = "cpu",
-    runs: SampleRuns | None = None,
+    model: Model, plan: QuantizationPlan, changes: Remedies, *, target: TargetLike = "cpu", runs: SampleRuns | None = None
 ) -> QuantizedModel:
     """Apply a plan to a float model, but for what these remedies leave float; see `quantize` for the rest.
 
@@ -115,11 +110,7 @@ def requantize(
 
 
 def _by_plan(
-    target: ResolvedTarget,
-    model: Model,
-    plan: QuantizationPlan,
-    changes: Remedies | None = None,
-    runs: SampleRuns | None = None,
+    target: ResolvedTarget, model: Model, plan: QuantizationPlan, changes: Remedies | None = None, runs: SampleRuns | None = None
 ) -> QuantizedModel:
     forget_profilers(model)
     return quantize_graph(model, target=target, plan=plan, changes=changes, runs=runs)

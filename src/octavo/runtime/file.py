@@ -31,10 +31,7 @@ _TRAILER = struct.Struct("<QQQ32s16s")
 
 
 def write_executable(
-    path: str | Path,
-    export: Callable[[str], None],
-    constants: npt.NDArray[np.uint8] | None,
-    description: dict[str, Any],
+    path: str | Path, export: Callable[[str], None], constants: npt.NDArray[np.uint8] | None, description: dict[str, Any]
 ) -> None:
     """Write an executable file under a temporary name in the same folder, then rename it.
 

@@ -134,11 +134,7 @@ class NativeRunner:
     """
 
     def __init__(
-        self,
-        library: Any,
-        memory: SharedMemory,
-        outputs: Sequence[tuple[tuple[int, ...], str]],
-        control: Layout | None = None,
+        self, library: Any, memory: SharedMemory, outputs: Sequence[tuple[tuple[int, ...], str]], control: Layout | None = None
     ) -> None:
         self._library = library
         self._control = control

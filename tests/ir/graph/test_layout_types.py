@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from octavo.ir.graph.layout_types import normalized
+from octavo.ir.graph.dataflow import normalized
 
 
 def tensor(shape: Any) -> relax.TensorType:

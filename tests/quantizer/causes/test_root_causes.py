@@ -17,7 +17,7 @@ from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.quantizer.causes import root_causes
-from octavo.quantizer.causes.pass_through import pass_through_tensors
+from octavo.quantizer.causes.experiments import pass_through_tensors
 from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.plan import QuantizedModel
 from small_file import digits, write_small_net

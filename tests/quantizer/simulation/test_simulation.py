@@ -21,8 +21,7 @@ from octavo.quantizer.simulation import Simulation
 from octavo.quantizer.simulation.mean_shifts import channel_axes
 from octavo.quantizer.simulation.on_all_samples import Trials
 from octavo.quantizer.simulation.program import run_calls
-from octavo.quantizer.simulation.ranges import RangeTuning
-from octavo.quantizer.simulation.schemes import range_of
+from octavo.quantizer.simulation.ranges import RangeTuning, range_of
 from octavo.quantizer.simulation.simulation import measured_outputs
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)

@@ -28,6 +28,7 @@ from tvm.relax import Var
 
 from ...errors import CompileError, TargetError, brief, check_type
 from ...ir.composites.attributes import HOST, Composite
+from ...runtime.runner import RunnableCode
 from ...target import TargetDescription
 from .op_records import OpRecord
 from .tunable import Schedules, Tunable
@@ -222,27 +223,6 @@ class DeviceClock(Protocol):
         ...
 
 
-class DeviceCode(Protocol):
-    """What a device runs: to be called, saved and read."""
-
-    @property
-    def constants(self) -> npt.NDArray[np.uint8] | None:
-        """What is kept beside the code in its file."""
-        ...
-
-    def export(self, path: str) -> None:
-        """Write the code, without constants, as a file of its own format."""
-        ...
-
-    def assembly(self, target: tvm.target.Target) -> str | None:
-        """Return the machine code as text; `target` is the host's."""
-        ...
-
-    def runner(self) -> Any:
-        """Return what runs it: called with tvm tensors, and with a method `prepare`, as those of `runtime.runner` are."""
-        ...
-
-
 class DeviceBackend(ABC):
     """Hardware with memory of its own that runs whole modules: integers in its kernels, and what stays float, too.
 
@@ -271,7 +251,7 @@ class DeviceBackend(ABC):
         """
 
     @abstractmethod
-    def code(self, lowered: Any) -> DeviceCode:
+    def code(self, lowered: Any) -> RunnableCode:
         """Compile what `lower` returned."""
 
     @abstractmethod
@@ -287,8 +267,8 @@ class DeviceBackend(ABC):
         """Load what `lower` returned onto this machine's device, to be timed on inputs; ExecutableError where that fails."""
 
     @abstractmethod
-    def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> DeviceCode:
-        """Return what `DeviceCode.export` wrote; ValueError where it is damaged, or for another device."""
+    def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> RunnableCode:
+        """Return what `RunnableCode.export` wrote; ValueError where it is damaged, or for another device."""
 
 
 def check_backend(backend: Backend) -> Backend:

@@ -6,6 +6,7 @@ A matcher is given `for_matchers(support)`, which allows what any tensor of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -13,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 
 from ...ir.composites.base import CompositeOp
-from ...ir.composites.facts import facts_of
-from ...ir.composites.weighted import QuantizedWeight
+from ...ir.composites.reduction import Pool2dOp
+from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp, QuantizedWeight
 from ...ir.graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
 from ...target import OpSupport, TargetDescription
@@ -122,3 +123,36 @@ def _shared(tensors: Mapping[str, Entry], ids: Mapping[str, str]) -> Iterator[st
                 f"{role} {ids.get(entry['id'], entry['id'])} has scale {found[0]} and zero point {found[1]}, "
                 f"expected the result's, {expected[0]} and {expected[1]} (same_params)"
             )
+
+
+Facts = dict[str, tuple[int, ...]]
+
+
+def facts_of(op: CompositeOp, shape: tuple[int, ...], inputs: int) -> Facts:
+    """Return the numbers of an op that has a result of this shape and reads so many tensors, constants not counted."""
+    batch = {"batch": shape[:1]} if shape else {}
+    return {"rank": (len(shape),), **batch, "elements": (math.prod(shape),), "inputs": (inputs,), **_window(op), **_channels(op)}
+
+
+def _window(op: CompositeOp) -> Facts:
+    if isinstance(op, (Conv2dOp, Conv2dTransposeOp)):
+        kernel, groups = op.weight.values.shape[:2], {"groups": (op.groups,)}
+    elif isinstance(op, Pool2dOp):
+        kernel, groups = op.kernel, {}
+    else:
+        return {}
+    return {"kernel": kernel, "stride": op.strides, "dilation": op.dilation, "padding": op.padding, **groups}
+
+
+def _channels(op: CompositeOp) -> Facts:
+    if isinstance(op, (Conv2dOp, Conv2dTransposeOp)):
+        read, made = op.weight.values.shape[2] * op.groups, op.weight.values.shape[3]
+    elif isinstance(op, MatmulOp):
+        read, made = op.weight.values.shape
+    elif isinstance(op, BatchMatmulOp):
+        read, made = op.a.tensor.shape[-1], op.b.tensor.shape[-1]
+    elif isinstance(op, Pool2dOp):
+        read = made = op.x.shape[1 if op.layout == "NCHW" else -1]
+    else:
+        return {}
+    return {"input_channels": (read,), "output_channels": (made,)}

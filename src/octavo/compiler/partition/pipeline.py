@@ -76,21 +76,13 @@ _OUTLINE_INTEGER = GraphPass(
     reason="before the other outlines: an op that can run in integers does",
     uses_context=True,
 )
-_OUTLINE_FLOAT = GraphPass(
-    function=outline_float,
-    reason="after outline_integer, for what no integer op took",
-    uses_context=True,
-)
+_OUTLINE_FLOAT = GraphPass(function=outline_float, reason="after outline_integer, for what no integer op took", uses_context=True)
 _OUTLINE_BOUNDARY = GraphPass(
     function=outline_boundary,
     reason="after the other outlines: a quantize or dequantize inside a composite costs nothing, the others get kernels",
     uses_context=True,
 )
-_ATTACH_STATE = GraphPass(
-    function=attach_state,
-    reason="last: it writes down what the others found out",
-    uses_context=True,
-)
+_ATTACH_STATE = GraphPass(function=attach_state, reason="last: it writes down what the others found out", uses_context=True)
 
 PASSES = (*_SHRINK, *_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_FLOAT, _OUTLINE_BOUNDARY, _ATTACH_STATE)
 """All passes of `partition_module`, in order."""

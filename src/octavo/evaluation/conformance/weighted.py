@@ -265,11 +265,7 @@ def _values(choices: Choices, layer: _Layer, rng: np.random.Generator) -> tuple[
 
 
 def _sketch(
-    choices: Choices,
-    name: str,
-    checks: str,
-    layer: _Layer,
-    given: tuple[Array, Array, Array | None] | None = None,
+    choices: Choices, name: str, checks: str, layer: _Layer, given: tuple[Array, Array, Array | None] | None = None
 ) -> Sketch:
     is_conv, is_nchw = choices.op == "nn.conv2d", layer.layout == "NCHW"
     x_params = choices.params("input", layer.scales[0], layer.zero_points[0])

@@ -1,6 +1,5 @@
 """The error of quantization layer by layer, on the source model's own names: where it comes from, inside fused blocks, too."""
 
-from .ratios import tensor_ratios
-from .table import LayerError, layer_errors
+from .table import LayerError, layer_errors, tensor_ratios
 
 __all__ = ["LayerError", "layer_errors", "tensor_ratios"]

@@ -18,7 +18,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ...ir.identity import TensorId
 from ...quantizer.plan.plan import QuantizedModel
-from .equalized_tensors import equalized_tensors
+from .source_names import equalized_tensors
 
 Factors = npt.NDArray[np.float32]
 

@@ -12,21 +12,27 @@ After, as `quantize` leaves a model::
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import onnx
+import tflite
 import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ...errors import ModelError
+from ...export.onnx.equalized_tensor import METADATA_KEY, EqualizedTensor
+from ...frontends.tflite.source import TfliteSource
 from ...ir.graph import Model
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, with_main
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...ir.qdq.values import params_of
 from ...ir.untyped import ops
-from .equalized_tensors import equalized_tensors
 
 
 def with_source_names(model: Model, quantized: Model) -> tvm.IRModule:
@@ -153,3 +159,37 @@ class _Pairing:
         low, high = ((float(bound.value) - int(params.zero_point)) * float(params.scale) for bound in clip.args[1:3])
         real = writer.emit(str(known), ops.clip(quantize.args[0], low, high))
         return relax.Call(quantize.op, [real, *quantize.args[1:]], quantize.attrs)
+
+
+def equalized_tensors(model: Model) -> dict[str, EqualizedTensor]:
+    """Return what the file that a model was loaded from says, by the file's names; empty where it says nothing.
+
+    Raises
+    ------
+    ModelError
+        The metadata is not what `equalized_metadata` writes.
+    """
+    text = _metadata(model)
+    if text is None:
+        return {}
+    try:
+        return {
+            str(name): EqualizedTensor(
+                source_name=str(each["source"]), factors=np.asarray(each["factors"], np.float32).reshape(tuple(each["shape"]))
+            )
+            for name, each in json.loads(text).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"the file's metadata {METADATA_KEY} is not what octavo quantize writes: {error}") from error
+
+
+def _metadata(model: Model) -> str | bytes | None:
+    if isinstance(model.source, onnx.ModelProto):
+        return next((each.value for each in model.source.metadata_props if each.key == METADATA_KEY), None)
+    if not isinstance(model.source, TfliteSource):
+        return None
+    root: Any = tflite.Model.GetRootAs(model.source.graph.data, 0)
+    for each in map(root.Metadata, range(root.MetadataLength())):
+        if each.Name() == METADATA_KEY.encode():
+            return bytes(root.Buffers(each.Buffer()).DataAsNumpy())
+    return None

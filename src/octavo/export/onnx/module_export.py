@@ -24,6 +24,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...ir.identity import TensorId
 from ...quantizer.names import Names
+from ...quantizer.qdq import is_quantized
 from ...target.op_facts import movers
 
 _OPSET, _IR_VERSION = 18, 8
@@ -356,3 +357,14 @@ _HANDLERS: dict[str, Callable[[_Writer, Var, Any], None]] = {
     "permute_dims": _Writer.permute,
 }
 """By the Relax op."""
+
+
+def quantized_source(model: Model) -> Any:
+    """Return the file of a model that was quantized already when it was loaded."""
+    if not is_quantized(model):
+        raise QuantizationError("the model is not quantized; call quantize before writing it")
+    if not isinstance(model.source, onnx.ModelProto):
+        return module_as_onnx(model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.source)
+    return proto

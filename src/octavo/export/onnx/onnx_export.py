@@ -30,8 +30,8 @@ from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from ...runtime.atomic_write import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
+from .module_export import quantized_source
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
-from .quantized_source import quantized_source
 from .unscaled_constants import is_scaled, unscaled_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7

@@ -8,7 +8,7 @@ weights first of all, is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,10 @@ import tflite
 from ...errors import QuantizationError
 from ...frontends.tflite.source import TfliteOp
 from ...numerics import QuantParams, dequantize, quantize
+from ...numerics.arrays import Array
 from ...quantizer.plan.entries import IntegerLayer
 from ...quantizer.plan.plan import QuantizedModel
 from ..onnx.equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
-from .constants import quantization, weight_layout
 from .decisions import Decisions, source_of
 from .flatbuffer import Table, read_tables
 from .kernels import KERNELS, WEIGHT_AXIS, WEIGHTED, constant_params
@@ -320,3 +320,32 @@ def _indices(values: Sequence[int]) -> npt.NDArray[np.int32]:
 def _unsigned(params: QuantParams) -> QuantParams:
     """Return the parameters of the same real numbers as uint8."""
     return QuantParams.per_tensor("uint8", float(params.scale), int(params.zero_point) + 128)
+
+
+def _depthwise(value: Array) -> Array:
+    # HWOI, or HWIO of one group -> 1HWO
+    return value.reshape(1, *value.shape[:2], -1)
+
+
+_LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "CONV_2D": lambda value: value.transpose(3, 0, 1, 2),  # HWIO -> OHWI
+    "DEPTHWISE_CONV_2D": _depthwise,
+    "FULLY_CONNECTED": lambda value: value.T,
+    # The convolution of a spread input has its kernel turned: HWIO -> OHWI, both ways.
+    "TRANSPOSE_CONV": lambda value: value.transpose(3, 0, 1, 2)[:, ::-1, ::-1],
+}
+
+
+def weight_layout(op: str, value: Array) -> Array:
+    """Return the weight of an op, by its name in the file, in the file's layout."""
+    return np.ascontiguousarray(_LAYOUTS[op](value)) if op in _LAYOUTS else value
+
+
+def quantization(params: QuantParams, axis: int = 0) -> Table:
+    """Return the table of scales and zero points; `axis` is that of the file where there are several."""
+    fields: dict[str, Any] = {
+        "Scale": params.scale.reshape(-1).astype(np.float32),
+        "ZeroPoint": params.zero_point.reshape(-1).astype(np.int64),
+        "QuantizedDimension": axis if params.scale.size > 1 else 0,
+    }
+    return Table(kind="QuantizationParameters", fields=fields)

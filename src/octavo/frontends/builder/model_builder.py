@@ -51,13 +51,7 @@ class ModelBuilder:
     # ------------------------------------------------------------------------------------------------- inputs and edges
 
     def input(
-        self,
-        name: str,
-        shape: Sequence[int],
-        *,
-        dtype: str = FLOAT,
-        scale: float | None = None,
-        zero_point: int = 0,
+        self, name: str, shape: Sequence[int], *, dtype: str = FLOAT, scale: float | None = None, zero_point: int = 0
     ) -> BuilderTensor:
         """Add an input: float32, or int8 or uint8 with scale and zero point."""
         self._check_name(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,59 @@ import tflite
 from tvm import relax
 
 from ...ir.untyped import ops
+from ...numerics import INTEGER_RANGE
 from ..frontend import RejectedOpError
 from ..relax_ops import same_padding
+from .base import BaseConverter, float_const
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
 from .indexing import IndexingConverter
-from .integer_ops import StoredConverter
+
+_BINARY = {"FLOOR_DIV": ops.floor_divide, "FLOOR_MOD": ops.floor_mod}
+
+
+class StoredConverter(BaseConverter):
+    """Converters of NEG, FLOOR_DIV and FLOOR_MOD, and of SQRT, whose result is cut to a stored integer."""
+
+    OWN_OPS = frozenset({"NEG", "SQRT", *_BINARY})
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.convert_map["NEG"] = functools.partial(self._on_stored, function=ops.negative)
+        self.convert_map["SQRT"] = self._sqrt
+        for name, function in _BINARY.items():
+            self.convert_map[name] = functools.partial(self._on_stored, function=function)
+
+    def _on_stored(self, op: Any, function: Callable[..., Any]) -> Any:
+        """Convert an op to the same of stored integers; what leaves the range of the dtype comes in at its other end."""
+        inputs, output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
+        if not output.qnn_params:
+            return function(*(self._real(tensor) for tensor in inputs))
+        low, high = INTEGER_RANGE[self.get_tensor_type_str(output.tensor.Type())]
+        count = float_const(high - low + 1.0)
+        value = self.bb.emit(function(*(self._integers(tensor) for tensor in inputs)))
+        turns = ops.floor(ops.divide(ops.add(value, float_const(-low)), count))
+        return self._stored(ops.subtract(value, ops.multiply(turns, count)), output)
+
+    def _sqrt(self, op: Any) -> Any:
+        """Convert SQRT: LiteRT divides a root by the result's scale and cuts off what is behind the point."""
+        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        root = ops.sqrt(self._real(data))
+        if not output.qnn_params:
+            return root
+        scale = float_const(float(output.qnn_params["scale"].value.numpy()))
+        # A root of what is below 0 has no value; LiteRT stops at the first one.
+        return self.quantize(ops.multiply(ops.floor(ops.divide(root, scale)), scale), output)
+
+    def _integers(self, tensor: Any) -> Any:
+        """Return a quantized tensor's stored integers as float32."""
+        return ops.dequantize(self.get_tensor_expr(tensor), float_const(1.0), relax.const(0, "int32"), axis=0)
+
+    def _stored(self, integers: Any, output: Any) -> Any:
+        """Return the quantized tensor whose stored integers these float32 values are."""
+        scale, zero_point = (float_const(float(output.qnn_params[key].value.numpy())) for key in ("scale", "zero_point"))
+        return self.quantize(ops.multiply(ops.subtract(integers, zero_point), scale), output)
+
 
 _OWN = frozenset(
     {"AVERAGE_POOL_2D", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "FULLY_CONNECTED", "MAX_POOL_2D"}

@@ -18,13 +18,11 @@ from tvm.relax.frontend.torch import exported_program_translator
 
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, conversion_errors, discard, quiet
-from .attention import ATTENTION
 from .constant_folding import computed, is_foldable
 from .conv1d import CONV1D
 from .functionalize import functionalized, is_mutating
-from .functions import FUNCTIONS
+from .functions import ATTENTION, FUNCTIONS, NORMS
 from .indexing import INDICES
-from .norms import NORMS
 from .ops import CONVERTERS, Arguments, Converter
 from .pt2e import PT2E
 from .source import ORIGIN, TorchProgram, check_no_control_flow, describe, dtype_name, read, source_tensors, to_numpy

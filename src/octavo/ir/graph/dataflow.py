@@ -13,11 +13,11 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import Call, GenericConst
+from tvm.ir import Call, GenericConst, Type
 from tvm.relax import Expr, Var
+from tvm_ffi import StructuralKey
 
 from ...errors import CompileError
-from .layout_types import normalized
 
 ALLOCATIONS = (
     *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
@@ -351,3 +351,41 @@ def eliminate_dead_code(module: tvm.IRModule) -> tvm.IRModule:
 def attrs_of(function: relax.Function | tvm.tirx.PrimFunc) -> dict[str, Any]:
     """Return a function's attributes as a plain dict."""
     return {str(key): function.attrs[key] for key in function.attrs.keys()} if function.attrs else {}  # noqa: SIM118 (not a Mapping)
+
+
+_LAYOUT_OPS = frozenset(
+    tvm.ir.Op.get(f"relax.{name}")
+    for name in (
+        "nn.conv1d",
+        "nn.conv2d",
+        "nn.conv1d_transpose",
+        "nn.conv2d_transpose",
+        "nn.max_pool2d",
+        "nn.avg_pool2d",
+        "nn.adaptive_avg_pool2d",
+        "image.resize2d",
+    )
+)
+"""TVM proves things of their layouts symbol by symbol: that takes 1 to 2 ms for a call, as long as all else that a pass does."""
+
+_known: dict[StructuralKey, Type] = {}
+"""By op, attributes and operand types. A few entries for each network: no call and no constant is kept."""
+
+_update_type: Any = tvm.get_global_func("relax.UpdateType")
+
+
+def normalized(builder: relax.BlockBuilder, value: Expr) -> Expr:
+    """Return what a builder makes of a value: in A-normal form, with its type."""
+    if not isinstance(value, relax.Call) or value.op not in _LAYOUT_OPS or isinstance(value.ty, relax.TensorType):
+        return builder.normalize(value)
+    operands = value.args[:]
+    if not all(isinstance(each, (relax.Var, GenericConst)) for each in operands):
+        return builder.normalize(value)
+    key = StructuralKey([value.op, value.attrs, *(each.ty for each in operands)])
+    ty = _known.get(key)
+    if ty is None:
+        value = builder.normalize(value)
+        _known[key] = value.ty
+    else:
+        _update_type(value, ty)
+    return value

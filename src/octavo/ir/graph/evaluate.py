@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm.ir import Call
 from tvm.relax import BlockBuilder, Expr, Var
 
-from ...numerics.arrays import Array
 from ..untyped import relax
 from .dataflow import BodyWriter, attrs_of, call_to, write_function
 from .kernel_attributes import EXTERNAL_ATTR
 from .value_numbers import Node, ValueNumbers
+
+Array = npt.NDArray[Any]
 
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError)
 """What TVM raises where it cannot build or run something."""

@@ -13,11 +13,11 @@ from threading import local
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm import relax
 
 from ...errors import DataError, ModelError, check_type
-from ...numerics.arrays import Array
 from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import attrs_of, call_to, static_shape
 from .evaluate import Evaluator, external_modules
@@ -27,6 +27,8 @@ from .tracking import Announced, Tracker
 from .value_graph import GraphReader, ValueGraph
 from .value_numbers import ValueNumbers
 from .value_search import tolerance_of
+
+Array = npt.NDArray[Any]
 
 _GIVEN = "(given)"
 _BETWEEN = "(between passes)"
@@ -121,11 +123,7 @@ class Lineage(PassStates):
         self.record(pass_name or (_GIVEN if len(self.steps) == 1 else _BETWEEN), module)
 
     def record(
-        self,
-        name: str,
-        module: tvm.IRModule,
-        externs: Mapping[str, Any] | None = None,
-        announced: Announced | None = None,
+        self, name: str, module: tvm.IRModule, externs: Mapping[str, Any] | None = None, announced: Announced | None = None
     ) -> None:
         """Take a state of the module as the result of the step `name`: for what is no pass.
 

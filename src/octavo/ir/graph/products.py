@@ -1,4 +1,4 @@
-"""Products with weights in a dataflow graph, and what is added to them. It knows no quantization."""
+"""Products with weights in a dataflow graph, what is added to them, and which axis counts channels. It knows no quantization."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ def with_bias(view: DataflowView, product: Var) -> Var:
 def products_with_bias(view: DataflowView) -> list[Var]:
     """Return the results of all products with weights, each as `with_bias` has it, in the order of the graph."""
     return [with_bias(view, binding.var) for binding in view.bindings if call_to(binding.value, *WEIGHTED) is not None]
+
+
+def channel_axis(view: DataflowView, rank: int) -> int | None:
+    """Return the axis of channels in a tensor: that of the graph's convolutions in one of four dimensions, else the last.
+
+    None where a tensor has a batch at most.
+    """
+    if rank < 2:
+        return None
+    calls = (call_to(binding.value, "nn.conv2d") for binding in view.bindings)
+    layout = next((str(call.attrs.data_layout) for call in calls if call is not None), "NCHW")
+    return layout.index("C") if rank == 4 else rank - 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ...numerics.arrays import Array
 from ..identity import TensorId
 from ..identity.relation import SAME, Relation, agree, find_relation, is_telling, largest_difference
 from ..identity.tensor_state import Evidence
 from .evaluate import Evaluator
 from .value_numbers import ValueNumbers
+
+Array = npt.NDArray[Any]
 
 # Largest difference as a share of the largest magnitude, by mantissa bits of the coarsest float on the way: float32 sums of a
 # deep network in another order; float16; bfloat16.
@@ -186,10 +189,7 @@ class ValueSearch:
             if spot.number in taken or tolerance > _FACTORS_TOLERANCE:
                 continue
             relation = find_relation(
-                self._values[source],
-                self._values[spot.number],
-                tolerance=tolerance,
-                permutations=self._layouts,
+                self._values[source], self._values[spot.number], tolerance=tolerance, permutations=self._layouts
             )
             if relation is not None and relation.is_scaled:
                 link = Link(spot.number, relation)

@@ -8,10 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ...numerics.arrays import Array
+Array = npt.NDArray[Any]
+
 
 _MAX_PERMUTED_RANK = 5
 _MIN_VALUES = 8

@@ -179,10 +179,7 @@ def operations(view: DataflowView, cluster: Cluster) -> list[Any]:
 
 
 def evaluated(
-    view: DataflowView,
-    cluster: Cluster,
-    tensors: list[npt.NDArray[np.floating[Any]]],
-    constants: list[npt.NDArray[Any]],
+    view: DataflowView, cluster: Cluster, tensors: list[npt.NDArray[np.floating[Any]]], constants: list[npt.NDArray[Any]]
 ) -> npt.NDArray[np.floating[Any]]:
     """Return the cluster's real result, before its quantize, for these real values of its tensors and of its constants.
 

@@ -76,10 +76,7 @@ def _checked_params(
 ) -> QuantParams | None:
     try:
         return QuantParams(
-            dtype=dtype,
-            scale=scale.astype(np.float32),
-            zero_point=zero_point.astype(np.int32),
-            granularity=granularity,
+            dtype=dtype, scale=scale.astype(np.float32), zero_point=zero_point.astype(np.int32), granularity=granularity
         )
     except ValueError:
         return None

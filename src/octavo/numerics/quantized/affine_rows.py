@@ -83,10 +83,7 @@ def _estimate(
 
 
 def _misses(
-    table: npt.NDArray[np.uint8],
-    multiplier: npt.NDArray[np.float32],
-    bias: npt.NDArray[np.float32],
-    output: tuple[int, int, int],
+    table: npt.NDArray[np.uint8], multiplier: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], output: tuple[int, int, int]
 ) -> npt.NDArray[np.int64]:
     """Return how many entries of each row the line does not give."""
     every = np.broadcast_to(np.arange(256), table.shape)

@@ -112,12 +112,7 @@ def int16_rescale_table(
 
 
 def fixed_point_table(
-    x: QuantParams,
-    y: QuantParams,
-    rounding: FixedPointRounding,
-    *,
-    qmin: int | None = None,
-    qmax: int | None = None,
+    x: QuantParams, y: QuantParams, rounding: FixedPointRounding, *, qmin: int | None = None, qmax: int | None = None
 ) -> npt.NDArray[np.integer]:
     """Return clamp(factor * (q - x.zero_point) + y.zero_point) for every q of x.dtype, as accelerators change parameters.
 

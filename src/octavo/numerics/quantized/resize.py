@@ -162,10 +162,7 @@ def int16_linear_taps(extent: int, out_extent: int, mode: str) -> LinearTaps:
     second = np.clip(-(-position // one), 0, extent - 1)
     fractions = np.where(first == second, 0, position - first * one)
     return LinearTaps(
-        first=tuple(first.tolist()),
-        second=tuple(second.tolist()),
-        fractions=tuple(fractions.tolist()),
-        bits=INT16_FRACTION_BITS,
+        first=tuple(first.tolist()), second=tuple(second.tolist()), fractions=tuple(fractions.tolist()), bits=INT16_FRACTION_BITS
     )
 
 

@@ -179,13 +179,7 @@ def exact_softmax_table(scale: float) -> npt.NDArray[np.int64]:
 
 
 def exact_softmax_int16(
-    x: npt.NDArray[np.integer],
-    *,
-    scale: float,
-    out_scale: float,
-    zero_point: int,
-    qmin: int = -32768,
-    qmax: int = 32767,
+    x: npt.NDArray[np.integer], *, scale: float, out_scale: float, zero_point: int, qmin: int = -32768, qmax: int = 32767
 ) -> npt.NDArray[np.int16]:
     """Return the softmax of 16-bit (..., columns) along its last axis, as int16 of any scale and zero point.
 

@@ -18,7 +18,7 @@ from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import quantize, quantize_with
 from ..recipe import WEIGHT_BITS, Recipe, bits_of
 from ..remedies import Remedies
-from ..simulation.schemes import scheme_of
+from ..simulation.ranges import scheme_of
 from .experiments import needed_scales
 from .requantizer import Requantizer
 from .table import RootCause

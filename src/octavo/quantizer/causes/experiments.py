@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Call
+from tvm.relax import Call, TupleGetItem
 
 from ...ir.graph import Model
-from ...ir.graph.channels import channel_axis
-from ...ir.graph.dataflow import DataflowView, op_name, operand_vars
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars
+from ...ir.graph.products import channel_axis
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
 from ...numerics.arrays import Array
 from ...numerics.statistics.ranges import symmetric_params
+from ...target.op_facts import MOVERS
 from ..equalization.channel_groups import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import WEIGHT_BITS, bits_of
 from ..simulation import Simulation
 from ..simulation.program import with_values
-from ..simulation.schemes import Range, range_of, scheme_of
+from ..simulation.ranges import Range, range_of, scheme_of
 from .causes import Finding
-from .pass_through import pass_through_tensors
 
 _COARSE = 2.0
 """So many times the step that the values need is no step of theirs."""
@@ -279,3 +279,43 @@ def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
     bits, narrow = bits_of(params), params.qmin > INTEGER_RANGE[params.dtype][0]
     found = symmetric_params(value, params.dtype, axis=axis, narrow=narrow, bits=bits if bits < WEIGHT_BITS else None)
     return np.ravel(found.scale).astype(np.float64)
+
+
+def pass_through_tensors(
+    view: DataflowView, activations: Mapping[TensorId, QuantParams], constants: Collection[str]
+) -> frozenset[TensorId]:
+    """Return the activations whose values are those of others, moved, which are rounded to the same steps already.
+
+    Parameters
+    ----------
+    view
+        Of the float model's function.
+    activations
+        With the parameters that they are rounded by.
+    constants
+        Names of the model's: what holds numbers of one rounds those.
+    """
+    found: set[TensorId] = set()
+    for binding in view.bindings:
+        name = TensorId(str(binding.var.name))
+        if name not in activations:
+            continue
+        value: Any = binding.value
+        if isinstance(value, TupleGetItem):
+            value = view.definition(value.tuple_value)
+        if call_to(value, *MOVERS) is None:
+            continue
+        read = [TensorId(str(view.root_of(var).name)) for var in operand_vars(value) if dtype_of(var) == "float32"]
+        known = [activations[each] for each in read if each in activations]
+        is_constant = any(str(each) in constants for each in read)
+        if read and len(known) == len(read) and not is_constant and all(_is_same(each, activations[name]) for each in known):
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_same(params: QuantParams, other: QuantParams) -> bool:
+    return (
+        params.dtype == other.dtype
+        and np.array_equal(params.scale, other.scale)
+        and np.array_equal(params.zero_point, other.zero_point)
+    )

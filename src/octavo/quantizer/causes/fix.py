@@ -23,7 +23,7 @@ from ..plan.nearness import Nearness
 from ..plan.plan import QuantizedModel
 from ..recipe import Recipe
 from ..remedies import Remedies
-from ..simulation.schemes import range_of
+from ..simulation.ranges import range_of
 from .actions import Action, Actions, State, group_of
 from .causes import FAULTS, Cause
 from .requantizer import Requantizer

@@ -28,7 +28,7 @@ from ..quantize import requantize
 from ..ranges import QuantScheme
 from ..remedies import Remedies
 from ..sample_runs import SampleRuns
-from ..simulation.schemes import range_of, scheme_of
+from ..simulation.ranges import range_of, scheme_of
 
 
 @dataclass(kw_only=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from tvm.relax import Var
 from ...compiler.float_values import FloatValues
 from ...errors import CompileError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, static_shape
 from ...ir.graph.lineage import lineage_paused
 from ...ir.graph.products import products_with_bias
 from ...ir.identity import TensorId
@@ -25,7 +26,6 @@ from .channel_groups import ChannelGroups, find_groups
 from .scaling import scaled
 from .sites import ChannelValues, Site, best_factors, factors_of, find_sites
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
-from .streams import MIN_STEPS, ChannelWidths, find_streams
 
 Floats = npt.NDArray[np.float64]
 Chosen = list[tuple[Site, Floats]]
@@ -265,3 +265,41 @@ def _is_same(before: Array, now: Array) -> bool:
         return bool(np.array_equal(before, now))
     largest = float(np.abs(before).max(initial=0.0))
     return bool(np.abs(before.astype(np.float64) - now).max(initial=0.0) <= MAX_CHANGE * largest)
+
+
+NORMS = ("nn.layer_norm", "nn.rms_norm")
+_READERS = (*NORMS, "add", "subtract", "reshape", "mean", "nn.dropout")
+_STEPS = 255
+MIN_STEPS = 32
+"""Fewer for the median channel, of the steps that the whole range has, are too few: 30 dB, and layer upon layer adds to that."""
+
+
+def find_streams(view: DataflowView) -> list[Var]:
+    """Return the variables that a norm over the last axis reads, and no product."""
+    found: list[Var] = []
+    for binding in view.bindings:
+        shape, readers = static_shape(binding.var), view.users(binding.var)
+        names = [op_name(view.definition(reader)) for reader in readers]
+        is_stream = any(name in NORMS for name in names) and all(name in _READERS for name in names)
+        has_channels = shape is not None and len(shape) > 1 and dtype_of(binding.var) == "float32"
+        if is_stream and has_channels and not view.is_returned(binding.var):
+            found.append(binding.var)
+    return found
+
+
+class ChannelWidths:
+    """How wide the channels of a tensor are, along its last axis."""
+
+    def __init__(self) -> None:
+        self._low: npt.NDArray[Any] = np.array(np.inf)
+        self._high: npt.NDArray[Any] = np.array(-np.inf)
+
+    def add(self, value: npt.NDArray[Any]) -> None:
+        """Take one sample's values."""
+        others = tuple(range(value.ndim - 1))
+        self._low, self._high = np.minimum(self._low, value.min(axis=others)), np.maximum(self._high, value.max(axis=others))
+
+    def steps(self) -> float:
+        """Return how many steps of 8 bits the median channel has where one scale is for all."""
+        width = float(max(self._high.max(), 0.0)) - float(min(self._low.min(), 0.0))
+        return _STEPS * float(np.median(self._high - self._low)) / max(width, 1e-30)

@@ -43,10 +43,7 @@ def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64], s
     deviation = moments(profiled.histogram, profiled.minimum, profiled.maximum).deviation
     share = deviation**2 / max(float(squares[of_channel].mean()), 1e-30)
     return ChannelValues(
-        is_there=is_there,
-        minimum=np.where(is_there, low, 0.0),
-        maximum=np.where(is_there, high, 0.0),
-        variance=share * squares,
+        is_there=is_there, minimum=np.where(is_there, low, 0.0), maximum=np.where(is_there, high, 0.0), variance=share * squares
     )
 
 

@@ -3,8 +3,7 @@
 from .agreement import rejected_layers, split_enclosed
 from .float_function import function_results
 from .layer import Declined, Layer, Placement
-from .named_ops import NamedOps
-from .named_overrides import NamedOverrides
+from .named_ops import NamedOps, NamedOverrides
 from .placement import Placer
 from .reasons import together
 

@@ -25,8 +25,7 @@ from .candidates import Candidates, computed_of_inputs
 from .float_function import has_slopes_alone, is_float_function
 from .layer import NORMS, Declined, Layer, Placement
 from .limits import beyond_limits
-from .named_ops import NamedOps
-from .named_overrides import NamedOverrides
+from .named_ops import NamedOps, NamedOverrides
 from .reasons import together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")

@@ -1,4 +1,4 @@
-"""A choice among the other estimators, which only running the model can make: `quantize` makes it (range_choice.py)."""
+"""A choice among the other estimators, which only running the model can make: `quantize` makes it (quantize_graph.py)."""
 
 from __future__ import annotations
 

@@ -70,12 +70,7 @@ class SearchFolder:
             ranks_by_metric=self._header["metric"] == "evaluate",
         )
         found = Candidate(
-            name=entry["name"],
-            change=change,
-            plan=QuantizationPlan.load(path),
-            path=path,
-            score=score,
-            cost=float(entry["cost"]),
+            name=entry["name"], change=change, plan=QuantizationPlan.load(path), path=path, score=score, cost=float(entry["cost"])
         )
         self.candidates.append(found)
         return found

@@ -21,7 +21,7 @@ from ...profiling.model_profile import Profile
 from ...profiling.ray_cluster import DEATHS, connected, model_content, result_of
 from ..recipe import Recipe
 from .bench import Bench, Cost, Measurement, Samples
-from .result import Candidate, Change, SearchResult
+from .result import Change, SearchResult
 from .scoring import Evaluate
 from .search import search_with
 
@@ -51,15 +51,7 @@ def search_on_ray(
     *,
     address: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    evaluate: Evaluate | None = None,
-    max_drop: float | None = None,
-    seconds: float | None = 600.0,
-    candidates: int = 24,
-    target: TargetLike = "cpu",
-    recipe: Recipe | None = None,
-    cost: Cost | None = None,
-    folder: str | Path | None = None,
-    progress: Callable[[Candidate], None] | None = None,
+    **options: Any,
 ) -> SearchResult:
     """Search as `octavo.search` does, candidates measured on a Ray cluster; the same result, unless its time runs out.
 
@@ -67,15 +59,15 @@ def search_on_ray(
     ----------
     source
         Path of a .onnx or .tflite file; its content is sent to the workers.
-    profile, data, evaluate, max_drop, seconds, candidates, recipe, folder, progress
-        As `search` takes them. `evaluate` is sent to the workers, too, with what it refers to.
+    profile, data
+        As `search` takes them.
     address
         Of the cluster, as ray.init takes it. None: the one that RAY_ADDRESS names, or one started on this machine for this call.
     shapes
         As `octavo.load` takes them.
-    target, cost
-        As `search` takes them. On machines of several kinds name an ISA: "cpu" is what a worker's machine has. A `cost` that
-        measures time measures it beside other workers.
+    options
+        Those of `search`. Its `evaluate` is sent to the workers with what it refers to; a `cost` that measures time measures
+        it beside other workers. On machines of several kinds the `target` is an ISA: "cpu" is what a worker's machine has.
 
     Raises
     ------
@@ -85,21 +77,8 @@ def search_on_ray(
     path = check_path(source, QuantizationError, "the path of a model file")
     model = load(path, shapes=shapes)
     with connected(address, what="a search", error_of=QuantizationError) as ray:
-        return search_with(
-            _OnRay(ray=ray, content=model_content(path), shapes=None if shapes is None else dict(shapes)),
-            model,
-            profile,
-            data,
-            evaluate=evaluate,
-            max_drop=max_drop,
-            seconds=seconds,
-            candidates=candidates,
-            target=target,
-            recipe=recipe,
-            cost=cost,
-            folder=folder,
-            progress=progress,
-        )
+        elsewhere = _OnRay(ray=ray, content=model_content(path), shapes=None if shapes is None else dict(shapes))
+        return search_with(elsewhere, model, profile, data, **options)
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

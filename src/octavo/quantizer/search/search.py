@@ -30,8 +30,7 @@ from ..quantize import quantize
 from ..recipe import Recipe
 from ..remedies import Remedies
 from .bench import Bench, Cost, Measurement, Samples
-from .budget import Budget, Clock
-from .expected import Expected
+from .budget import Budget, Clock, Expected
 from .folder import SearchFolder
 from .halving import Halving
 from .interruption import Interruption
@@ -155,15 +154,15 @@ def search_with(
     profile: Profile,
     data: Iterable[Any] | None,
     *,
-    evaluate: Evaluate | None,
-    max_drop: float | None,
-    seconds: float | None,
-    candidates: int,
-    target: TargetLike,
-    recipe: Recipe | None,
-    cost: Cost | None,
-    folder: str | Path | None,
-    progress: Callable[[Candidate], None] | None,
+    evaluate: Evaluate | None = None,
+    max_drop: float | None = None,
+    seconds: float | None = 600.0,
+    candidates: int = 24,
+    target: TargetLike = "cpu",
+    recipe: Recipe | None = None,
+    cost: Cost | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[Candidate], None] | None = None,
     clock: Clock = time.monotonic,
 ) -> SearchResult:
     """Search with candidates measured elsewhere; None measures them here. `clock` returns seconds, which `seconds` are of."""

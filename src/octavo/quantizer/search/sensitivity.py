@@ -18,9 +18,8 @@ from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..simulation import Simulation
 from ..simulation.ranges import RangeTuning
-from .budget import Budget
-from .cost import cycles_of
-from .expected import Expected
+from .bench import cycles_of
+from .budget import Budget, Expected
 
 _WORTH = 0.9
 """An estimator must leave less than this share of the error to be taken in place of the recipe's."""

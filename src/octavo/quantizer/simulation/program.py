@@ -101,11 +101,7 @@ def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Mo
     return replace(model, params=params)
 
 
-def run_calls(
-    calls: Iterable[tuple[int, KernelCall]],
-    state: dict[Var, Any],
-    constants: Mapping[int, Sequence[Any]],
-) -> None:
+def run_calls(calls: Iterable[tuple[int, KernelCall]], state: dict[Var, Any], constants: Mapping[int, Sequence[Any]]) -> None:
     """Run calls on a state, some with other constants."""
     for number, call in calls:
         if number in constants:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ...ir.identity import TensorId
+from ...numerics import QuantParams
 from ..plan.plan import QuantizationPlan
-from .schemes import Range, range_of, scheme_of
+from ..ranges import QuantScheme
 from .simulation import Effects, Simulation
 
 _SHARES = (0.8, 0.6, 0.4)
@@ -140,3 +143,18 @@ def _narrowed(ends: Range, end: int, least: float, effect_of: Callable[[Range], 
 def _cut(ends: Range, end: int, share: float) -> Range:
     """Return a range of which one end has this share of its distance from 0."""
     return (ends[0], ends[1] * share) if end else (ends[0] * share, ends[1])
+
+
+Range = tuple[float, float]
+
+
+def range_of(params: QuantParams) -> Range:
+    """Return the least and the greatest number that per-tensor parameters have."""
+    scale, zero_point = float(params.scale), int(params.zero_point)
+    return (params.qmin - zero_point) * scale, (params.qmax - zero_point) * scale
+
+
+def scheme_of(params: QuantParams) -> QuantScheme:
+    """Return how parameters like these follow from a range."""
+    symmetric = int(params.zero_point) == 0 and params.qmin < 0
+    return QuantScheme(dtype=params.dtype, symmetric=symmetric, power_of_two=bool(np.frexp(params.scale)[0] == 0.5))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_emulator.runner import emulated
+from emulated_runner import emulated
 from tvm.script import relax as R
 
 import octavo

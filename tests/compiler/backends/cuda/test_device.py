@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from cuda_emulator.runner import emulated
+from emulated_runner import emulated
 from small_networks import dense_model
 from tvm.script import ir as I
 from tvm.script import relax as R

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_emulator.runner import emulated
+from emulated_runner import emulated
 from fake_driver import FakeDriver
 from small_networks import dense_model
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from cuda_emulator.runner import EmulatedRunner, emulated
+from emulated_runner import EmulatedRunner, emulated
 from tvm import relax
 
 import octavo

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_emulator.runner import emulated
+from emulated_runner import emulated
 from fake_driver import FakeDriver
 from tvm import relax
 from tvm.relax import Expr, Var

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_conv2d_cases import SM61, SM80, SM90, Shape, conv2d_case, differing
-from cuda_emulator.runner import emulated
+from emulated_runner import emulated
 from fake_driver import FakeDriver
 from small_networks import dense_model
 

@@ -100,9 +100,7 @@ def compose_tables(module: tvm.IRModule, composites: dict[str, Composite]) -> Co
     inner = {var: functions[var].composite for var in fused}
     changed = {function.name: _table(function, inner) for function in tables.values()}
     return Composed(
-        composites={**composites, **changed},
-        inputs={var: function.root for var, function in tables.items()},
-        fused=fused,
+        composites={**composites, **changed}, inputs={var: function.root for var, function in tables.items()}, fused=fused
     )
 
 

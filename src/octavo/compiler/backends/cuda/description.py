@@ -56,11 +56,7 @@ CUDA = TargetDescription(
             for name in ("nn.conv2d", "matmul")
         ),
         OpSupport(
-            op="nn.conv2d_transpose",
-            weights=("int8", "uint8"),
-            weight_range="full",
-            fusions=("bias", *CLAMPS),
-            float_output=True,
+            op="nn.conv2d_transpose", weights=("int8", "uint8"), weight_range="full", fusions=("bias", *CLAMPS), float_output=True
         ),
         OpSupport(op=BATCH_MATMUL, fusions=CLAMPS, float_output=True, sum_output=True),
         OpSupport(op="add", weights=_CONSTANTS, fusions=(*CLAMPS, FLOAT_FUNCTION), float_input=True),

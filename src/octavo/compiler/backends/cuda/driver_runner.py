@@ -12,8 +12,9 @@ import tvm
 import tvm_ffi
 
 from ....errors import DataError
-from .driver import DeviceCall, LoadedModule
-from .driver_observing import ObservingDeviceCall
+from ....numerics.arrays import Array
+from ....numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges
+from .driver import DeviceCall, LoadedModule, Owned, checked
 from .plan import LaunchPlan
 
 
@@ -107,3 +108,99 @@ class _PreparedCall:
 def _arrays(tensors: Sequence[Any]) -> list[npt.NDArray[Any]]:
     """See tensors of the host as arrays."""
     return [np.from_dlpack(each) for each in tensors]
+
+
+_NUMBER = 4
+"""Bytes of a float32, or of a count."""
+_PITCH = _NUMBER * COUNTS_SIZE
+
+
+class ObservingDeviceCall:
+    """A call on the host's memory, for one thread at a time.
+
+    Parameters
+    ----------
+    inputs
+        Read at each run.
+    states
+        Ranges and counts of each observer, one behind the other: see `runtime.runner.ObservingRunner`.
+    outputs
+        Where `results` leaves the results.
+    """
+
+    def __init__(self, module: LoadedModule, inputs: Sequence[Array], states: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._module = module
+        self._inputs, self._outputs = inputs, outputs
+        self._host_ranges, self._host_counts = states[0::2], states[1::2]
+        empty = [empty_ranges(each.size // 2) for each in self._host_ranges]
+        self._ends = np.cumsum([each.size for each in empty])
+        self._found = np.concatenate(empty)
+        self._positions = np.zeros(len(empty), np.int32)
+        module.enter()
+        self._owned = Owned(self, module)
+        self._given = [self._allocated(each.nbytes) for each in inputs]
+        self._empty, self._ranges = (self._allocated(self._found.nbytes) for _ in range(2))
+        self._counts = self._allocated(_PITCH * len(empty))
+        ranges = (int(self._ranges) + _NUMBER * int(end - each.size) for each, end in zip(empty, self._ends, strict=True))
+        counts = (int(self._counts) + _PITCH * number for number in range(len(empty)))
+        pairs = [address for pair in zip(ranges, counts, strict=True) for address in pair]
+        self._call = DeviceCall(module, inputs=[*self._given, *pairs])
+        source, size = self._found.ctypes.data, self._found.nbytes
+        checked(module.cuda.cuMemcpyHtoDAsync(self._empty, source, size, self._call.stream), "upload empty ranges")
+        self._clear_counts()
+        self._call.wait()
+
+    def run(self) -> None:
+        """Run once; add ranges, and the positions of what is not finite, to the host's."""
+        cuda, stream, count = self._module.cuda, self._call.stream, len(self._positions)
+        self._module.enter()
+        for own, array in zip(self._given, self._inputs, strict=True):
+            checked(cuda.cuMemcpyHtoDAsync(own, array.ctypes.data, array.nbytes, stream), "upload an input")
+        checked(cuda.cuMemcpyDtoDAsync(self._ranges, self._empty, self._found.nbytes, stream), "empty the ranges")
+        checked(cuda.cuMemsetD2D32Async(self._counts, _PITCH, 0, 1, count, stream), "empty the positions")
+        self._call.launch()
+        checked(cuda.cuMemcpyDtoHAsync(self._found.ctypes.data, self._ranges, self._found.nbytes, stream), "download the ranges")
+        checked(cuda.cuMemcpy2DAsync(self._copy_of_positions(), stream), "download the positions")
+        self._call.wait()
+        for own, found in zip(self._host_ranges, np.split(self._found, self._ends[:-1]), strict=True):
+            channels = own.size // 2
+            np.minimum(own[:channels], found[:channels], out=own[:channels])
+            np.maximum(own[channels:], found[channels:], out=own[channels:])
+        for counts, position in zip(self._host_counts, self._positions, strict=True):
+            counts[0] = max(counts[0], position)
+
+    def results(self) -> list[Array]:
+        """Return what the last run gave, as memory that the next overwrites."""
+        self._call.download(self._outputs)
+        return list(self._outputs)
+
+    def fetch(self) -> None:
+        """Move all counts, but for the positions, to the host."""
+        found = np.empty(COUNTS_SIZE, np.int32)
+        self._module.enter()
+        for number, own in enumerate(self._host_counts):
+            source = int(self._counts) + _PITCH * number
+            stream = self._call.stream
+            checked(self._module.cuda.cuMemcpyDtoHAsync(found.ctypes.data, source, found.nbytes, stream), "download counts")
+            self._call.wait()
+            own[1:] += found[1:]
+        self._clear_counts()
+        self._call.wait()
+
+    def _clear_counts(self) -> None:
+        numbers = COUNTS_SIZE * len(self._positions)
+        checked(self._module.cuda.cuMemsetD32Async(self._counts, 0, numbers, self._call.stream), "empty the counts")
+
+    def _copy_of_positions(self) -> Any:
+        """Return the copy of each observer's first count, one behind the other."""
+        cuda = self._module.cuda
+        copy = cuda.CUDA_MEMCPY2D()
+        copy.srcMemoryType, copy.dstMemoryType = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_HOST
+        copy.srcDevice, copy.srcPitch = self._counts, _PITCH
+        copy.dstHost, copy.dstPitch = self._positions.ctypes.data, _NUMBER
+        copy.WidthInBytes, copy.Height = _NUMBER, len(self._positions)
+        return copy
+
+    def _allocated(self, size: int) -> Any:
+        memory = checked(self._module.cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")
+        return self._owned.add(self._module.cuda.cuMemFree, memory)

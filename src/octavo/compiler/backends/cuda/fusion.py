@@ -103,10 +103,7 @@ def transposed_of(view: DataflowView, composite_of: Callable[[Expr], Composite |
 
 
 def _transposed(
-    view: DataflowView,
-    bindings: Mapping[Var, relax.VarBinding],
-    composite_of: Callable[[Expr], Composite | None],
-    var: Var,
+    view: DataflowView, bindings: Mapping[Var, relax.VarBinding], composite_of: Callable[[Expr], Composite | None], var: Var
 ) -> Transposed | None:
     """Return the transpositions that a variable is of, each read by the next one alone; None without any."""
     links: list[Link] = []

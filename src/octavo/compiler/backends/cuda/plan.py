@@ -90,8 +90,7 @@ def planned(steps: Sequence[Step], inputs: Sequence[Buffer], outputs: Sequence[B
     places |= {buffer: Place("workspace", 0, offset) for buffer, offset in zip(uses, offsets, strict=True)}
     launches = tuple(
         Launch(
-            kernel=kernel,
-            places=tuple(places[each] if each in places else Place(each.region, each.index, 0) for each in buffers),
+            kernel=kernel, places=tuple(places[each] if each in places else Place(each.region, each.index, 0) for each in buffers)
         )
         for kernel, buffers in steps
     )

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
+from cuda_emulator import Call, Check, Emulator
 
 from octavo import Executable
 from octavo.compiler.backends.cuda.code import CudaCode
 from octavo.compiler.backends.cuda.plan import LaunchPlan, Place
-
-from . import Call, Check, Emulator
 
 
 class EmulatedRunner:
