@@ -28,7 +28,7 @@ from tvm.relax import Var
 
 from ...errors import CompileError, TargetError, brief, check_type
 from ...ir.composites.attributes import HOST, Composite
-from ...runtime.runner import RunnableCode
+from ...runtime.runner import DeviceCode
 from ...target import TargetDescription
 from .op_records import OpRecord
 from .tunable import Schedules, Tunable
@@ -251,7 +251,7 @@ class DeviceBackend(ABC):
         """
 
     @abstractmethod
-    def code(self, lowered: Any) -> RunnableCode:
+    def code(self, lowered: Any) -> DeviceCode:
         """Compile what `lower` returned."""
 
     @abstractmethod
@@ -267,8 +267,8 @@ class DeviceBackend(ABC):
         """Load what `lower` returned onto this machine's device, to be timed on inputs; ExecutableError where that fails."""
 
     @abstractmethod
-    def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> RunnableCode:
-        """Return what `RunnableCode.export` wrote; ValueError where it is damaged, or for another device."""
+    def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> DeviceCode:
+        """Return what `DeviceCode.export` wrote; ValueError where it is damaged, or for another device."""
 
 
 def check_backend(backend: Backend) -> Backend:
