@@ -13,9 +13,9 @@ import numpy.typing as npt
 from ..tunable import Schedules
 from .isa import Isa
 from .kernel import BYTES, BoundKernel
-from .kernels.calls import Input, KernelCall, Result, Scratch, one_call
-from .kernels.tile_choice import TilingChoice
-from .kernels.transpose import transpose
+from .kernels.language.calls import Input, KernelCall, Result, Scratch, one_call
+from .kernels.matmuls.tile_choice import TilingChoice
+from .kernels.move.transpose import transpose
 from .plan import Buffer, Step
 
 Array = npt.NDArray[Any]

@@ -22,7 +22,7 @@ from .....ir.composites.normalization import GroupNormOp, L2NormalizeOp, LayerNo
 from .....ir.composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
 from .....ir.composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, DynamicTensor, MatmulOp
 from ..emission import Emission, ResultType, Value
-from ..kernels.conv2d_spec import has_own_zero_points
+from ..kernels.conv.spec import has_own_zero_points
 from .batch_matmul import emit_batch_matmul
 from .channels import emit_conv2d_of_channels
 from .conv2d import emit_conv2d, emit_matmul

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from .....ir.composites.weighted import Conv2dOp, MatmulOp
 from ..emission import Emission, Value
-from ..kernels.conv2d import conv2d
-from ..kernels.conv2d_spec import Conv2dSpec, conv2d_spec, matmul_spec
-from ..kernels.depthwise import depthwise_conv2d, is_depthwise
+from ..kernels.conv.conv2d import conv2d
+from ..kernels.conv.depthwise import depthwise_conv2d, is_depthwise
+from ..kernels.conv.spec import Conv2dSpec, conv2d_spec, matmul_spec
 from .tail import Followers, ended_by, read_by
 
 

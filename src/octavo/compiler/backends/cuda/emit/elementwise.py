@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .....ir.composites.elementwise import MixedElementwiseOp
 from ..emission import TO_NHWC, Emission, Value
-from ..kernels.elementwise import ElementwiseSpec, elementwise
+from ..kernels.elementwise.elementwise import ElementwiseSpec, elementwise
 from .operands import shared_layout
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .....ir.composites.elementwise import LookupOp
 from ..emission import Emission, Value
-from ..kernels.change import looked_up
+from ..kernels.quantization.change import looked_up
 from .move import changed
 
 

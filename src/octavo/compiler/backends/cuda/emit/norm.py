@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from .....ir.composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp
 from ..emission import Emission, Value
-from ..kernels.norm import group_norm, l2_normalize, layer_norm
-from ..kernels.softmax import Rows
+from ..kernels.norms.norm import group_norm, l2_normalize, layer_norm
+from ..kernels.norms.softmax import Rows
 from .rows import as_source, rows_last
 
 

@@ -9,9 +9,19 @@ import numpy.typing as npt
 
 from .....ir.composites.elementwise import AddOp, CompareOp, LogicalOp, PairLookupOp, PairwiseOp, SelectOp
 from ..emission import Emission, Value
-from ..kernels.axes import Operand
-from ..kernels.change import change_of
-from ..kernels.pair import PairFunction, comparison_of, extreme_of, logic_of, pair, product_of, select, sum_of, table_of
+from ..kernels.elementwise.pair import (
+    PairFunction,
+    comparison_of,
+    extreme_of,
+    logic_of,
+    pair,
+    product_of,
+    select,
+    sum_of,
+    table_of,
+)
+from ..kernels.language.axes import Operand
+from ..kernels.quantization.change import change_of
 from .move import changed
 from .operands import operand, shared_layout, steps_of
 

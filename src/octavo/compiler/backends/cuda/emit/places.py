@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from .....ir.composites.movement import TopkOp
 from .....ir.composites.reduction import ArgReduceOp
 from ..emission import Emission, ResultType, Value
-from ..kernels.change import kept
-from ..kernels.reduce import ReduceSpec, reduce
-from ..kernels.topk import TopkSpec, topk
+from ..kernels.quantization.change import kept
+from ..kernels.reductions.reduce import ReduceSpec, reduce
+from ..kernels.reductions.topk import TopkSpec, topk
 from .rows import as_source, rows_last, run_of
 
 

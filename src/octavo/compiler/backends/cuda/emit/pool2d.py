@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from .....ir.composites.reduction import Pool2dOp
 from ..emission import Emission, Value
-from ..kernels.pool2d import image_mean, pool2d
-from ..kernels.reduce import reduce
+from ..kernels.pool.pool2d import image_mean, pool2d
+from ..kernels.reductions.reduce import reduce
 
 
 def emit_pool2d(op: Pool2dOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:

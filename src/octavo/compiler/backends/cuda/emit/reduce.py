@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from .....ir.composites.reduction import ReduceOp
 from ..emission import Emission, Value
-from ..kernels.average import average_parameters
-from ..kernels.change import change_of
-from ..kernels.reduce import ReduceSpec, reduce
+from ..kernels.pool.average import average_parameters
+from ..kernels.quantization.change import change_of
+from ..kernels.reductions.reduce import ReduceSpec, reduce
 from .rows import run_of
 
 

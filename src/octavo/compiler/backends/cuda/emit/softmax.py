@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .....ir.composites.normalization import SoftmaxOp
 from ..emission import Emission, Value
-from ..kernels.softmax import Rows, softmax
+from ..kernels.norms.softmax import Rows, softmax
 from .rows import as_source, rows_last
 
 

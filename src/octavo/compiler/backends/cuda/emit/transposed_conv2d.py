@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from .....ir.composites.transposed import Phases, convolution_of, spatial_sizes
 from .....ir.composites.weighted import Conv2dTransposeOp
 from ..emission import Emission, Value
-from ..kernels.axes import dense_steps
-from ..kernels.change import kept
-from ..kernels.gather import MovedAxis, gather
+from ..kernels.language.axes import dense_steps
+from ..kernels.move.gather import MovedAxis, gather
+from ..kernels.quantization.change import kept
 from .conv2d import emit_conv2d
 
 
