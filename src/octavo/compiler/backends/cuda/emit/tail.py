@@ -20,7 +20,7 @@ from ..kernels.conv.spec import has_own_zero_points
 from ..kernels.elementwise.pair import PairFunction
 from ..kernels.matmuls.output import Output
 from ..kernels.matmuls.tail import Tail
-from .pair import function_of
+from .elementwise import function_of
 
 _EVERY: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
 
