@@ -24,9 +24,9 @@ import octavo
 from octavo.compiler.backends.cuda.compiler import MachineCode, compile_kernels, disassembled, ptx
 from octavo.compiler.backends.cuda.isa import ISAS, Isa
 from octavo.compiler.backends.cuda.kernel import Kernel
-from octavo.compiler.backends.cuda.kernels.conv2d import conv2d
-from octavo.compiler.backends.cuda.kernels.conv2d_spec import Conv2dSpec, conv2d_spec, matmul_spec, product_spec
-from octavo.compiler.backends.cuda.kernels.output import INTEGERS, Output
+from octavo.compiler.backends.cuda.kernels.conv.conv2d import conv2d
+from octavo.compiler.backends.cuda.kernels.conv.spec import Conv2dSpec, conv2d_spec, matmul_spec, product_spec
+from octavo.compiler.backends.cuda.kernels.matmuls.output import INTEGERS, Output
 from octavo.ir.composites.attributes import read_composites
 from octavo.ir.composites.weighted import Conv2dOp, MatmulOp
 

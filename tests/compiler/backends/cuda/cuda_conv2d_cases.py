@@ -9,9 +9,16 @@ from cuda_emulator import Call, Check, Emulator
 
 from octavo.compiler.backends.cuda.compiler import DEVICE
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.backends.cuda.kernels.calls import Input, KernelCall, Result, Scratch
-from octavo.compiler.backends.cuda.kernels.conv2d_spec import Conv2dSpec
-from octavo.compiler.backends.cuda.kernels.output import FUNCTIONS, INTEGERS, STEPWISE_FLOATS, SUMS, Output, function_output
+from octavo.compiler.backends.cuda.kernels.conv.spec import Conv2dSpec
+from octavo.compiler.backends.cuda.kernels.language.calls import Input, KernelCall, Result, Scratch
+from octavo.compiler.backends.cuda.kernels.matmuls.output import (
+    FUNCTIONS,
+    INTEGERS,
+    STEPWISE_FLOATS,
+    SUMS,
+    Output,
+    function_output,
+)
 from octavo.ir.composites.base import FunctionResult, QuantizedOutput, QuantizedTensor
 from octavo.numerics import INTEGER_RANGE, QuantParams, Window, conv2d_accumulate, dequantize_accumulator, requantize
 from octavo.numerics.floats.float_function import FloatFunction, Step

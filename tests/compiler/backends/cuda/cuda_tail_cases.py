@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from emulated_ops import output, tensor
 
-from octavo.compiler.backends.cuda.kernels.output import Output
-from octavo.compiler.backends.cuda.kernels.pair import extreme_of, product_of, sum_of
-from octavo.compiler.backends.cuda.kernels.tail import Tail
+from octavo.compiler.backends.cuda.kernels.elementwise.pair import extreme_of, product_of, sum_of
+from octavo.compiler.backends.cuda.kernels.matmuls.output import Output
+from octavo.compiler.backends.cuda.kernels.matmuls.tail import Tail
 from octavo.evaluation.conformance.oracles import expected
 from octavo.ir.composites.elementwise import Operand, PairwiseOp
 from octavo.numerics import INTEGER_RANGE

@@ -9,10 +9,10 @@ from allpairspy import AllPairs
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Job, Shape, integers, outputs
 
 from octavo.compiler.backends.cuda.compiler import compile_kernels
-from octavo.compiler.backends.cuda.kernels.batch_matmul import BatchMatmulSpec, Operand, batch_matmul, gemm_batch_matmul
-from octavo.compiler.backends.cuda.kernels.gemm import lying_columns, swizzle
-from octavo.compiler.backends.cuda.kernels.output import FUSED_FLOATS, INTEGERS, SUMS
-from octavo.compiler.backends.cuda.kernels.tile_choice import Product, best_tiling, registers, tilings
+from octavo.compiler.backends.cuda.kernels.matmuls.batch_matmul import BatchMatmulSpec, Operand, batch_matmul, gemm_batch_matmul
+from octavo.compiler.backends.cuda.kernels.matmuls.gemm import lying_columns, swizzle
+from octavo.compiler.backends.cuda.kernels.matmuls.output import FUSED_FLOATS, INTEGERS, SUMS
+from octavo.compiler.backends.cuda.kernels.matmuls.tile_choice import Product, best_tiling, registers, tilings
 from octavo.numerics import INTEGER_RANGE, batch_matmul_accumulate
 
 SIZES = ((5, 7, 9), (33, 48, 64), (17, 40, 130), (64, 16, 32), (1, 65, 100), (20, 33, 16))

@@ -8,10 +8,10 @@ from allpairspy import AllPairs
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case, differing
 
 from octavo.compiler.backends.cuda.isa import Isa
-from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
-from octavo.compiler.backends.cuda.kernels.gemm import Tiling, lying_columns, swizzle
-from octavo.compiler.backends.cuda.kernels.output import FUNCTIONS, FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
-from octavo.compiler.backends.cuda.kernels.tile_choice import Product, tilings
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
+from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling, lying_columns, swizzle
+from octavo.compiler.backends.cuda.kernels.matmuls.output import FUNCTIONS, FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
+from octavo.compiler.backends.cuda.kernels.matmuls.tile_choice import Product, tilings
 
 WINDOWS = (
     {"channels": (32, 24), "size": (5, 9)},

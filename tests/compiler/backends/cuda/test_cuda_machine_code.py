@@ -10,12 +10,12 @@ from emulated_ops import integers, output, tensor
 from cuda_loops import dense_spec, product_loop, products_of, row_of, table, text_of
 from octavo.compiler.backends.cuda.compiler import compile_kernels
 from octavo.compiler.backends.cuda.isa import Isa
-from octavo.compiler.backends.cuda.kernels.conv2d import product_of
-from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
-from octavo.compiler.backends.cuda.kernels.gemm import Tiling
-from octavo.compiler.backends.cuda.kernels.pair import sum_of
-from octavo.compiler.backends.cuda.kernels.tail import Tail
-from octavo.compiler.backends.cuda.kernels.tile_choice import registers, tilings
+from octavo.compiler.backends.cuda.kernels.conv.conv2d import product_of
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
+from octavo.compiler.backends.cuda.kernels.elementwise.pair import sum_of
+from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling
+from octavo.compiler.backends.cuda.kernels.matmuls.tail import Tail
+from octavo.compiler.backends.cuda.kernels.matmuls.tile_choice import registers, tilings
 
 WINDOW = Shape(size=(14, 14), channels=(128, 256), kernel=(3, 3), padding=(1, 1, 1, 1), x_zero_point=-128)
 FIRST = Shape(size=(16, 16), channels=(3, 64), kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))

@@ -19,7 +19,7 @@ from octavo.compiler.backends.cpu.kernels import ObserveSpec as HostSpec
 from octavo.compiler.backends.cpu.kernels import observe as host_observe
 from octavo.compiler.backends.cuda.compiler import DEVICE, compile_kernels
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.backends.cuda.kernels.observe import ObserveSpec, observe
+from octavo.compiler.backends.cuda.kernels.observer.observe import ObserveSpec, observe
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.errors import ExecutableError
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR

@@ -9,8 +9,8 @@ from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case, differ
 from cuda_emulator import Check
 
 from octavo.compiler.backends.cuda.compiler import DEVICE
-from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
-from octavo.compiler.backends.cuda.kernels.gemm import Tiling
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
+from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling
 from octavo.errors import ExecutableError
 
 WINDOW = Shape(size=(5, 7), channels=(16, 40), kernel=(3, 3), padding=(1, 1, 1, 1), x_zero_point=-100)

@@ -8,8 +8,8 @@ from cuda_conv2d_cases import SM80, Shape, conv2d_case, differing
 
 from octavo.compiler.backends.cuda.compiler import DEVICE, compile_kernels
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.backends.cuda.kernels.depthwise import depthwise_conv2d, is_depthwise, pixels_of_thread
-from octavo.compiler.backends.cuda.kernels.output import FUNCTIONS, FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
+from octavo.compiler.backends.cuda.kernels.conv.depthwise import depthwise_conv2d, is_depthwise, pixels_of_thread
+from octavo.compiler.backends.cuda.kernels.matmuls.output import FUNCTIONS, FUSED_FLOATS, INTEGERS, STEPWISE_FLOATS, SUMS
 
 SAME = (1, 1, 1, 1)
 

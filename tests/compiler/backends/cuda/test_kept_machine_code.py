@@ -12,7 +12,7 @@ from child_python import run_python
 from octavo.compiler.backends.cuda import compiler
 from octavo.compiler.backends.cuda.compiler import DEVICE, compile_kernels
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.backends.cuda.kernels.copy import copy
+from octavo.compiler.backends.cuda.kernels.move.copy import copy
 from octavo.errors import CompileError
 
 ISA = ISAS["cuda.sm_80"]

@@ -8,7 +8,7 @@ import pytest
 from emulated_ops import SM_80, Case, integers, output, tensor, wrong
 
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.backends.cuda.kernels.topk import TopkSpec, counts
+from octavo.compiler.backends.cuda.kernels.reductions.topk import TopkSpec, counts
 from octavo.ir.composites.movement import TopkOp
 from octavo.ir.composites.reduction import ArgReduceOp
 from octavo.numerics import arg_reduce, top_k_indices

@@ -10,7 +10,7 @@ from emulated_ops import SM_80, Case, emitted, tensor, wrong
 from octavo.compiler.backends.cuda.emission import Emission, ResultType, Value
 from octavo.compiler.backends.cuda.emit import emitter_of
 from octavo.compiler.backends.cuda.isa import ISAS
-from octavo.compiler.backends.cuda.kernels.dynamic import parts_of
+from octavo.compiler.backends.cuda.kernels.quantization.dynamic import parts_of
 from octavo.compiler.backends.cuda.plan import Buffer
 from octavo.errors import CompileError
 from octavo.ir.composites.base import FloatResult, SumResult

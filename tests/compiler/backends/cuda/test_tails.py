@@ -13,12 +13,12 @@ from cuda_tail_cases import TAILS, followed
 from test_batch_matmul_gemm import case as matrices
 
 from octavo.compiler.backends.cuda.compiler import DEVICE
-from octavo.compiler.backends.cuda.kernels.batch_matmul import batch_matmul
-from octavo.compiler.backends.cuda.kernels.conv2d_dot import dot_conv2d
-from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
-from octavo.compiler.backends.cuda.kernels.depthwise import depthwise_conv2d
-from octavo.compiler.backends.cuda.kernels.gemm import Tiling
-from octavo.compiler.backends.cuda.kernels.output import FUNCTIONS, INTEGERS
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_dot import dot_conv2d
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
+from octavo.compiler.backends.cuda.kernels.conv.depthwise import depthwise_conv2d
+from octavo.compiler.backends.cuda.kernels.matmuls.batch_matmul import batch_matmul
+from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling
+from octavo.compiler.backends.cuda.kernels.matmuls.output import FUNCTIONS, INTEGERS
 from octavo.errors import ExecutableError
 
 TOGETHER = Tiling(tile=(64, 128, 32), warps=(4, 1), stages=3, warp_groups=True)

@@ -5,8 +5,8 @@ import pytest
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case, differing
 
 from cuda_loops import model_layers, row_of
-from octavo.compiler.backends.cuda.kernels.conv2d import conv2d, product_of
-from octavo.compiler.backends.cuda.kernels.tile_choice import Product, best_tiling, clocks, resident_blocks, tilings
+from octavo.compiler.backends.cuda.kernels.conv.conv2d import conv2d, product_of
+from octavo.compiler.backends.cuda.kernels.matmuls.tile_choice import Product, best_tiling, clocks, resident_blocks, tilings
 
 ALL = (SM61, SM75, SM80, SM90)
 

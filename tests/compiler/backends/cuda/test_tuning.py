@@ -22,10 +22,10 @@ from octavo.compiler.backends.cuda.driver import LoadedModule
 from octavo.compiler.backends.cuda.driver_clock import DriverClock
 from octavo.compiler.backends.cuda.isa import Isa
 from octavo.compiler.backends.cuda.kernel import Kernel
-from octavo.compiler.backends.cuda.kernels.conv2d import product_of
-from octavo.compiler.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
-from octavo.compiler.backends.cuda.kernels.gemm import Tiling
-from octavo.compiler.backends.cuda.kernels.tile_choice import ALTERNATIVES, ranked_tilings
+from octavo.compiler.backends.cuda.kernels.conv.conv2d import product_of
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
+from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling
+from octavo.compiler.backends.cuda.kernels.matmuls.tile_choice import ALTERNATIVES, ranked_tilings
 from octavo.compiler.backends.tuning import Tuning, Winner
 from octavo.compiler.device_models import lowered_for
 from octavo.compiler.target_choice import resolve_target

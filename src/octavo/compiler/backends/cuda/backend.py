@@ -18,7 +18,7 @@ from .description import CUDA
 from .driver import LoadedModule, gpu_running, isa_for, this_gpu
 from .driver_clock import DriverClock
 from .isa import Isa, isa_of
-from .kernels.gemm import Tiling, tiling_of
+from .kernels.matmuls.gemm import Tiling, tiling_of
 from .lowering import CudaLowered, lower_module
 
 

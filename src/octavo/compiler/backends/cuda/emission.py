@@ -13,9 +13,9 @@ from ....numerics.arrays import Array
 from ..tunable import Schedules
 from .isa import Isa
 from .kernel import BYTES, BoundKernel
-from .kernels.calls import Input, KernelCall, Result, Scratch, one_call
-from .kernels.tile_choice import TilingChoice
-from .kernels.transpose import transpose
+from .kernels.language.calls import Input, KernelCall, Result, Scratch, one_call
+from .kernels.matmuls.tile_choice import TilingChoice
+from .kernels.move.transpose import transpose
 from .plan import Buffer, Step
 
 TO_NHWC = (0, 2, 3, 1)

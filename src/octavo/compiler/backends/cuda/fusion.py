@@ -26,8 +26,8 @@ from ....ir.composites.movement import MoveOp
 from ....ir.composites.weighted import BatchMatmulOp
 from ....ir.graph.dataflow import DataflowView, operand_vars
 from .emit.tail import followers_of, may_follow
-from .kernels.batch_matmul import can_read
-from .kernels.change import KEPT, change_of
+from .kernels.matmuls.batch_matmul import can_read
+from .kernels.quantization.change import KEPT, change_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

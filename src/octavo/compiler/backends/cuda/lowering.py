@@ -27,7 +27,7 @@ from .emit.tail import followed, followers_of
 from .float_ops import emit_float_ops, static_shape_of, width_of
 from .fusion import Chain, Link, chains_of, transposed_of
 from .isa import Isa
-from .kernels.copy import copy
+from .kernels.move.copy import copy
 from .plan import Buffer, LaunchPlan, planned
 
 

@@ -22,25 +22,28 @@ from .....ir.composites.normalization import GroupNormOp, L2NormalizeOp, LayerNo
 from .....ir.composites.reduction import ArgReduceOp, FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
 from .....ir.composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, DynamicTensor, MatmulOp
 from ..emission import Emission, ResultType, Value
-from ..kernels.conv2d_spec import has_own_zero_points
+from ..kernels.conv.spec import has_own_zero_points
 from .batch_matmul import emit_batch_matmul
 from .channels import emit_conv2d_of_channels
-from .conv2d import emit_conv2d, emit_matmul
+from .conv2d import emit_conv2d, emit_conv2d_transpose, emit_matmul
 from .dynamic import emit_dynamic_conv2d, emit_dynamic_matmul
-from .elementwise import emit_mixed_elementwise
-from .lookup import emit_lookup
+from .elementwise import (
+    emit_add,
+    emit_compare,
+    emit_logical,
+    emit_lookup,
+    emit_mixed_elementwise,
+    emit_pair_lookup,
+    emit_pairwise,
+    emit_select,
+)
 from .move import emit_concat, emit_gather, emit_move, emit_take
-from .norm import emit_group_norm, emit_l2_normalize, emit_layer_norm
+from .norms import emit_group_norm, emit_l2_normalize, emit_layer_norm, emit_softmax
 from .observe import emit_observe
-from .pair import emit_add, emit_compare, emit_logical, emit_pair_lookup, emit_pairwise, emit_select
-from .places import emit_arg_reduce, emit_topk
-from .pool2d import emit_pool2d
 from .quantize import emit_dequantize, emit_quantize
-from .reduce import emit_reduce
+from .reduce import emit_arg_reduce, emit_pool2d, emit_reduce, emit_topk
 from .resize import emit_resize
-from .softmax import emit_softmax
 from .tail import Followers
-from .transposed_conv2d import emit_conv2d_transpose
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 """Given an op, where to write, and the tensors it reads by the names that the op calls them; returns the result."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .....ir.composites.weighted import BatchMatmulOp, MatmulOperand
 from ..emission import Emission, Value
-from ..kernels.batch_matmul import batch_matmul, batch_matmul_spec
+from ..kernels.matmuls.batch_matmul import batch_matmul, batch_matmul_spec
 from .tail import Followers, ended_by, read_by
 
 

@@ -16,10 +16,10 @@ from .....ir.composites.base import RELABELLING, FloatResult, QuantizedTensor
 from .....ir.composites.weighted import Conv2dOp, QuantizedWeight
 from .....numerics import INTEGER_RANGE, QuantParams
 from ..emission import TO_NCHW, Emission, Value
-from ..kernels.axes import Operand, dense_steps
-from ..kernels.change import kept
-from ..kernels.gather import GatherAxis, gather
-from ..kernels.pair import INTEGER_SUM, PairFunction, pair
+from ..kernels.elementwise.pair import INTEGER_SUM, PairFunction, pair
+from ..kernels.language.axes import Operand, dense_steps
+from ..kernels.move.gather import GatherAxis, gather
+from ..kernels.quantization.change import kept
 from .conv2d import emit_conv2d
 
 Padding = tuple[int, int, int, int]

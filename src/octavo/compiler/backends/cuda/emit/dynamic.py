@@ -16,8 +16,16 @@ from .....ir.composites.base import FloatResult, QuantizedOutput, QuantizedTenso
 from .....ir.composites.weighted import Conv2dOp, DynamicTensor, MatmulOp
 from .....numerics import QuantParams
 from ..emission import TO_NCHW, TO_NHWC, Emission, Value
-from ..kernels.axes import dense_steps
-from ..kernels.dynamic import DynamicResult, Image, dynamic_result, parameters, parts_of, quantize_at_run_time, ranges
+from ..kernels.language.axes import dense_steps
+from ..kernels.quantization.dynamic import (
+    DynamicResult,
+    Image,
+    dynamic_result,
+    parameters,
+    parts_of,
+    quantize_at_run_time,
+    ranges,
+)
 from .conv2d import emit_conv2d, emit_matmul
 
 Padding = tuple[int, int, int, int]

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from .....ir.composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
 from ..emission import TO_NCHW, TO_NHWC, Emission, Value
 from ..kernel import BYTES
-from ..kernels.axes import dense_steps
-from ..kernels.change import KEPT, Change, change, change_of
-from ..kernels.concat import MAX_PARTS, Part, concat, joins
-from ..kernels.gather import GatherAxis, Run, gather, moves_nothing
-from ..kernels.take import take
+from ..kernels.language.axes import dense_steps
+from ..kernels.move.concat import MAX_PARTS, Part, concat, joins
+from ..kernels.move.gather import GatherAxis, Run, gather, moves_nothing
+from ..kernels.move.take import take
+from ..kernels.quantization.change import KEPT, Change, change, change_of
 
 Maps = Sequence[tuple[int, ...]]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .....ir.composites.float_ops import ObserveOp
 from ..emission import Emission, Value
-from ..kernels.observe import ObserveSpec, observe
+from ..kernels.observer.observe import ObserveSpec, observe
 
 
 def emit_observe(op: ObserveOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..emission import TO_NHWC, Value
-from ..kernels.axes import Operand, broadcast_steps, dense_steps
+from ..kernels.language.axes import Operand, broadcast_steps, dense_steps
 
 
 def shared_layout(values: Sequence[Value], shape: tuple[int, ...]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .....ir.composites.movement import DequantizeOp, QuantizeOp
 from ..emission import TO_NHWC, Emission, Value
-from ..kernels.quantize import EdgeSpec, dequantize, quantize
+from ..kernels.quantization.quantize import EdgeSpec, dequantize, quantize
 
 
 def emit_quantize(op: QuantizeOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:

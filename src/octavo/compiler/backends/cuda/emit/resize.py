@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .....ir.composites.reduction import FloatResizeOp, ResizeOp
 from ..emission import Emission, Value
-from ..kernels.resize import float_resize, resize
+from ..kernels.resize.resize import float_resize, resize
 
 
 def emit_resize(op: ResizeOp | FloatResizeOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..emission import TO_NHWC, Emission, Value
-from ..kernels.change import kept
-from ..kernels.gather import gather
+from ..kernels.move.gather import gather
+from ..kernels.quantization.change import kept
 from .move import gather_axes
 
 

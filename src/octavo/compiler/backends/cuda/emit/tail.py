@@ -16,11 +16,11 @@ from .....ir.composites.elementwise import AddOp, PairwiseOp
 from .....ir.composites.elementwise import Operand as Side
 from .....ir.composites.weighted import BatchMatmulOp, Conv2dOp, DynamicTensor, MatmulOp
 from ..emission import TO_NHWC, Emission, Value
-from ..kernels.conv2d_spec import has_own_zero_points
-from ..kernels.output import Output
-from ..kernels.pair import PairFunction
-from ..kernels.tail import Tail
-from .pair import function_of
+from ..kernels.conv.spec import has_own_zero_points
+from ..kernels.elementwise.pair import PairFunction
+from ..kernels.matmuls.output import Output
+from ..kernels.matmuls.tail import Tail
+from .elementwise import function_of
 
 _EVERY: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
 

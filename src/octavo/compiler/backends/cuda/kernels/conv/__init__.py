@@ -1,0 +1,1 @@
+"""Convolutions, and products by constant weights as convolutions of one tap."""

@@ -1,0 +1,1 @@
+"""Movement of elements: concatenation, transposition, copies, and reads by index."""

@@ -1,0 +1,1 @@
+"""Softmaxes, and normalizations by layer, by group and by length."""

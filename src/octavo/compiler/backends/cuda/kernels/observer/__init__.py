@@ -1,0 +1,1 @@
+"""The observer, which collects the statistics of float32 tensors."""

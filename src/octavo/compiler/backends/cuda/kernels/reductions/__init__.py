@@ -1,0 +1,1 @@
+"""Reductions over axes, and the greatest or least elements."""
