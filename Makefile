@@ -28,7 +28,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 programs emulation test-arm test-cuda torch test-torch lint format docs pictures package bench clean
+.PHONY: help demo test test-avx2 programs emulation test-arm test-cuda torch test-torch ruff lint format docs pictures package bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -38,8 +38,11 @@ help: ## List the targets
 demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real digits; print one table
 	$(BIN)/octavo demo -o $(DEMO_DIR)
 
-test: lint ## Lint, check types, run every test
-	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD)
+# Types are checked while tests run: pyright takes one core for a minute. What it finds is told after them.
+test: $(TOOLS) ruff ## Lint, check types, run every test
+	@$(BIN)/pyright >$(VENV)/types & types=$$!; \
+	  $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD); tests=$$?; \
+	  wait $$types || { cat $(VENV)/types; exit 1; }; exit $$tests
 
 # What compiles models and compares their results. Left out: what compiles none, what times peers, profiles (their bytes don't depend
 # on the ISA), and the slowest, post-training quantization of MobileNetV2, whose kernels the others run too.
@@ -90,9 +93,11 @@ torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it, alone
 	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) tests/frontends/torch
 
-lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
+ruff: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: ruff ## Ruff's rules and format, pyright strict on src
 	$(BIN)/pyright
 
 format: $(TOOLS) ## Format the code and apply ruff's safe fixes

@@ -1,6 +1,6 @@
 """Composite ops by their emitters' kernels in the emulator: many at once, for one compilation of all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ def lying(case: Case, name: str) -> Array:
 def results(cases: Sequence[Case], *, check: Check = "none", seed: int = 0, device: Path = DEVICE) -> list[Array]:
     """What the kernels give, in the order of the cases."""
     plans = [emitted(case) for case in cases]
-    emulator = Emulator([kernel for plan in plans for kernel in plan.kernels], check=check, device=device)
+    kernels = [kernel for plan in plans for kernel in plan.kernels]
+    emulator = Emulator(kernels, check=check, device=device, optimize=check == "races")
     buffers: list[Array] = []
     calls: list[Call] = []
     written: list[int] = []
@@ -109,6 +110,13 @@ def wrong(cases: Sequence[Case], **options: Any) -> list[str]:
             said = f"{got.reshape(-1)[at]}, expected {case.want.reshape(-1)[at]}"
             found.append(f"case {number}, {type(case.op).__name__}: {len(differ)} of {got.size}; at {at}: {said}; {case.op}")
     return found
+
+
+def few_at_a_time(cases: Iterable[Any]) -> Iterator[list[Any]]:
+    """All cases, six at most at a time and from all over: nearly all faults are found by the first, and to compile takes long."""
+    cases = list(cases)
+    parts = -(-len(cases) // 6)
+    return (cases[start::parts] for start in range(parts))
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from cuda_conv2d_cases import SM80, Shape, conv2d_case, differing
+from emulated_ops import few_at_a_time
 
 from octavo.compiler.backends.cuda.compiler import DEVICE, compile_kernels
 from octavo.compiler.backends.cuda.isa import ISAS
@@ -71,7 +72,7 @@ def test_a_planted_fault_is_found(there, instead, tmp_path):
     text = header.read_text()
     assert text.count(there) == 1
     header.write_text(text.replace(there, instead))
-    assert differing(list(cases()), device=tmp_path / "device", seed=1) != []
+    assert any(differing(few, device=tmp_path / "device", seed=1) for few in few_at_a_time(cases()))
 
 
 def test_a_thread_takes_several_pixels_where_many_threads_remain():
