@@ -15,7 +15,7 @@ from ..kernels.conv.conv2d import conv2d
 from ..kernels.conv.depthwise import depthwise_conv2d, is_depthwise
 from ..kernels.conv.spec import Conv2dSpec, conv2d_spec, matmul_spec
 from ..kernels.language.axes import dense_steps
-from ..kernels.move.gather import MovedAxis, gather
+from ..kernels.move.gather import GatherAxis, gather
 from ..kernels.quantization.change import kept
 from .tail import Followers, ended_by, read_by
 
@@ -50,15 +50,15 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, emission: Emission, inputs: Map
     of_group = channels // (op.groups * op.strides[0] * op.strides[1])
     steps = dense_steps((batch, rows, columns, op.groups, *op.strides, of_group))
     sizes = spatial_sizes(op, op.y.shape)
-    axes = [MovedAxis(size=batch, step=steps[0])]
+    axes = [GatherAxis(size=batch, step=steps[0])]
     for size, stride, axis, pixel, phase in zip(sizes, op.strides, phases, steps[1:3], steps[4:6], strict=True):
         axes.append(_woven(size, stride, axis, pixel, phase))
-    axes += [MovedAxis(size=op.groups, step=steps[3]), MovedAxis(size=of_group, step=steps[6])]
+    axes += [GatherAxis(size=op.groups, step=steps[3]), GatherAxis(size=of_group, step=steps[6])]
     result = emission.new(op.y.shape, value.dtype, is_nhwc=value.is_nhwc)
     return emission.launch(gather(axes, 0, kept(value.dtype), emission.isa, name="weave"), [value], result)
 
 
-def _woven(size: int, stride: int, axis: Phases, pixel: int, phase: int) -> MovedAxis:
+def _woven(size: int, stride: int, axis: Phases, pixel: int, phase: int) -> GatherAxis:
     """Return rows, or columns, of the result: each is a phase of a pixel of the convolution."""
     places = ((at // stride) * pixel + at % stride * phase for at in range(axis.first, axis.first + size))
-    return MovedAxis(size=size, step=1, indices=tuple(places))
+    return GatherAxis(size=size, step=1, indices=tuple(places))
