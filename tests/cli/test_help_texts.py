@@ -61,8 +61,8 @@ def test_help_imports_neither_tvm_nor_numpy() -> None:
 def test_importing_octavo_imports_no_tvm_until_a_name_is_used() -> None:
     code = (
         "import sys, octavo; assert 'tvm' not in sys.modules and 'numpy' not in sys.modules; "
-        "import octavo.errors; from octavo.profile import Rows; "
-        "print(octavo.profiling.__name__, callable(octavo.profile), 'tvm' in sys.modules, octavo.report.__name__)"
+        "import octavo.errors; from octavo.profiling import Rows; "
+        "print(octavo.profile.__name__, callable(octavo.profile), 'tvm' in sys.modules, octavo.report.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["profile", "True", "True", "octavo.report"]
