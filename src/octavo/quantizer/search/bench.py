@@ -96,7 +96,7 @@ class Cycles:
         return sum(op.cycles(is_integer=False) - op.cycles(is_integer=True) for op in made[:1])
 
     @staticmethod
-    def moved(values: int) -> float:
+    def extra_float_traffic(values: int) -> float:
         """Return how many more it takes to write and read values as float."""
         return memory_cycles(values * (FLOAT_BYTES - 1))
 
