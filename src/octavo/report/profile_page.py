@@ -86,8 +86,8 @@ def _page_data(profile: Profile, title: str, unranked: dict[TensorId, str]) -> d
 def _tensor_data(statistics: TensorStatistics, unranked: str) -> dict[str, Any]:
     figures = figures_of(statistics)
     found = figures.moments
-    found = adequacy_of(statistics)
-    how = found.convergence
+    adequacy = adequacy_of(statistics)
+    how = adequacy.convergence
     return {
         "id": statistics.id,
         "name": statistics.source_name,
@@ -115,9 +115,9 @@ def _tensor_data(statistics: TensorStatistics, unranked: str) -> dict[str, Any]:
         "tail": rounded(figures.tail),
         "outliers": rounded(figures.outliers),
         "spread": rounded(figures.spread),
-        "silent": list(found.silent_channels),
+        "silent": list(adequacy.silent_channels),
         "growth": None if how is None else rounded(how.growth),
-        "growing": found.growing,
+        "growing": adequacy.growing,
         "curve": [] if how is None else [[rounded(share) for share in point] for point in how.curve],
         "minInterval": None if how is None else [rounded(end) for end in how.minimum_interval],
         "maxInterval": None if how is None else [rounded(end) for end in how.maximum_interval],
