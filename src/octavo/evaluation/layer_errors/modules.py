@@ -8,42 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm.relax import Expr, Var
 
-from ...compiler.backends.cpu.link import link
-from ...compiler.codegen.generate import generate
-from ...compiler.lower import lower
+from ...compiler.module_runner import ModuleRunner
 from ...compiler.target_choice import TargetLike, check_runs_here, resolve_target
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...ir.untyped import relax
-from ...numerics.arrays import Array
-from ...runtime.runner import runner_of
 from .blocks import Blocks, FoldedNorm, steps_between
 
-Run = Callable[[Sequence[Array]], list[Array]]
 Exacts = dict[TensorId, Expr]
 
 
-def build_runner(module: tvm.IRModule, target: TargetLike = None) -> Run:
-    """Build a module for a target that this machine runs; the function returned maps arrays to arrays."""
+def build_runner(module: tvm.IRModule, target: TargetLike = None) -> ModuleRunner:
+    """Build a module for a target that this machine runs."""
     chosen = resolve_target(target)
     check_runs_here(chosen)
     # What the copies have in common is computed once, what no result needs not at all.
     tidy = tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])
     with lineage_paused():
-        # Kernels of one form are compiled once, and those of a model whose table was made before are kept on disk.
-        lowered = lower(tidy(module), chosen.host, chosen.isas, 1, backends=chosen.backends)
-        runner = runner_of(generate(link(lowered, chosen.llvm), chosen.llvm))
-
-    def run(arrays: Sequence[Array]) -> list[Array]:
-        results = runner([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
-        return [value.numpy() for value in results]
-
-    return run
+        return ModuleRunner(tidy(module), chosen)
 
 
 def quantized_outputs(view: DataflowView, blocks: Blocks) -> tvm.IRModule:

@@ -27,6 +27,7 @@ from ...compiler.backends.cpu.link import link, linked_kernel
 from ...compiler.backends.cpu.lowering import isa_for, lower_composites
 from ...compiler.codegen.kernel_calls import KernelCall, KernelCalls, KernelLibraries
 from ...compiler.float_values import FloatValues
+from ...compiler.module_runner import ModuleRunner
 from ...compiler.partition.pipeline import partition_module
 from ...compiler.target_choice import ResolvedTarget
 from ...errors import CompileError, DataError, ProfileError
@@ -48,7 +49,7 @@ from ..plan.nearness import Nearness
 from ..plan.plan import QuantizedModel
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from .error import nearness
-from .float_run import MEAN_SAMPLES, FloatRun, Product, Runner, run_float
+from .float_run import MEAN_SAMPLES, FloatRun, Product, run_float
 from .gram import ExactRows
 from .layers import WeightedLayer, bias_of, composite_calls, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
@@ -151,7 +152,7 @@ class Corrector:
     def nearness(self, quantized: QuantizedModel) -> Nearness:
         """Return how near a quantized model's outputs are to the float model's; nothing of one that cannot be run."""
         with lineage_paused(), suppress(CompileError):
-            results = Runner(partition_module(quantized.bound(), self._target.host), self._target).results(self._samples)
+            results = ModuleRunner(quantized.bound(), self._target).results(self._samples)
             return self._compared(results)
         return Nearness()
 
@@ -331,6 +332,6 @@ def measured_nearness(model: Model, quantized: QuantizedModel, profile: Profile,
     with lineage_paused(), suppress(CompileError):
         floats = FloatValues(target.host, target.isas, target.llvm)
         known = profile.kept_results or [results for results, _ in floats.on(model, [], samples)]
-        results = Runner(partition_module(quantized.bound(), target.host), target).results(samples)
+        results = ModuleRunner(quantized.bound(), target).results(samples)
         return nearness(DataflowView(model.module["main"]), known, results)
     return Nearness()

@@ -1,23 +1,17 @@
-"""Running models on samples: their results, and means of a float model's tensors by channel. It corrects nothing."""
+"""Running a float model on samples: its results, and means of its tensors by channel. It corrects nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 
-from ...compiler.backends.cpu.link import link
-from ...compiler.backends.cpu.lowering import lower_composites
-from ...compiler.codegen.generate import generate
 from ...compiler.float_values import FloatValues
-from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...numerics.arrays import Array, Samples
-from ...runtime.runner import runner_of
 from .gram import ExactRows, picked_places
 
 _MIN_RATIO = 32
@@ -64,23 +58,6 @@ class Product:
 
     axis: int
     inputs: int
-
-
-class Runner:
-    """A partitioned module, built to be run on samples."""
-
-    def __init__(self, parts: tvm.IRModule, target: ResolvedTarget) -> None:
-        lowered = lower_composites(parts, target.host, target.isas, 1)
-        self._run = runner_of(generate(link(lowered, target.llvm), target.llvm))
-
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the results of one sample, as views of memory that the next overwrites."""
-        given = self._run([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
-        return [np.from_dlpack(value) for value in given]
-
-    def results(self, samples: Samples) -> list[list[Array]]:
-        """Return the results sample by sample."""
-        return [[value.copy() for value in self(arrays)] for arrays in samples]
 
 
 MEAN_SAMPLES = 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,8 +67,8 @@ class Equalizer:
         only_ranges: bool = False,
         has_functions: bool = False,
     ) -> None:
-        self._make = partial(_Equalizer, profile, samples, results, floats, only_ranges, beside)
-        self._has_functions = has_functions
+        self.profile, self.samples, self.floats, self.beside = profile, samples, floats, beside
+        self.results, self.only_ranges, self.has_functions = results, only_ranges, has_functions
         self._proof: Callable[[], bool] | None = None
         self._holds = True
 
@@ -88,7 +87,7 @@ class Equalizer:
         self._proof, self._holds = None, True
         with lineage_paused():  # what is built here is none of the model's own steps
             try:
-                found, self._proof = self._make(simple).run(kept, weight_bits, self._has_functions, attempt)
+                found, self._proof = _ModelEqualizer(self, simple).run(kept, weight_bits, attempt)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
         if simple.constant_bytes > _MAX_BESIDE:
@@ -111,29 +110,19 @@ def _proves(proof: Callable[[], bool]) -> bool:
         return False
 
 
-class _Equalizer:
-    """One model on its samples."""
+class _ModelEqualizer:
+    """One model on the samples of an equalizer."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        samples: Samples,
-        results: Samples,
-        floats: FloatValues,
-        only_ranges: bool,
-        beside: Executor,
-        simple: Model,
-    ) -> None:
-        self._simple, self._profile, self._samples, self._floats = simple, profile, samples, floats
-        self._results, self._only_ranges, self._beside = results, only_ranges, beside
+    def __init__(self, given: Equalizer, simple: Model) -> None:
+        self._simple, self._profile, self._samples, self._floats = simple, given.profile, given.samples, given.floats
+        self._results, self._only_ranges, self._beside = given.results, given.only_ranges, given.beside
+        self._has_functions = given.has_functions
         self._before: list[list[Array]] = []
         self._view = DataflowView(simple.module["main"])
 
-    def run(
-        self, kept: Collection[str], weight_bits: int, has_functions: bool, attempt: int
-    ) -> tuple[Equalization, Callable[[], bool] | None]:
+    def run(self, kept: Collection[str], weight_bits: int, attempt: int) -> tuple[Equalization, Callable[[], bool] | None]:
         """Return the factors of all sites that gain, and what says whether these leave the results as they are."""
-        found = find_groups(self._simple, kept, has_functions=has_functions)
+        found = find_groups(self._simple, kept, has_functions=self._has_functions)
         sites = [site for site in find_sites(found) if site.readers and site.rounded and self._is_finite(site)]
         streams = {var: ChannelWidths() for var in find_streams(self._view) if var.name not in kept}
         if not sites and not streams:
@@ -213,7 +202,7 @@ class _Equalizer:
             sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
             statistics={name: each.result() for name, each in statistics.items()},
         )
-        return equalization, partial(self._changes_nothing, found, wanted, model, results)
+        return equalization, lambda: self._changes_nothing(found, wanted, model, results)
 
     def _changes_nothing(self, found: ChannelGroups, wanted: Chosen, model: Model, results: Samples) -> bool:
         """Return whether an equalized model's results are those of the model; `results` may have been found already."""

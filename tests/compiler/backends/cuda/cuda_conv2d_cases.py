@@ -209,7 +209,7 @@ class Job:
 
     def run(self, *, check: Check = "none", device: Path = DEVICE, seed: int = 0) -> list[np.ndarray]:
         """Return the bytes of every result."""
-        emulator = Emulator([call.kernel for call in self.calls], check=check, device=device, optimize=check == "races")
+        emulator = Emulator([call.kernel for call in self.calls], check=check, device=device)
         return emulator.run(self.calls, self.buffers, self.results, seed)
 
 

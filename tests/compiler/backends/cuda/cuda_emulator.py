@@ -40,8 +40,7 @@ _FLAGS: dict[Check, tuple[str, ...]] = {
 }
 """-g1 knows the lines that reports name, and no variables."""
 # Most programs run for less time than the compiler takes for them: -O2 would take a sixth more of both together.
-_OPTIMIZED = "-O1"
-_ALWAYS = ("-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-DOCTAVO_EMULATED", "-w")
+_ALWAYS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-DOCTAVO_EMULATED", "-w")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +62,6 @@ class Emulator:
         What to look for while they run.
     device
         Folder of the headers; another one tries changed kernels.
-    optimize
-        False compiles in half the time what then runs twice as long.
 
     Raises
     ------
@@ -72,11 +69,11 @@ class Emulator:
         There is no C++ compiler, or it rejects the kernels.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], *, check: Check = "none", device: Path = DEVICE, optimize: bool = True) -> None:
+    def __init__(self, kernels: Sequence[Kernel], *, check: Check = "none", device: Path = DEVICE) -> None:
         self._entries = {symbol: number for number, symbol in enumerate(sorted({kernel.symbol for kernel in kernels}))}
         self._check: Check = check
         text = "\n".join([translation_unit(kernels), _table(kernels)])
-        self._program = _program_of(text, check, device, _OPTIMIZED if optimize else "-O0")
+        self._program = _program_of(text, check, device)
 
     def run(
         self, calls: Sequence[Call], buffers: Sequence[npt.NDArray[np.uint8]], returned: Sequence[int], seed: int = 0
@@ -152,17 +149,16 @@ def _table(kernels: Sequence[Kernel]) -> str:
     )
 
 
-def _program_of(text: str, check: Check, device: Path, level: str) -> Path:
+def _program_of(text: str, check: Check, device: Path) -> Path:
     """Return the program of these kernels, compiled where it is not yet."""
     compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         raise CompileError("kernels for CUDA are emulated by the host's C++ compiler: install g++ or clang++, and put it on PATH")
-    headers = [path.read_text() for path in sorted(device.glob("*.cuh"))]
-    digest = hashlib.sha256("\0".join([check, level, text, *headers]).encode())
+    digest = hashlib.sha256("\0".join([check, text, *(path.read_text() for path in sorted(device.glob("*.cuh")))]).encode())
     program = _folder() / digest.hexdigest()[:32]
     if program.exists():
         return program
-    flags = (level, *_ALWAYS, *_FLAGS[check], f"-I{device}", f"-I{HERE}")
+    flags = (*_ALWAYS, *_FLAGS[check], f"-I{device}", f"-I{HERE}")
     with tempfile.TemporaryDirectory(dir=_folder(), prefix="build-") as build:
         source, draft = Path(build) / "kernels.cpp", Path(build) / "program"
         source.write_text(text)
@@ -182,7 +178,7 @@ def _folder() -> Path:
 @cache
 def _runtime(compiler: str, check: Check) -> Path:
     """Return the scheduler, compiled once. It is not watched: what it moves between threads is no memory of theirs."""
-    flags = (_OPTIMIZED, *_ALWAYS, *(flag for flag in _FLAGS[check] if not flag.startswith("-fsanitize")), f"-I{HERE}")
+    flags = (*_ALWAYS, *(flag for flag in _FLAGS[check] if not flag.startswith("-fsanitize")), f"-I{HERE}")
     _compile([compiler, *flags, "-c", str(HERE / "emulation.cpp"), "-o", str(_folder() / f"runtime-{check}.o")])
     return _folder() / f"runtime-{check}.o"
 

@@ -82,8 +82,7 @@ def lying(case: Case, name: str) -> Array:
 def results(cases: Sequence[Case], *, check: Check = "none", seed: int = 0, device: Path = DEVICE) -> list[Array]:
     """What the kernels give, in the order of the cases."""
     plans = [emitted(case) for case in cases]
-    kernels = [kernel for plan in plans for kernel in plan.kernels]
-    emulator = Emulator(kernels, check=check, device=device, optimize=check == "races")
+    emulator = Emulator([kernel for plan in plans for kernel in plan.kernels], check=check, device=device)
     buffers: list[Array] = []
     calls: list[Call] = []
     written: list[int] = []
