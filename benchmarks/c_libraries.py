@@ -33,7 +33,7 @@ import accuracy
 import datasets
 import octavo
 from octavo.compiler.text_table import markdown_table
-from octavo.export.c_library.export import CFolder, export_c
+from octavo.export.c_library import CFolder, export_c
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 

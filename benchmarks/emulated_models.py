@@ -28,7 +28,7 @@ import datasets
 import octavo
 from arm64_python import Arm64Python, set_up
 from octavo.compiler.text_table import markdown_table
-from octavo.export.c_library.export import export_c
+from octavo.export.c_library import export_c
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 

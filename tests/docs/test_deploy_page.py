@@ -20,7 +20,7 @@ from float_networks import FloatNetwork
 from missing import needs_programs
 from octavo.cli.main import main
 from octavo.errors import CompileError
-from octavo.export.c_library.export import export_c
+from octavo.export.c_library import export_c
 
 PAGE = DOCS / "deploy.md"
 COMMANDS = re.findall(r"^(octavo .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -137,7 +137,7 @@ def test_go_reads_the_header(quantized: Path) -> None:
     assert subprocess.run(["./from_go"], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("holding", "written"), [("SizeRange", "ocr.so"), ("tflite_export", "m.int8.tflite")])
+@pytest.mark.parametrize(("holding", "written"), [("SizeRange", "ocr.so"), ("export_tflite", "m.int8.tflite")])
 @pytest.mark.usefixtures("others")
 def test_the_python_runs(holding: str, written: str) -> None:
     exec(block_of("python", holding=holding), {"__name__": "page"})

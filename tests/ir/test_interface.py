@@ -11,7 +11,7 @@ import octavo
 from nets import residual_net
 from octavo.cli.compile import preprocessing
 from octavo.errors import ModelError
-from octavo.export.c_library.export import export_c
+from octavo.export.c_library import export_c
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 from octavo.ir.interface import Preprocessing, with_interface

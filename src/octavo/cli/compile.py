@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler.explain import explain_model
-from ..export.c_library import check_folder
-from ..export.c_library.export import export_c
+from ..export.c_library import check_folder, export_c
 from ..export.multiversion import compile_versions, save_versions
 from ..export.shape_ranges import SizeRange, compile_ranged
 from ..ir.graph import Model

@@ -1,7 +1,9 @@
 """TFLite out: a float .tflite file quantized for LiteRT's integer kernels, and written as the file it was, in integers.
 
-quantized = octavo.export.tflite.quantize(model, profile)
-octavo.export.tflite.export_tflite(quantized, "m.int8.tflite")
+from octavo.export import tflite
+
+quantized = tflite.quantize(model, profile)
+tflite.export_tflite(quantized, "m.int8.tflite")
 """
 
 from .export import EDGE_DTYPES, export_tflite, tflite_bytes

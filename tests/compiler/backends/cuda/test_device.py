@@ -19,7 +19,7 @@ from octavo.compiler.backends.cuda.isa import ISAS
 from octavo.compiler.partition.pipeline import partition_module
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import CompileError, ExecutableError, TargetError
-from octavo.export.c_library.export import export_c
+from octavo.export.c_library import export_c
 from octavo.runtime.executable import Executable
 
 ISA = "cuda.sm_80"

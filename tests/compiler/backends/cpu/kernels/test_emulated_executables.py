@@ -10,7 +10,7 @@ from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, aarch64, run_executa
 import octavo
 from nets import residual_net
 from octavo.errors import ExecutableError
-from octavo.export.c_library.export import export_c
+from octavo.export.c_library import export_c
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 
