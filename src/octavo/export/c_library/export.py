@@ -22,7 +22,8 @@ from ...quantizer.compile import prepared
 from ...quantizer.recipe import Recipe
 from ...runtime.cpu_features import names_of
 from ...target.precision import Precision
-from . import CLibrary, CTensor, Variant, check_folder, variant_of, write_c_library
+from .folder import check_folder, write_c_library
+from .library import CLibrary, CTensor, Variant, variant_of
 
 _RESERVED = frozenset(("main", "int", "char", "void", "const", "static", "m", "c", "objects", "workspace", "inputs", "outputs"))
 
