@@ -18,7 +18,8 @@ from missing import needs_programs
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import CompileError, ExecutableError, TargetError
-from octavo.export.c_library import CFolder, CLibrary, CTensor, Variant, export_c, variant_for, write_c_library
+from octavo.export.c_library import CFolder, CLibrary, CTensor, Variant, export_c, write_c_library
+from octavo.export.c_library.export import variant_for
 from octavo.export.c_library.source import c_string
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
