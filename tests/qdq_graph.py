@@ -11,7 +11,7 @@ from tvm import relax
 
 from octavo.compiler.backends.cpu.kernels import isas_of
 from octavo.compiler.backends.cpu.link import link
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, replace_operands, write_function
 from octavo.ir.qdq.rounding import source_op, with_rounding
 from octavo.runtime.llvm_host import host_target

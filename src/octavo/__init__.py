@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     # Machine code, what is said of it, and how kernels run best on this machine
     from .compiler.explanation import Explanation
     from .compiler.load_executable import load_executable
-    from .compiler.lower import partition
+    from .compiler.partition.pipeline import partition
     from .compiler.tune import tune
     from .compiler.tvm_pipeline import relax_pipeline
 
@@ -117,7 +117,7 @@ _HOMES = {
     "load": "frontends",
     "load_executable": "compiler.load_executable",
     "observe": "profiling.observe",
-    "partition": "compiler.lower",
+    "partition": "compiler.partition.pipeline",
     "profile": "profiling.profile",
     "quantize": "quantizer.quantize",
     "relax_pipeline": "compiler.tvm_pipeline",

@@ -14,7 +14,7 @@ from octavo.compiler.backends.cpu.kernels.conv.loops import gemm_loops
 from octavo.compiler.backends.tunable import Schedule, Tunable
 from octavo.compiler.backends.tuning import Tuning, Winner
 from octavo.compiler.codegen.layer_clock import TimedCalls
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.compiler.target_choice import resolve_target
 from octavo.compiler.tune import tune
 from octavo.errors import CompileError, TuningError

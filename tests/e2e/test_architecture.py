@@ -22,7 +22,7 @@ from octavo_parser import SUMMARIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 PACKAGE = f"{Path(octavo.__file__).parent}{os.sep}"
-MAX_FILES = 22
+MAX_FILES = 20
 
 
 def listed() -> list[list[str]]:

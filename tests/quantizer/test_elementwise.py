@@ -9,7 +9,7 @@ from tvm import relax
 from integer_results import INTEGER_RESULTS
 from nets import model_of
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.plan.plan import QuantizedModel

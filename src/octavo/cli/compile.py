@@ -6,13 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..compiler.explain import explain_model
 from ..export.c_library import check_folder, export_c
 from ..export.multiversion import compile_versions, save_versions
 from ..export.shape_ranges import SizeRange, compile_ranged
 from ..ir.graph import Model
 from ..ir.interface import REAL_DTYPES, Preprocessing, with_interface
-from ..quantizer.compile import compile
+from ..quantizer.compile import compile, explain
 from ..quantizer.quantize import quantize
 from ..quantizer.recipe import Recipe
 from .dump import add_dump_ir, dumping
@@ -100,7 +99,7 @@ def _compile_ranged(args: argparse.Namespace) -> int:
         made = compile_ranged(args.model, dict(args.shape), plan=args.plan, **options)
     made.save(args.output)
     size = args.output.stat().st_size
-    said = explain_model(made.executables[0]).summary
+    said = explain(made.executables[0]).summary
     weights = f"{made.weight_bytes:,} of weights, which all share"
     print(f"{args.output}: {len(made.executables)} sizes; {said}; {size:,} bytes, of them {weights}")
     return 0
@@ -115,7 +114,7 @@ def _emit_executable(args: argparse.Namespace, model: Model, options: dict[str, 
         executable = compile(model, threads=args.threads, **options)
         executable.save(args.output)
     size = args.output.stat().st_size
-    print(f"{args.output}: {explain_model(executable).summary}; {size:,} bytes, of them {executable.weight_bytes:,} of weights")
+    print(f"{args.output}: {explain(executable).summary}; {size:,} bytes, of them {executable.weight_bytes:,} of weights")
     return 0
 
 

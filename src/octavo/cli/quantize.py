@@ -7,7 +7,6 @@ import math
 import sys
 from pathlib import Path
 
-from ..compiler.explain import explain_model
 from ..compiler.target_choice import resolve_target
 from ..evaluation import WORDS, better, calibration_warnings, level_of_agreement, level_of_sqnr
 from ..export.onnx import export_onnx
@@ -18,6 +17,7 @@ from ..ir.graph.inputs import input_specs
 from ..profiling.model_profile import Profile
 from ..profiling.profile import profile
 from ..quantizer.causes import FixResult, fix
+from ..quantizer.compile import explain
 from ..quantizer.corrections import measured_nearness
 from ..quantizer.encodings import FORMATS, read_encodings, write_encodings
 from ..quantizer.plan.nearness import Nearness
@@ -160,7 +160,7 @@ def _say(
     args: argparse.Namespace, model: Model, quantized: QuantizedModel, fixed: FixResult | None, known: Profile | None
 ) -> None:
     """Print what was made, and how good it is."""
-    said = [explain_model(quantized).summary, quantized.plan.corrections.summary]
+    said = [explain(quantized).summary, quantized.plan.corrections.summary]
     widths = quantized.plan.widths
     if len(widths) > 1:
         said.insert(1, ", ".join(f"{count:,} weights of {bits} bits" for bits, count in widths.items()))

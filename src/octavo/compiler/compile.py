@@ -20,7 +20,7 @@ from .codegen.generate import constant_bytes, generate
 from .codegen.program import ConstantPool
 from .device_models import compiled_for
 from .explanation import explained_ops, output_specs
-from .lower import linked, lower
+from .partition.pipeline import linked, lower
 from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, resolve_target
 
 MAX_THREADS = 256

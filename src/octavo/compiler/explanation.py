@@ -16,7 +16,7 @@ from ..ir.identity import TensorId
 from ..runtime.executable import OutputSpec
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.op_records import OpRecord
-from .partition.pipeline import FLOAT_MODEL
+from .partition.attach_state import FLOAT_MODEL
 
 INT8_MACS, FLOAT_MACS = 128, 32
 """A cycle of a core with 512-bit vectors and VNNI: two vector units, four int8 products to a 32-bit lane."""

@@ -11,7 +11,7 @@ from ..ir.graph.lineage import lineage_paused
 from ..numerics.arrays import Array, Samples
 from ..runtime.runner import runner_of
 from .codegen.generate import generate
-from .lower import linked, lower
+from .partition.pipeline import linked, lower
 from .target_choice import ResolvedTarget
 
 

@@ -1,6 +1,6 @@
 """Every pass from a bound module to one that is built, in order, with the reason for its place: what `octavo passes` prints.
 
-Runs nothing. Partition runs `partition.pipeline.PASSES`; `lower.py` and `compile.py` call the rest. `DumpIR`, given to
+Runs nothing. `partition/pipeline.py` runs those of partition, and `lower` and `linked` in it call the rest. `DumpIR`, given to
 ``tvm.transform.PassContext(instruments=[...])``, writes the IR after each of them.
 """
 

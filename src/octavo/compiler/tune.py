@@ -30,7 +30,7 @@ from .backends.tunable import Schedule, Tunable
 from .backends.tuning import Tuning, Winner
 from .codegen.layer_clock import TimedCalls, timed_calls
 from .device_models import partitioned_for
-from .lower import lower
+from .partition.pipeline import lower
 from .target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
 from .text_table import markdown_table
 

@@ -13,7 +13,7 @@ from ..errors import TargetError, check_type
 from ..runtime.llvm_host import host_target, is_foreign
 from .backends.cpu.kernels import isas_of
 from .codegen.generate import vm_passes
-from .lower import linked, lower
+from .partition.pipeline import linked, lower
 from .target_choice import TargetLike, check_is_host, resolve_target
 
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ..compiler.compile import build_executable, compile_model, resolve_threads
 from ..compiler.device_models import observing_for, profiling_target
-from ..compiler.lower import lower
+from ..compiler.partition.pipeline import lower
 from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, check_path
 from ..ir.graph import Model

@@ -1,6 +1,6 @@
 """Compile and explain, as `octavo` has them: what their options ask of a model before, quantizing by a profile, is done first.
 
-The compiler takes models as they are (`compiler/compile.py`, `compiler/explain.py`).
+The compiler takes models as they are (`compiler/compile.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from pathlib import Path
 from ..compiler.backends.cpu.kernels import multiplies_bfloat16
 from ..compiler.backends.tuning import Tuning
 from ..compiler.compile import compile_model, resolve_threads
-from ..compiler.explain import explain_model
-from ..compiler.explanation import Explanation
+from ..compiler.device_models import lowered_for
+from ..compiler.explanation import ExplainedOp, Explanation, explained_ops, output_specs, ports
+from ..compiler.partition.pipeline import lower
 from ..compiler.target_choice import ResolvedTarget, TargetLike, check_compiles_here, check_is_host, resolve_target
 from ..errors import CompileError, ProfileError, QuantizationError, check_type
 from ..ir.graph import Model
+from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import checked_model
 from ..numerics.floats.half import HALF_DTYPES, HalfDtype
 from ..profiling import Profile, check_model, unfit_tensors
@@ -98,9 +100,18 @@ def explain(
     A Model is lowered as `compile` does with these options, not built; an Executable says what it is made of.
     """
     if isinstance(subject, Executable):
-        return explain_model(subject)
-    model, downcast = prepared(subject, resolve_target(target), precision, profile, recipe)
-    return explain_model(model, target=target, precision=downcast)
+        ops = tuple(ExplainedOp(**entry) for entry in subject.description.ops)
+        return Explanation(ops=ops, inputs=ports(subject.inputs), outputs=ports(subject.outputs))
+    chosen = resolve_target(target)
+    model, downcast = prepared(subject, chosen, precision, profile, recipe)
+    model = checked_model(model)
+    if chosen.device is not None:
+        records = lowered_for(chosen.device, model).records
+    else:
+        module, backends = model.bound(), chosen.backends
+        records = lower(module, chosen.host, chosen.isas, 1, model.tensors, downcast, backends=backends).records
+    ops = explained_ops(records, model)
+    return Explanation(ops=ops, inputs=ports(input_specs(model)), outputs=ports(output_specs(model)))
 
 
 def prepared(

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..compiler.compile import compile_model
-from ..compiler.explain import explain_model
 from ..compiler.text_table import markdown_table
 from ..evaluation.bench.timing import time_alternating
 from ..export.onnx import export_onnx
 from ..frontends.load import load
 from ..profiling.profile import profile
+from ..quantizer.compile import explain
 from ..quantizer.quantize import quantize
 from ..runtime.executable import Executable
 
@@ -133,8 +133,8 @@ def run_demo(data: Path, folder: Path, *, progress: Callable[[int], None]) -> De
         agreement=float(np.mean(answers["float"] == answers["int8"])),
         float_ms=timings["float"].median_ms,
         int8_ms=timings["int8"].median_ms,
-        float_summary=explain_model(executables["float"]).summary,
-        int8_summary=explain_model(executables["int8"]).summary,
+        float_summary=explain(executables["float"]).summary,
+        int8_summary=explain(executables["int8"]).summary,
         files={name: str(path) for name, path in files.items()},
         sizes={name: path.stat().st_size for name, path in files.items()},
     )

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..compiler.compile import compile_model
-from ..compiler.explain import explain_model
 from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, QuantizationError
 from ..evaluation.layer_errors import LayerError, layer_errors, tensor_ratios
@@ -23,6 +22,7 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling.model_profile import Profile
 from ..quantizer.causes import RootCause, root_causes
+from ..quantizer.compile import explain
 from ..quantizer.corrections import samples_of, sqnr_by_result
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize, quantize_with
@@ -195,7 +195,7 @@ def quantization_figures(
     layers = _unless_refused(notes, lambda: layer_errors(model, quantized, few))
     plain = tensor_ratios(model, measured.plain, few) if layers else {}
     causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
-    explanation = explain_model(quantized, target=target)
+    explanation = explain(quantized, target=target)
     return QuantizationFigures(
         model=model,
         quantized=quantized,
@@ -326,4 +326,4 @@ def _partial_plans(plan: QuantizationPlan) -> list[tuple[str, QuantizationPlan]]
 
 
 def _cycles(executable: Executable) -> float:
-    return sum(op.cycles(is_integer=op.integer) for op in explain_model(executable).ops) or 1.0
+    return sum(op.cycles(is_integer=op.integer) for op in explain(executable).ops) or 1.0

@@ -15,10 +15,10 @@ from tvm.script import relax as R
 import octavo
 from nets import model_of
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
 from octavo.compiler.partition import pipeline
 from octavo.compiler.partition.carry_strides import carry_strides
 from octavo.compiler.partition.context import PartitionContext
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, call_to, op_name, static_shape
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU

@@ -13,8 +13,8 @@ from tvm.script import relax as R
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
 from octavo.compiler.partition.decompose_batch_norm import decompose_batch_norm
+from octavo.compiler.partition.pipeline import lower
 from octavo.numerics import PerTensor, QuantParams
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU

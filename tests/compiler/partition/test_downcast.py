@@ -12,9 +12,9 @@ from tvm.script import relax as R
 
 from octavo.compiler.backends.cpu.link import link
 from octavo.compiler.codegen.generate import vm_passes
-from octavo.compiler.lower import lower
 from octavo.compiler.partition.context import PartitionContext
 from octavo.compiler.partition.downcast import downcast
+from octavo.compiler.partition.pipeline import lower
 from octavo.errors import CompileError
 from octavo.numerics.floats.half import HalfDtype
 from octavo.runtime.llvm_host import host_target

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView, op_name
 from octavo.numerics.floats import float_function
 from octavo.target import CPU

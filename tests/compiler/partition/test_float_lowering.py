@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 
 from octavo.compiler.backends.cpu.lowering import Lowered
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView, op_name
 from octavo.target import CPU
 from qdq_graph import graph, run_float, run_lowered

@@ -13,8 +13,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
 from octavo.compiler.partition.fuse_norms import fuse_norms
+from octavo.compiler.partition.pipeline import lower
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
 from qdq_graph import Qdq, graph, run_float, run_lowered

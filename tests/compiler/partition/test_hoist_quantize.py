@@ -13,9 +13,8 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from octavo.compiler.lower import lower
 from octavo.compiler.partition.hoist_quantize import hoist_quantize
-from octavo.compiler.partition.pipeline import integer_regions
+from octavo.compiler.partition.pipeline import integer_regions, lower
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.target import CPU
 from qdq_graph import Qdq, graph, run_float, run_lowered

@@ -11,7 +11,7 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.qdq.dynamic import write_dynamic
 from octavo.numerics import dynamic
 from octavo.runtime.llvm_host import host_target

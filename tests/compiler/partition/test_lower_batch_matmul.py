@@ -9,7 +9,7 @@ from tvm import relax
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of, takes_views
 from octavo.compiler.backends.cpu.link import link
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView, call_to
 from octavo.ir.qdq.matchers.matmul import match_batch_matmul
 from octavo.runtime.llvm_host import host_target

@@ -11,8 +11,7 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
-from octavo.compiler.partition.pipeline import integer_regions
+from octavo.compiler.partition.pipeline import integer_regions, lower
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
 from qdq_graph import Qdq, graph, run_float, run_lowered

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.target import CPU
 from qdq_graph import graph, run_float, run_lowered
 

@@ -11,7 +11,7 @@ from tvm import relax
 from machine_isas import FAMILY_ISAS
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import GENERIC
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.numerics.floats.float_function import sigmoid
 from octavo.target import CPU
 from qdq_graph import Qdq, graph, run_float, run_lowered

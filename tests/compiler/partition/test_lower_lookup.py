@@ -11,7 +11,7 @@ from tvm import relax
 from machine_isas import EVERY_ISA
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU

@@ -10,7 +10,7 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.graph.rules import Rejection
 from octavo.ir.qdq.matchers.norms import match_l2_normalize

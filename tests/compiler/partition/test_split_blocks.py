@@ -11,7 +11,7 @@ from tvm.script import relax as R
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.lower import lower
+from octavo.compiler.partition.pipeline import lower
 from octavo.compiler.partition.split_blocks import split_blocks
 from octavo.ir.graph.dataflow import eliminate_dead_code
 from octavo.runtime.llvm_host import host_target

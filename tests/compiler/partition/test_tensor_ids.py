@@ -13,8 +13,7 @@ from onnx import helper, numpy_helper
 import octavo
 from octavo.compiler.backends.cpu.kernels import isas_of
 from octavo.compiler.backends.cpu.link import link
-from octavo.compiler.lower import lower
-from octavo.compiler.partition.pipeline import integer_regions
+from octavo.compiler.partition.pipeline import integer_regions, lower
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
 

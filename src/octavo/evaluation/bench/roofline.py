@@ -23,7 +23,7 @@ from ...compiler.backends.op_records import OpRecord
 from ...compiler.codegen.layer_clock import timed_calls
 from ...compiler.codegen.tir_passes import llvm_module
 from ...compiler.explanation import shown_names
-from ...compiler.lower import lower
+from ...compiler.partition.pipeline import lower
 from ...compiler.target_choice import TargetLike, check_is_host, check_runs_here, resolve_target
 from ...compiler.text_table import markdown_table
 from ...errors import CompileError

@@ -14,10 +14,10 @@ import numpy as np
 
 from ...compiler.backends import Backend
 from ...compiler.compile import compile_model
-from ...compiler.explain import explain_model
 from ...errors import DataError, OctavoError, check_path
 from ...frontends.load import load
 from ...numerics.arrays import Array
+from ...quantizer.compile import explain
 from .case import Case, read_arrays
 from .diagnosis import difference
 from .report import CaseResult, Report
@@ -114,7 +114,7 @@ def _of_backend(backend: Backend) -> Implementation:
     def call(case: Case, inputs: dict[str, Array]) -> Mapping[str, Array]:
         executable = compile_model(load(case.module), target=backend)
         name = backend.description.name
-        ops = explain_model(executable).ops
+        ops = explain(executable).ops
         if all(op.taker != name for op in ops):
             reasons = "; ".join(dict.fromkeys(op.declined or op.reason for op in ops if op.declined or op.reason))
             raise DataError(f"{name} does not take it: {reasons or 'no reason is known'}")

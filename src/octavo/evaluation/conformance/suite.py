@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...compiler.explain import explain_model
-from ...compiler.lower import partition
+from ...compiler.partition.pipeline import partition
 from ...compiler.target_choice import TargetLike, resolve_target
 from ...errors import DataError, OctavoError, check_path
 from ...frontends.load import load
 from ...ir.composites.attributes import Composite, read_composites
 from ...ir.graph import Model
+from ...quantizer.compile import explain
 from ...target import OpSupport, TargetDescription
 from .case import write_case
 from .choices import all_choices, dtypes_with_cases
@@ -173,7 +173,7 @@ def computed(sketch: Sketch, description: TargetDescription) -> tuple[Composite,
         return str(error)
     inner = [each for each in composites if each.op_name not in _EDGES and each.quantize_info]
     if len(inner) != 1 or len(composites) != 1:
-        ops = explain_model(model, target=description).ops
+        ops = explain(model, target=description).ops
         return next((op.reason for op in ops if op.reason and op.op not in _EDGES), f"it becomes {len(inner)} composites")
     found = expected(inner[0].op, sketch.inputs)
     if found is None:

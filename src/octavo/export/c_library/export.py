@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...compiler.backends.tuning import Tuning, schedules_of
 from ...compiler.explanation import output_specs
-from ...compiler.lower import linked, lower
+from ...compiler.partition.pipeline import linked, lower
 from ...compiler.target_choice import ResolvedTarget, TargetLike, check_emits, check_is_host, portable_targets, resolve_target
 from ...errors import CompileError, ExecutableError, check_path, check_type
 from ...ir.graph import Model

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ...compiler.compile import compile_model
-from ...compiler.explain import explain_model
 from ...compiler.explanation import FLOAT_BYTES, ExplainedOp, Explanation, memory_cycles
 from ...compiler.target_choice import TargetLike
 from ...ir.graph import Model
 from ...numerics.arrays import Samples
 from ...profiling.model_profile import Profile
+from ...quantizer.compile import explain
 from ...runtime.executable import Executable
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import quantize_with
@@ -76,7 +76,7 @@ class Bench:
 
     def cost_of(self, executable: Executable) -> float:
         """Return what running an executable costs."""
-        return cycles_of(explain_model(executable)).total if self.cost is None else float(self.cost(executable))
+        return cycles_of(explain(executable)).total if self.cost is None else float(self.cost(executable))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ...compiler.explain import explain_model
 from ...compiler.target_choice import resolve_target
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
+from ...quantizer.compile import explain
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..simulation import Simulation
@@ -156,7 +156,7 @@ def _gains(
     """Return what it brings to keep activations float, those first that bring most for what they cost."""
     of_weights = simulation.weight_effects()
     costs = dict.fromkeys(gains, 0.0)
-    cycles = cycles_of(explain_model(quantized))
+    cycles = cycles_of(explain(quantized))
     view = DataflowView(simple.module["main"])
     sizes = {binding.var.name: prod(static_shape(binding.var) or ()) for binding in view.bindings}
     for layer in plan.layers:
