@@ -30,7 +30,7 @@ MAX_THREADS = 256
 def compile_model(
     model: Model,
     *,
-    target: TargetLike = None,
+    target: TargetLike | ResolvedTarget = None,
     threads: int | None = None,
     precision: Precision | None = None,
     tuning: str | Path | Tuning | None = None,

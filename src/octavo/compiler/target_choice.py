@@ -73,7 +73,7 @@ class ResolvedTarget:
         return processor_name() if self.device is None else self.device.chip
 
 
-def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:
+def resolve_target(target: TargetLike | ResolvedTarget, machine: tvm.target.Target | None = None) -> ResolvedTarget:
     """Return what a choice of target stands for.
 
     Parameters
@@ -83,7 +83,7 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         that a CPU of that ISA lacks; an LLVM target, as text or a tvm Target; a TargetDescription or the path of one, for what it
         describes in kernels of `machine`; a Backend, for what it describes in its own code, and the rest in kernels of `machine`;
         a list of Backends and TargetDescriptions, and last any of these: each op goes to the first that takes it, what all leave
-        to the host.
+        to the host. One that was resolved before is returned as it is.
     machine
         This machine by default; where OCTAVO_TARGET names an ISA, this machine as a CPU of that ISA.
 
@@ -93,6 +93,8 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         None of these, an LLVM target that LLVM doesn't know, a description that can't be read, an ISA in OCTAVO_TARGET that is
         unknown or not this machine's.
     """
+    if isinstance(target, ResolvedTarget):
+        return target
     if isinstance(target, (list, tuple)):
         return _several(target, machine)
     if isinstance(target, Backend):

@@ -260,9 +260,9 @@ def compile_ranged(
         read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
         models = [quantize(model, plan=read, target=options.get("target")) for model in models]
     pool = ConstantPool()
-    precision, target = options.pop("precision", None), options.get("target")
-    ready = [prepared(model, resolve_target(target), precision, None) for model in models]
-    made = [compile_model(model, precision=downcast, pool=pool, **options) for model, downcast in ready]
+    precision, target = options.pop("precision", None), resolve_target(options.pop("target", None))
+    ready = [prepared(model, target, precision, None) for model in models]
+    made = [compile_model(model, target=target, precision=downcast, pool=pool, **options) for model, downcast in ready]
     constants = pool.blob()
     memory = memory_of(constants, [each.description for each in made])
     return RangedExecutable([each.sharing(memory) for each in made], constants, shapes, batches=is_batch)

@@ -81,10 +81,10 @@ def compile(
         An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
     """
     chosen = resolve_target(target)
-    check_compiles_here(chosen)
+    check_compiles_here(chosen)  # before what may take minutes
     resolve_threads(threads)
     prepared_model, downcast = prepared(model, chosen, precision, profile, recipe)
-    return compile_model(prepared_model, target=target, threads=threads, precision=downcast, tuning=tuning)
+    return compile_model(prepared_model, target=chosen, threads=threads, precision=downcast, tuning=tuning)
 
 
 def explain(

@@ -51,8 +51,12 @@ def write_sizes(
             descriptions = [description for _, description in builds]
             directory = {"constants": constants.size, "lengths": lengths, "notes": notes, "descriptions": descriptions}
             content.append(json.dumps(directory, separators=(",", ":")).encode())
-            data = b"".join(content)
-            draft.write_bytes(data + _TRAILER.pack(len(content[-1]), hashlib.sha256(data).digest(), SIZES_MAGIC))
+            digest = hashlib.sha256()
+            with draft.open("wb") as file:  # the parts are not joined: they may be as large as a network
+                for part in content:
+                    digest.update(part)
+                    file.write(part)
+                file.write(_TRAILER.pack(len(content[-1]), digest.digest(), SIZES_MAGIC))
     except (RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[-1]
         raise ExecutableError(f"{path}: cannot link the executable: {why}; saving needs a C compiler on PATH") from error
