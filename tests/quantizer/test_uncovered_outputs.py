@@ -104,9 +104,8 @@ def test_all_but_the_head_is_integer_and_the_head_says_why(profiled: Profiled) -
 
 def test_last_layers_reach_back_as_far_as_their_work_is_next_to_nothing(profiled: Profiled) -> None:
     model, profile = profiled
-    assert (
-        set(uncovered_outputs(model, profile)) == HEAD
-    )  # not r1: the product that reads it has a thousand weights for each value
+    # Not r1: the product that reads it has a thousand weights for each value.
+    assert set(uncovered_outputs(model, profile)) == HEAD
 
 
 def test_covered_outputs_have_none() -> None:

@@ -322,10 +322,7 @@ class _Comparison:
         """Return what all samples come to."""
         decisions = {place: evaluator.decisions() for places, evaluator in self._evaluators.items() for place in places[:1]}
         metrics = [metric for evaluator in self._evaluators.values() if (metric := evaluator.metric()) is not None]
-        evaluator = next(
-            (each for each in self._evaluators.values() if isinstance(each, ClassificationEvaluator) and each.labels is not None),
-            None,
-        )
+        evaluator = next((each for each in self._of_classes() if each.labels is not None), None)
         outputs = tuple(
             _output(port.name, port.shape, sums, decisions.get(place, Decisions()), _is_picture(self._evaluators.get((place,))))
             for place, (port, sums) in enumerate(zip(self._first.outputs, self._sums, strict=True))

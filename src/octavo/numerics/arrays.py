@@ -9,4 +9,4 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Samples = Sequence[Sequence[Array]]
-"""A model's inputs, sample by sample."""
+"""What a model takes or gives, sample by sample."""
