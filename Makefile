@@ -4,12 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+INSTALL := $(BIN)/python requirements/install.py
+INSTALLER := $(VENV)/.installer-installed
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 TORCH := $(VENV)/.torch-installed
 DOCS := $(VENV)/.docs-installed
 PACKAGE := $(VENV)/.package-installed
+
+# Where `make docs` writes.
+SITE ?= site
 
 # Where `make demo` writes, and what `make bench` times.
 DEMO_DIR ?= octavo-demo
@@ -28,7 +32,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 programs emulation test-arm test-cuda torch test-torch ruff lint format docs pictures package bench clean
+.PHONY: help demo test test-avx2 programs emulation packages test-arm test-cuda torch test-torch ruff lint format docs pictures package bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -57,7 +61,7 @@ test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no mor
 PROGRAMS := chromium:chromium clang:clang bindgen:bindgen rustc:rustc go:golang-go valgrind:valgrind cmake:cmake pkg-config:pkg-config
 EMULATION := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross \
   riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
-define INSTALL
+define DEBIAN
 @missing=$$(for each in $(1); do command -v "$${each%%:*}" >/dev/null || echo "$${each#*:}"; done); [ -z "$$missing" ] || { \
   echo "installing" $$missing; { apt-get update && apt-get install --yes --no-install-recommends $$missing; } >/dev/null; }
 endef
@@ -70,10 +74,10 @@ EMULATED ?= arm.neon arm.dotprod arm.i8mm riscv64
 SWEEP := tests/compiler/backends/cpu/kernels --ignore-glob '*machine_code.py' --ignore-glob '*test_emulated*'
 
 programs: ## Install Chromium, other compilers and valgrind; `make test` then runs the tests that need them, too
-	$(call INSTALL,$(PROGRAMS))
+	$(call DEBIAN,$(PROGRAMS))
 
 emulation: ## Install QEMU and the cross compilers; `make test` then runs the tests that need them, too
-	$(call INSTALL,$(EMULATION))
+	$(call DEBIAN,$(EMULATION))
 
 test-arm: $(TOOLS) emulation ## Run every test of kernels, and models, for ARM64 and RISC-V under QEMU, look at their loops
 	@for machine in $(EMULATED); do echo "kernels of $$machine"; \
@@ -105,7 +109,7 @@ format: $(TOOLS) ## Format the code and apply ruff's safe fixes
 	$(BIN)/ruff format .
 
 docs: $(DOCS) ## Build the site into site/, every warning and broken link an error; open site/index.html
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs $(SITE)
 
 # Chromium (make programs) shows the pages; times are this machine's.
 pictures: $(TOOLS) ## Make the site's pictures and the outputs of its notebook anew
@@ -136,28 +140,38 @@ $(BIN)/pip:
 	@echo "making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
-# --no-build-isolation: the build backend comes from the constraints too.
-$(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
-	@echo "installing octavo and what it runs on into $(VENV) (a minute or two)"
-	@$(PIP) setuptools
-	@$(PIP) --no-build-isolation --editable .
+# The build backend comes from the constraints, too, and so does uv, without which pip installs, which takes minutes.
+$(INSTALLER): $(CONSTRAINTS) | $(BIN)/pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) setuptools
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) uv || true
+	@touch $@
+
+$(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(INSTALLER)
+	@echo "installing octavo and what it runs on into $(VENV)"
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(TOOLS): $(RUNTIME)
-	@echo "installing the test tools and the peers into $(VENV) (a minute or two)"
-	@$(PIP) --no-build-isolation --editable '.[test]'
+	@echo "installing the test tools and the peers into $(VENV)"
+	@$(INSTALL) --editable '.[test]'
 	@touch $@
 
 $(DOCS): $(RUNTIME)
 	@echo "installing what builds the site into $(VENV)"
-	@$(PIP) --no-build-isolation --editable '.[docs]'
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 $(PACKAGE): $(RUNTIME)
-	@$(PIP) build twine
+	@$(INSTALL) build twine
 	@touch $@
 
 $(TORCH): $(TOOLS)
 	@echo "installing PyTorch into $(VENV)"
-	@$(PIP) --no-build-isolation --editable '.[torch]'
+	@$(INSTALL) --editable '.[torch]'
 	@touch $@
+
+# In one go what the rules above install one after the other.
+packages: | $(INSTALLER) ## Install all packages that tests can use: test tools, peers, PyTorch and what builds the site
+	@echo "installing octavo and all that its tests use into $(VENV)"
+	@$(INSTALL) --editable '.[test,docs,torch]'
+	@touch $(RUNTIME) $(TOOLS) $(DOCS) $(TORCH)
