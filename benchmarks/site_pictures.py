@@ -23,9 +23,9 @@ from octavo.evaluation.bench.roofline import roofline
 from octavo.report import bench_page, profile_page, quantization_figures, quantization_page
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "report"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "report")]
 
-from browser import Browser, browser, find_chromium  # noqa: E402  # a file of the tests
+from browser import Browser, browser, find_chromium  # noqa: E402  # files of the tests
 
 IMAGES = ROOT / "docs" / "images"
 DEMO = Path(str(resources.files("octavo.cli"))) / "demo_data"

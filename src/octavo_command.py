@@ -31,6 +31,11 @@ def print_help(words: Sequence[str]) -> bool:
     return True
 
 
+def _leave_pytorch_out() -> None:
+    """Let TVM import no PyTorch, of which no command takes a program. Not to be found is how a module says that it is not."""
+    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -39,11 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, summary in SUMMARIES.items():
             if " " not in name:
                 commands.add_parser(name, help=summary)
+        if "--version" in words:
+            _leave_pytorch_out()
         parser.parse_args(words)
     if not _HELP.isdisjoint(words[: words.index("--")] if "--" in words else words) and print_help(words):
         return 0
-    # No command takes a PyTorch program. Not to be found is how a module says that it isn't installed, which TVM provides for.
-    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+    _leave_pytorch_out()
     # To look for garbage among what imports make, which all stays, takes an eighth of the time until a command begins.
     gc.disable()
     try:

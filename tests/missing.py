@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +24,18 @@ class MachineLacks(pytest.skip.Exception):
         self.what = what
 
 
+def find_program(*names: str) -> str | None:
+    """Return the path of the first of these programs that there is.
+
+    .ci/run installs programs beside the tests, and the file that OCTAVO_INSTALLING names is there until all of them are complete.
+    """
+    while Path(os.environ.get("OCTAVO_INSTALLING") or os.devnull).is_file():
+        time.sleep(0.5)
+    return next(filter(None, map(shutil.which, names)), None)
+
+
 def needs_programs(*programs: str, installed_by: str = "make programs") -> None:
     """Skip the test where one of these programs is missing, which in CI is a failure."""
-    missing = [program for program in programs if shutil.which(program) is None]
+    missing = [program for program in programs if find_program(program) is None]
     if missing:
         pytest.skip(f"no {' and no '.join(missing)}: {installed_by}")

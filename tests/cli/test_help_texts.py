@@ -13,6 +13,7 @@ import pytest
 
 import octavo_command
 import octavo_parser
+from child_python import run_python
 from octavo.cli.main import build_parser
 
 FILE = Path(octavo_command.__file__).with_name("octavo") / "cli" / "help.json"
@@ -64,5 +65,5 @@ def test_importing_octavo_imports_no_tvm_until_a_name_is_used() -> None:
         "import octavo.errors; from octavo.profiling import Rows; "
         "print(octavo.profiling.__name__, callable(octavo.profile), 'tvm' in sys.modules, octavo.report.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     assert done.stdout.split() == ["octavo.profiling", "True", "True", "octavo.report"]

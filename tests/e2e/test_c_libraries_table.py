@@ -9,7 +9,7 @@ import pytest
 import c_libraries
 import emulated_models
 import octavo
-from missing import needs_programs
+from missing import find_program, needs_programs
 
 DSCNN = "tflite/dscnn_kws_int8.tflite"
 
@@ -28,6 +28,7 @@ def test_a_program_of_the_library_beside_a_peer_s(shared: Path, tmp_path: Path, 
 
 
 def test_many_calls_two_threads_and_valgrind(shared: Path, tmp_path: Path) -> None:
+    find_program("valgrind")  # which may be being installed; it is asked for where it is there
     called, called_twice, *checked = c_libraries.check(octavo.load(shared / "models" / DSCNN), tmp_path, 200)
     assert (called, called_twice) == ("200 calls", "2 x 200 calls of two threads")
     needs_programs("valgrind")

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from missing import find_program
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 30.0
@@ -25,7 +26,7 @@ _LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]
 
 
 def find_chromium() -> str | None:
-    return os.environ.get("OCTAVO_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    return os.environ.get("OCTAVO_CHROMIUM") or find_program(*NAMES)
 
 
 class Browser:

@@ -58,17 +58,20 @@ EXIT_INTERRUPTED = 130
 DEBUG = "OCTAVO_DEBUG"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; each sets `call`, a function of the parsed arguments that returns the exit code."""
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of the command that the words begin with, or of all; each sets `call`, which returns the exit code."""
     parser, commands = base_parser()
-    for command in COMMANDS:
+    # To make the parsers of all takes longer than many a command.
+    named = [command for command in COMMANDS if command.__name__.rpartition(".")[2] in words[:1]]
+    for command in named or COMMANDS:
         command.add_to(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
-    args = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = build_parser(words).parse_args(words)
     debug = bool(os.environ.get(DEBUG))
     try:
         if debug:
