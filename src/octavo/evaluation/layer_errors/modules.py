@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm.relax import Expr, Var
 
@@ -16,7 +17,9 @@ from ...compiler.target_choice import TargetLike, check_runs_here, resolve_targe
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
+from ...ir.qdq.values import numpy_constant
 from ...ir.untyped import relax
+from ...numerics.arrays import Array
 from .blocks import Blocks, FoldedNorm, steps_between
 
 Exacts = dict[TensorId, Expr]
@@ -203,7 +206,7 @@ class _Steps:
         if norm is not None:
             self.values[norm.gone] = self._unscaled(norm, new)
             if norm.gone in exact:
-                scaled = relax.op.multiply(self._real.new[norm.source_conv], self._factors(norm))
+                scaled = relax.op.multiply(self._real.new[norm.source_conv], relax.const(_factors(norm)))
                 self._copy.new[var] = self.emit(f"scaled_{norm.gone}", scaled)
         elif var.name in self._known:
             tensor = TensorId(var.name)
@@ -216,27 +219,14 @@ class _Steps:
         value = self.values[tensor] if tensor in self._blocks.inner else dequantized(self._view, tensor, self._integers[tensor])
         return self._copy.writer.emit(name, value, is_output=True)
 
-    def _factors(self, norm: FoldedNorm) -> Expr:
-        """Write what the convolution before a folded normalization is scaled by: gamma / sqrt(variance + epsilon), by channel."""
-        call = self._real.emitted(norm.norm)
-        attrs, shape = norm.norm.attrs, [1] * len(norm.norm.args[0].ty.shape.values)
-        shape[int(attrs.axis)] = -1
-        name = f"factors_{norm.gone}"
-        shifted = self.emit(f"{name}_variance", relax.op.add(call.args[4], relax.const(float(attrs.epsilon), "float32")))
-        divisor = self.emit(f"{name}_divisor", relax.op.sqrt(shifted))
-        factors = self.emit(name, relax.op.divide(call.args[1] if attrs.scale else relax.const(1.0, "float32"), divisor))
-        shaped = self.emit(f"{name}_shaped", relax.op.reshape(factors, shape))
-        if norm.divisors is None:
-            return shaped
-        return self.emit(f"{name}_divided", relax.op.divide(shaped, relax.const(norm.divisors, "float32")))
-
     def _unscaled(self, norm: FoldedNorm, scaled: Expr) -> Expr:
         """Write the convolution's own output; a channel whose factor is 0 is not there any more and counts as right."""
-        factors, real = self._factors(norm), self._real.new[norm.source_conv]
-        is_lost = self.emit(f"lost_{norm.gone}", relax.op.equal(factors, relax.const(0.0, "float32")))
-        divisor = self.emit(f"divisor_{norm.gone}", relax.op.where(is_lost, relax.const(1.0, "float32"), factors))
-        quotient = self.emit(f"divided_{norm.gone}", relax.op.divide(scaled, divisor))
-        conv = self.emit(f"unscaled_{norm.gone}", relax.op.where(is_lost, real, quotient))
+        factors, real = _factors(norm), self._real.new[norm.source_conv]
+        is_lost = factors == 0
+        divisor = relax.const(np.where(is_lost, np.float32(1), factors))
+        conv = self.emit(f"unscaled_{norm.gone}", relax.op.divide(scaled, divisor))
+        if is_lost.any():
+            conv = self.emit(f"known_{norm.gone}", relax.op.where(relax.const(is_lost), real, conv))
         if norm.source_conv.name == norm.gone:
             return conv
         new = {**self._real.new, norm.source_conv: conv}
@@ -245,6 +235,21 @@ class _Steps:
     def emit(self, name: str, value: Expr) -> Expr:
         """Bind a value to a variable whose name has the prefix."""
         return self._copy.writer.emit(f"{self._copy.prefix}{name}", value)
+
+
+def _factors(norm: FoldedNorm) -> Array:
+    """Return what the convolution before a folded normalization is scaled by: gamma / sqrt(variance + epsilon), by channel.
+
+    Computed here: each operation on constants that a module has is compiled for itself, to be run once.
+    """
+    attrs, shape = norm.norm.attrs, [1] * len(norm.norm.args[0].ty.shape.values)
+    shape[int(attrs.axis)] = -1
+    gamma, variance = (numpy_constant(norm.norm.args[place]) for place in (1, 4))
+    assert gamma is not None
+    assert variance is not None, "quantize folds what is constant"
+    factors = (gamma if attrs.scale else np.float32(1)) / np.sqrt(variance + np.float32(attrs.epsilon))
+    shaped = factors.reshape(shape)
+    return shaped if norm.divisors is None else shaped / np.asarray(norm.divisors, np.float32)
 
 
 def dequantized(view: DataflowView, tensor: TensorId, integers: Expr) -> Expr:
