@@ -1,8 +1,10 @@
 // The scheduler of the fibers, and the program that runs a job: launches of kernels on buffers, read from a file, written to one.
+#include "emulated_products.cpp"
 #include "emulation.hpp"
 
-#include <algorithm>
-#include <random>
+#include <stdio.h>
+#include <stdlib.h>
+
 #include <string>
 #include <vector>
 
@@ -52,7 +54,6 @@ struct Warp {
 struct Thread {
   ucontext_t context;
   void* stack_pointer = nullptr;
-  std::vector<unsigned char> own;
   unsigned char* stack = nullptr;
   uint3 index{};
   int number = 0;
@@ -117,6 +118,27 @@ octavo_switch:
 
 void thread_main();
 
+unsigned block_number() { return block_index.x + grid_size.x * (block_index.y + grid_size.y * block_index.z); }
+
+#if RACES
+// What the sanitizer knows of a thread. No two threads of a launch share one: it would take what they do to be in order. Those of
+// one launch serve the next, whose threads begin behind all of it: to make one takes half a millisecond. It knows of 8,000 at once.
+std::vector<void*> fibers;
+constexpr size_t KEPT_FIBERS = 4096;
+
+void* fiber_of(const Thread& thread) {
+  size_t number = size_t(block_number()) * block_size.x * block_size.y * block_size.z + thread.number;
+  if (number >= KEPT_FIBERS) return __tsan_create_fiber(0);
+  while (fibers.size() <= number) fibers.push_back(__tsan_create_fiber(0));
+  return fibers[number];
+}
+
+void leave_fiber(const Thread& thread) {
+  size_t number = size_t(block_number()) * block_size.x * block_size.y * block_size.z + thread.number;
+  if (number >= KEPT_FIBERS) __tsan_destroy_fiber(thread.fiber);
+}
+#endif
+
 void prepare(Thread& thread) {
 #if defined(__x86_64__)
   auto top = (reinterpret_cast<uintptr_t>(thread.stack + STACK) & ~uintptr_t(15)) - 8;
@@ -131,7 +153,7 @@ void prepare(Thread& thread) {
   makecontext(&thread.context, thread_main, 0);
 #endif
 #if RACES
-  thread.fiber = __tsan_create_fiber(0);
+  thread.fiber = fiber_of(thread);
 #endif
 }
 
@@ -244,57 +266,75 @@ static void meet_in_order(Meeting& meeting, const char* at) {
 void barrier() { meet_in_order(block, "__syncthreads"); }
 void warp_barrier() { meet_in_order(warps[current->number / LANES].meeting, "__syncwarp"); }
 
-// Registers of one lane that another one gets: no memory of theirs, so that the sanitizer, which sees every memcpy, sees none.
+// What lanes hand to each other are registers: this file is compiled without the sanitizers, and calls no memcpy, which they see
+// wherever it stands.
 static void move(void* to, const void* from, int bytes) {
-#if RACES
   for (int i = 0; i < bytes; i++) {
     static_cast<unsigned char*>(to)[i] = static_cast<const unsigned char*>(from)[i];
+#if RACES
     asm volatile("" ::: "memory");
-  }
-#else
-  memcpy(to, from, bytes);
 #endif
+  }
 }
 
-void exchange(const void* own, int bytes, void* all, bool of_whole_warp) {
+// Of two buffers in turn: who writes the next but one has met all others at the next, and they are done with this one.
+const void* exchange(const void* own, int bytes, bool of_whole_warp) {
   Warp& warp = warps[current->number / LANES];
   int at = lane();
   if (of_whole_warp && warp.meeting.expected != LANES) fail("an instruction of the whole warp in one that is not whole");
   auto& lanes = warp.lanes[warp.turn[at] ^= 1];
   move(lanes.data() + at * bytes, own, bytes);
   meet(warp.meeting, "an instruction of the whole warp");
-  move(all, lanes.data(), LANES * bytes);
+  return lanes.data();
 }
 
 namespace {
 
+unsigned char* pages(size_t size) {
+  void* found = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) fail("no memory for a block");
+  return static_cast<unsigned char*>(found);
+}
+
 #if RACES
-// Memory of one block, shared and of its threads: new pages, of which the sanitizer knows nothing yet. Blocks of one launch are in no
-// order, so that two of them that write one place in global memory are found; what they have of their own is not the next one's.
+// Memory of the threads of one block: new pages, of which the sanitizer knows nothing yet. Blocks of one launch are in no order, so
+// that two of them that write one place in global memory are found; what they have of their own is not the next one's.
 struct BlockMemory {
-  size_t stacks;
+  size_t size;
   unsigned char* begin;
 
-  explicit BlockMemory(unsigned count) : stacks(count * OWN) {
-    void* pages = mmap(nullptr, stacks + shared_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED) fail("no memory for a block");
-    begin = static_cast<unsigned char*>(pages);
-    shared = begin + stacks;
+  explicit BlockMemory(unsigned count) : size(count * OWN), begin(pages(size)) {
     for (unsigned i = 0; i < count; i++) threads[i].use(begin + i * OWN);
     __tsan_release(&block_begins);
   }
-  ~BlockMemory() { munmap(begin, stacks + shared_size); }
+  ~BlockMemory() { munmap(begin, size); }
 };
 #else
+// Memory of the threads of every block in turn: pages, of which only those exist that a thread writes.
 struct BlockMemory {
   explicit BlockMemory(unsigned count) {
-    for (unsigned i = 0; i < count; i++) {
-      threads[i].own.resize(OWN);
-      threads[i].use(threads[i].own.data());
+    static unsigned reserved = 0;
+    static unsigned char* begin = nullptr;
+    if (count > reserved) {
+      begin = pages(count * OWN);
+      reserved = count;
     }
+    for (unsigned i = 0; i < count; i++) threads[i].use(begin + i * OWN);
   }
 };
 #endif
+
+// George Marsaglia, Xorshift RNGs, 2003.
+struct Noise {
+  unsigned state;
+
+  explicit Noise(unsigned seed) : state(seed * 2654435761u + 88172645u) { state += !state; }
+  unsigned operator()() {
+    state ^= state << 13;
+    state ^= state >> 17;
+    return state ^= state << 5;
+  }
+};
 
 void run_block(unsigned count, unsigned seed) {
   BlockMemory memory(count);
@@ -313,18 +353,18 @@ void run_block(unsigned count, unsigned seed) {
   for (size_t i = 0; i < warps.size(); i++) {
     Warp& warp = warps[i];
     warp.meeting = Meeting{};
-    warp.meeting.expected = int(std::min<size_t>(LANES, count - i * LANES));
+    warp.meeting.expected = int(count - i * LANES < LANES ? count - i * LANES : LANES);
     for (auto& lanes : warp.lanes) lanes.resize(LANES * 128);
-    std::fill(std::begin(warp.turn), std::end(warp.turn), 0);
+    for (int& turn : warp.turn) turn = 0;
   }
-  shared = shared_of_blocks[RACES ? block_index.x + grid_size.x * (block_index.y + grid_size.y * block_index.z) : 0];
-  std::mt19937 noise(seed + block_index.x * 7919 + block_index.y * 104729 + block_index.z);
-  for (size_t i = 0; i < shared_size; i++) shared[i] = (unsigned char)noise();
+  shared = shared_of_blocks[RACES ? block_number() : 0];
+  Noise noise(seed + block_index.x * 7919 + block_index.y * 104729 + block_index.z);
+  for (size_t i = 0; i < shared_size; i++) shared[i] = (unsigned char)(noise() >> 24);
   std::vector<unsigned> order(count);
   for (unsigned i = 0; i < count; i++) order[i] = i;
   unsigned left = count;
   while (left) {
-    if (seed) std::shuffle(order.begin(), order.end(), noise);
+    for (unsigned i = count; seed && i > 1; i--) std::swap(order[i - 1], order[noise() % i]);
     bool moved = false;
     for (unsigned i : order) {
       Thread& thread = threads[i];
@@ -344,7 +384,7 @@ void run_block(unsigned count, unsigned seed) {
     }
   }
 #if RACES
-  for (unsigned i = 0; i < count; i++) __tsan_destroy_fiber(threads[i].fiber);
+  for (unsigned i = 0; i < count; i++) leave_fiber(threads[i]);
 #endif
 }
 
@@ -378,7 +418,7 @@ int main(int argc, char** argv) {
     buffer.size = (size_t)read<int64_t>(job);
     buffer.written = read<int64_t>(job) != 0;
     void* memory = nullptr;
-    if (posix_memalign(&memory, 256, std::max<size_t>(buffer.size, 1))) return 2;
+    if (posix_memalign(&memory, 256, buffer.size + !buffer.size)) return 2;
     buffer.data = static_cast<unsigned char*>(memory);
     if (fread(buffer.data, 1, buffer.size, job) != buffer.size) return fprintf(stderr, "the job is truncated\n"), 2;
   }
@@ -404,7 +444,7 @@ int main(int argc, char** argv) {
     shared_of_blocks.resize(RACES ? size_t(grid_size.x) * grid_size.y * grid_size.z : 1);
     for (auto& each : shared_of_blocks) {
       void* memory = nullptr;
-      if (posix_memalign(&memory, 1024, std::max<size_t>(shared_size, 1))) return fprintf(stderr, "no memory for a block\n"), 2;
+      if (posix_memalign(&memory, 1024, shared_size + !shared_size)) return fprintf(stderr, "no memory for a block\n"), 2;
       each = static_cast<unsigned char*>(memory);
     }
 #if RACES

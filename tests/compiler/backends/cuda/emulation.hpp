@@ -4,17 +4,25 @@
 // that was issued asynchronously is made no sooner than it is waited for, and the order of threads follows a seed.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+// Of C alone: to read C++'s <cmath> and <algorithm> would take ten times as long as all that follows. TVM's kernels, which may call
+// any function of theirs, include them first (cuda_emulator.py).
+#include <stdint.h>
+#include <string.h>
+
+extern "C" {
+float fminf(float, float) noexcept;
+float fmaxf(float, float) noexcept;
+float floorf(float) noexcept;
+}
 
 #define __global__
 #define __device__
 #define __host__
+#ifdef __OPTIMIZE__
 #define __forceinline__ inline __attribute__((always_inline))
+#else
+#define __forceinline__ inline
+#endif
 #define __launch_bounds__(...)
 // One block runs at a time.
 #define __shared__ static
@@ -49,9 +57,19 @@ Copies& copies();
 int lane();
 void barrier();              // of the block
 void warp_barrier();         // of the warp, and its memory
-// Every lane's `own`, in their order: 32 times `bytes`. Where the instruction is not of the whole warp, lanes that are gone give
-// noise.
-void exchange(const void* own, int bytes, void* all, bool of_whole_warp = true);
+// Every lane's `own`, in their order: 32 times `bytes`, 128 at most, until the next exchange. Where the instruction is not of the
+// whole warp, lanes that are gone give noise.
+const void* exchange(const void* own, int bytes, bool of_whole_warp = true);
+// sums += a * b, `tall` times 8 rows, 8 columns, `deep` times 16 deep. Lane l holds of each 8 x 16 part of a row l / 4 and of b
+// column l / 4, four integers from 4 * (l % 4) on; of the sums row l / 4, columns 2 * (l % 4) and the next. Parts of a: rows first.
+void multiply_fragments(int* sums, const int* a, const int* b, int tall, int deep, bool a_is_signed, bool b_is_signed);
+
+struct Row {
+  unsigned char bytes[32];
+};
+// sums += left * right of one thread of four warps, 32 deep: of two rows, and `columns` columns, each eight of which it has two of.
+// Returns a number that tells the integers it read from others; without sums that alone.
+unsigned multiply_rows(int* sums, const Row (&left)[2], const Row* right, int columns, bool a_is_signed, bool b_is_signed);
 [[noreturn]] void fail(const char* what);
 
 }  // namespace octavo_emulation
@@ -69,10 +87,10 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
-inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float rsqrtf(float a) { return 1.0f / __builtin_sqrtf(a); }
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 inline float __int_as_float(int bits) {
   float value;
@@ -88,7 +106,7 @@ inline int __float_as_int(float value) {
 // Half to even; saturates, and NaN is 0: cvt.rni.s32.f32.
 inline int __float2int_rn(float value) {
   if (value != value) return 0;
-  float whole = std::nearbyint(value);
+  float whole = __builtin_nearbyintf(value);
   return whole >= 2147483648.0f ? 2147483647 : whole < -2147483648.0f ? -2147483647 - 1 : int(whole);
 }
 
@@ -97,9 +115,7 @@ inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(unsigned(va
 
 template <class T>
 inline T shuffled(T value, int from) {
-  T all[32];
-  octavo_emulation::exchange(&value, sizeof(T), all, false);
-  return all[from & 31];
+  return static_cast<const T*>(octavo_emulation::exchange(&value, sizeof(T), false))[from & 31];
 }
 // Lanes of a part of the warp, `width` of them, exchange among themselves.
 template <class T>
@@ -155,8 +171,14 @@ template <class T>
 inline T __ldg(const T* at) {
   return *at;
 }
-using std::max;
-using std::min;
+template <class T>
+inline T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+inline T min(T a, T b) {
+  return b < a ? b : a;
+}
 
 inline int atomicAdd(int* at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 template <class T>

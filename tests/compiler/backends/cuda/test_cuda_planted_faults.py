@@ -148,7 +148,13 @@ FAULTS = (
         old="__fadd_rn(bounded, magic)",
         new="__fadd_rn(float(int(bounded + 0.5f)), magic)",
     ),
-    Fault(name="fuses product and sum", file="epilogue.cuh", old="P::has_real_bias ? __fmaf", new="!P::has_real_bias ? __fmaf"),
+    Fault(
+        name="forgets the real bias",
+        file="epilogue.cuh",
+        old="P::has_real_bias ? __fmaf",
+        new="!P::has_real_bias ? __fmaf",
+        shape=replace(WINDOW, real_bias=True),
+    ),
 )
 
 

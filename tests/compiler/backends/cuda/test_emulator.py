@@ -97,7 +97,7 @@ def test_shared_memory_begins_as_noise(run: Run) -> None:
 
 
 def test_whole_warp_instructions_need_whole_warps(run: Run) -> None:
-    exchange = "int all[32]; octavo_emulation::exchange(&thread, 4, all);"
+    exchange = "octavo_emulation::exchange(&thread, 4);"
     fault = ("__syncthreads();", f"if (thread == 5) return; {exchange} __syncthreads();")
     with pytest.raises(ExecutableError, match="an instruction of the whole warp in one that is not whole"):
         run(fault)

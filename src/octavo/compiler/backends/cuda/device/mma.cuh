@@ -14,13 +14,13 @@ __device__ __forceinline__ void load_matrices(int* to, unsigned at) {
   struct Row {
     unsigned at;
     unsigned char bytes[16];
-  } own{at, {}}, all[32];
+  } own{at, {}};
   int lane = octavo_emulation::lane();
   if (lane < 8 * count) {
     check_alignment(at, nullptr, 16);
     memcpy(own.bytes, shared_memory() + at, 16);
   }
-  octavo_emulation::exchange(&own, sizeof own, all);
+  auto all = static_cast<const Row*>(octavo_emulation::exchange(&own, sizeof own));
   for (int matrix = 0; matrix < count; matrix++) {
     unsigned banks = 0;
     for (int row = 0; row < 8; row++) banks |= 1u << all[8 * matrix + row].at / 16 % 8;
@@ -40,27 +40,7 @@ __device__ __forceinline__ void load_matrices(int* to, unsigned at) {
 #endif
 }
 
-#ifdef OCTAVO_EMULATED
-// sums += a * b, `tall` times 8 rows, 8 columns, `deep` times 16 deep. Lane l holds of each 8 x 16 part of a row l / 4 and of b column
-// l / 4, four integers from 4 * (l % 4) on; of the sums row l / 4, columns 2 * (l % 4) and the next. Parts of a: rows first.
-template <class A, class B, int tall, int deep>
-void multiply_fragments(int* sums, const int* a, const int* b) {
-  struct Fragments {
-    int a[tall * deep], b[deep];
-  } own, all[32];
-  memcpy(own.a, a, sizeof own.a);
-  memcpy(own.b, b, sizeof own.b);
-  octavo_emulation::exchange(&own, sizeof own, all);
-  int lane = octavo_emulation::lane();
-  for (int i = 0; i < 2 * tall; i++) {
-    int row = lane / 4, column = lane % 4 * 2 + i % 2;
-    for (int k = 0; k < 16 * deep; k++) {
-      int from_a = all[row * 4 + k % 16 / 4].a[k / 16 * tall + i / 2], from_b = all[column * 4 + k % 16 / 4].b[k / 16];
-      sums[i] += int(A(from_a >> k % 4 * 8)) * int(B(from_b >> k % 4 * 8));
-    }
-  }
-}
-#else
+#ifndef OCTAVO_EMULATED
 #define OCTAVO_M16N8K32(types)                                                                                     \
   asm("mma.sync.aligned.m16n8k32.row.col.s32." types ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
       : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])                                                 \
@@ -75,7 +55,7 @@ void multiply_fragments(int* sums, const int* a, const int* b) {
 template <class A, class B>
 __device__ __forceinline__ void multiply_8x8x16(int* sums, int a, int b) {
 #ifdef OCTAVO_EMULATED
-  multiply_fragments<A, B, 1, 1>(sums, &a, &b);
+  octavo_emulation::multiply_fragments(sums, &a, &b, 1, 1, is_signed<A>::value, is_signed<B>::value);
 #else
   if constexpr (is_signed<A>::value && is_signed<B>::value) {
     OCTAVO_M8N8K16("s8.s8");
@@ -100,7 +80,7 @@ __device__ __forceinline__ void multiply_16x8x32(int (&sums)[4], const int (&a)[
     multiply_8x8x16<A, B>(sums + 2, a[3], b[1]);
   } else {
 #ifdef OCTAVO_EMULATED
-    multiply_fragments<A, B, 2, 2>(sums, a, b);
+    octavo_emulation::multiply_fragments(sums, a, b, 2, 2, is_signed<A>::value, is_signed<B>::value);
 #else
     if constexpr (is_signed<A>::value && is_signed<B>::value) {
       OCTAVO_M16N8K32("s8.s8");

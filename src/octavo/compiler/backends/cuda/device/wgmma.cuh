@@ -40,20 +40,12 @@ struct PendingProducts {
 
 template <class A, class B, int columns>
 unsigned multiply_described(int* sums, unsigned long long a, unsigned long long b) {
-  unsigned char left[2][32], right[32];
-  unsigned seen = 0;
+  octavo_emulation::Row left[2], right[columns / 4];
   int thread = threadIdx.x % 128, lane = thread % 32;
-  for (int half = 0; half < 2; half++) read_described(left[half], a, thread / 32 * 16 + half * 8 + lane / 4);
-  for (int i = 0; i < columns / 4; i++) {  // of each eight columns two
-    read_described(right, b, i / 2 * 8 + lane % 4 * 2 + i % 2);
-    for (int half = 0; half < 2; half++) {
-      int sum = 0;
-      for (int k = 0; k < 32; k++) sum += int(A(left[half][k])) * int(B(right[k]));
-      if (sums) sums[i / 2 * 4 + half * 2 + i % 2] += sum;
-    }
-    for (int k = 0; k < 32; k++) seen = seen * 31 + left[0][k] + 7 * left[1][k] + 17 * right[k];
-  }
-  return seen;
+  for (int half = 0; half < 2; half++) read_described(left[half].bytes, a, thread / 32 * 16 + half * 8 + lane / 4);
+  for (int i = 0; i < columns / 4; i++)  // of each eight columns two
+    read_described(right[i].bytes, b, i / 2 * 8 + lane % 4 * 2 + i % 2);
+  return octavo_emulation::multiply_rows(sums, left, right, columns / 4, is_signed<A>::value, is_signed<B>::value);
 }
 #else
 struct PendingProducts {};
