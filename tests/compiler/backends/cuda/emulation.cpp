@@ -305,7 +305,6 @@ struct BlockMemory {
 
   explicit BlockMemory(unsigned count) : size(count * OWN), begin(pages(size)) {
     for (unsigned i = 0; i < count; i++) threads[i].use(begin + i * OWN);
-    __tsan_release(&block_begins);
   }
   ~BlockMemory() { munmap(begin, size); }
 };
@@ -362,6 +361,9 @@ void run_block(unsigned count, unsigned seed) {
   for (size_t i = 0; i < shared_size; i++) shared[i] = (unsigned char)(noise() >> 24);
   std::vector<unsigned> order(count);
   for (unsigned i = 0; i < count; i++) order[i] = i;
+#if RACES
+  __tsan_release(&block_begins);  // behind all that this made for the block's threads
+#endif
   unsigned left = count;
   while (left) {
     for (unsigned i = count; seed && i > 1; i--) std::swap(order[i - 1], order[noise() % i]);
