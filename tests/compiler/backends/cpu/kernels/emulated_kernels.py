@@ -5,12 +5,14 @@ A machine needs QEMU's user mode and a cross compiler, which `make emulation` in
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -168,9 +170,18 @@ def run_executable(
 
 def _link(machine: Emulated, folder: Path, symbols: list[str], linked: list[str]) -> None:
     """Link the program with code that defines these symbols."""
-    (folder / "kernels.h").write_text(_header(symbols))
-    program = str(folder / "run_kernels")
-    subprocess.run([machine.compiler, "-O1", "-I", str(folder), str(PROGRAM), *linked, "-o", program], check=True)
+    (folder / "kernels.c").write_text(_table(symbols))
+    made = [_compiled_program(machine.compiler), str(folder / "kernels.c")]
+    subprocess.run([machine.compiler, "-O0", *made, *linked, "-o", str(folder / "run_kernels")], check=True)
+
+
+@cache
+def _compiled_program(compiler: str) -> str:
+    """Return the object file of PROGRAM, which all tests of a machine share."""
+    folder = tempfile.mkdtemp(prefix="octavo-emulated-")
+    atexit.register(shutil.rmtree, folder)
+    subprocess.run([compiler, "-O1", "-c", str(PROGRAM), "-o", f"{folder}/run_kernels.o"], check=True)
+    return f"{folder}/run_kernels.o"
 
 
 def _run(machine: Emulated, folder: Path, calls: Sequence[tuple[int, Sequence[np.ndarray]]]) -> list[list[np.ndarray]]:
@@ -193,12 +204,12 @@ def _run(machine: Emulated, folder: Path, calls: Sequence[tuple[int, Sequence[np
     return results
 
 
-def _header(symbols: list[str]) -> str:
-    kind = "int {}(void *, const void *, int32_t, void *)"
+def _table(symbols: list[str]) -> str:
+    """Return C that defines what PROGRAM calls."""
+    kind = "int {}(void *, const void *, int, void *)"
     declared = [kind.format(f"__tvm_ffi_{symbol}") + ";" for symbol in symbols]
     names = ", ".join(f"__tvm_ffi_{symbol}" for symbol in symbols)
-    table = f"static {kind.format('(*CALLS[])')} = {{{names}}};"
-    return "\n".join([*declared, f"enum {{ KERNELS = {len(symbols)} }};", table, ""])
+    return "\n".join([*declared, f"{kind.format('(*const CALLS[])')} = {{{names}}};", f"const int KERNELS = {len(symbols)};", ""])
 
 
 def _record(number: int, operands: Sequence[np.ndarray]) -> bytes:

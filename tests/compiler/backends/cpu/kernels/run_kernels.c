@@ -13,7 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels.h" /* CALLS: the kernels by number, KERNELS: how many */
+extern int (*const CALLS[])(void *, const void *, int32_t, void *); /* the kernels by number */
+extern const int KERNELS; /* how many */
 
 enum { GUARD = 256, FILLER = 77, TENSOR = 7 };
 

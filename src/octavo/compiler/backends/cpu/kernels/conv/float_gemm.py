@@ -23,7 +23,7 @@ from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
 from ..language.schedule import NO_SCHEDULES, Schedules
-from ..language.vectors import Expr, chunks_for, clamped_to, load, prefetch, prim_func, store
+from ..language.vectors import Expr, chunks_for, clamped_to, load, prefetch, prim_func, shuffled, store
 from ..language.x86.vector import LANES
 from ..observer.statistics import ObserveSpec
 from ..observer.x86_observe_tiles import TileObserver
@@ -316,7 +316,7 @@ class FloatGemm(GemmLoops):
     def _summed(self, acc: Expr, index: int) -> Expr:
         """Return a vector of sums."""
         parts = [load(acc, index + first, self.column_lanes) for first in range(0, LANES, self.column_lanes)]
-        return parts[0] if len(parts) == 1 else tirx.Shuffle(parts, [T.int32(lane) for lane in range(LANES)])
+        return parts[0] if len(parts) == 1 else shuffled(parts, range(LANES))
 
     def _added(self, value: Expr, place: Expr, valid: int) -> Expr:
         """Return the value with what is added to it."""

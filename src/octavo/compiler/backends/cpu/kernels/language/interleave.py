@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .vectors import Expr
+from .vectors import Expr, shuffled
 
 
 def _unpack_indices(size: int, unit: int, *, high: bool) -> list[int]:
@@ -21,7 +20,7 @@ def _unpack_indices(size: int, unit: int, *, high: bool) -> list[int]:
 
 def interleave(a: Expr, b: Expr, size: int, unit: int, *, high: bool) -> Expr:
     """Return `unit` bytes of a and of b by turns, from the low or high half of each 16-byte block: vpunpck."""
-    return tirx.Shuffle([a, b], [T.int32(i) for i in _unpack_indices(size, unit, high=high)])
+    return shuffled([a, b], _unpack_indices(size, unit, high=high))
 
 
 def interleave_four(taps: list[Expr], size: int) -> list[Expr]:

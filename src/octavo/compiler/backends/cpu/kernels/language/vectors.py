@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx as _tirx
-from tvm.ir import Call, Op, PrimType
+from tvm.ir import Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
@@ -83,9 +83,14 @@ def splat(value: Expr, lanes: int) -> Expr:
 def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
     """Call an LLVM intrinsic that has no side effect.
 
-    A kernel does so hundreds of times: TVM's own function for that looks up names, and checks operands, each time.
+    A kernel does so hundreds of times: TVM's own functions for that look up names, and check operands, each time.
     """
-    return Call(_pure_intrinsic(), [_intrinsic_id(name), *args], ret_ty=_prim_type(dtype))
+    return _call()(_prim_type(dtype), _pure_intrinsic(), [_intrinsic_id(name), *args], None, [], None)
+
+
+@cache
+def _call() -> Any:
+    return tvm.get_global_func("ir.Call")
 
 
 @cache
@@ -106,7 +111,7 @@ def _prim_type(dtype: str) -> Any:
 
 def load(buffer: Buffer, start: Expr, lanes: int, dtype: str | None = None) -> Expr:
     """Return `lanes` neighbours of `buffer` from `start` on, converted to `dtype` where one is given."""
-    value = buffer[_span(start, lanes)]
+    value = tirx.BufferLoad(buffer, [_span(start, lanes)])
     return value if dtype is None else value.astype(vector_type(dtype, lanes))
 
 
@@ -169,8 +174,21 @@ def values_by_turn(value: Expr) -> Callable[[Expr], Expr]:
     return lambda turn: B.Bind(copies[turn & 1])
 
 
+def shuffled(parts: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+    """Return the lanes of these vectors, counted through all of them."""
+    return tirx.Shuffle(parts, [_constant(lane) for lane in lanes])
+
+
 def _span(start: Expr, lanes: int) -> Expr:
-    return start if lanes == 1 else B.ramp(start, 1, lanes)
+    if lanes == 1:
+        return start
+    return tirx.Ramp(_constant(start) if isinstance(start, int) else start, _constant(1), _constant(lanes))
+
+
+@cache
+def _constant(value: int) -> Any:
+    """Return an int32; to make one takes as long as an expression that has it."""
+    return tirx.IntImm("int32", value)
 
 
 def kept(value: Expr, dtype: str) -> Expr:

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
 from ..language.broadcast import broadcast_shape, matrix_start
-from ..language.vectors import Buffer, Expr, chunked, load, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, shuffled, store, worthwhile
 
 LANES = 16
 _VECTORS = 4
@@ -152,7 +152,7 @@ def transposed_tile(rows: Sequence[Expr]) -> list[Expr]:
     half = LANES // 2
 
     def weave(a: Expr, b: Expr, first: int) -> Expr:
-        return T.Bind(tirx.Shuffle([a, b], [T.int32(place) for i in range(first, first + half) for place in (i, LANES + i)]))
+        return T.Bind(shuffled([a, b], [place for i in range(first, first + half) for place in (i, LANES + i)]))
 
     vectors = [T.Bind(row) for row in rows]
     for _ in range(LANES.bit_length() - 1):

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
-from ..language.vectors import Buffer, Expr, load, store, store_partial
+from ..language.vectors import Buffer, Expr, load, shuffled, store, store_partial
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
 from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
 
@@ -74,10 +73,10 @@ class Int8Product(BatchProduct):
     def _pack_interleaved(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
         """Pack 16 columns that are neighbours in memory: four rows woven byte by byte."""
         down = self.b.strides[-2]
-        order = [T.int32(row * LANES + lane) for lane in range(LANES) for row in range(_STEP)]
+        order = [row * LANES + lane for lane in range(LANES) for row in range(_STEP)]
         with T.serial(0, self.steps) as step:
             rows = [T.Bind(load(b, column + (step * _STEP + row) * down, LANES)) for row in range(_STEP)]
-            store(packed, target + step * stride, tirx.Shuffle(rows, order) ^ T.broadcast(T.uint8(_FLIP), 64), 64)
+            store(packed, target + step * stride, shuffled(rows, order) ^ T.broadcast(T.uint8(_FLIP), 64), 64)
 
     def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
         """Pack 16 columns whose elements are neighbours, four bytes as one element; the last tile overlaps the one before."""

@@ -8,11 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, store, worthwhile
 
 _TILE = 16
 """Rows and columns of a tile: what a vector register of nearly every CPU holds in bytes."""
@@ -135,7 +134,7 @@ class _Writer:
             for i, start in enumerate(contiguous if interleave else strided):
                 places = range(i * _TILE, (i + 1) * _TILE) if interleave else range(i, few * _TILE, few)
                 picks = [place % few * _TILE + place // few for place in places] if interleave else list(places)
-                store(y, start, tirx.Shuffle(loaded, [B.int32(pick) for pick in picks]), _TILE)
+                store(y, start, shuffled(loaded, picks), _TILE)
 
 
 def _transposed(rows: list[Expr]) -> list[Expr]:
@@ -143,7 +142,7 @@ def _transposed(rows: list[Expr]) -> list[Expr]:
     half = _TILE // 2
 
     def weave(a: Expr, b: Expr, first: int) -> Expr:
-        return B.Bind(tirx.Shuffle([a, b], [B.int32(place) for i in range(first, first + half) for place in (i, _TILE + i)]))
+        return B.Bind(shuffled([a, b], [place for i in range(first, first + half) for place in (i, _TILE + i)]))
 
     vectors = [B.Bind(row) for row in rows]
     for _ in range(_TILE.bit_length() - 1):

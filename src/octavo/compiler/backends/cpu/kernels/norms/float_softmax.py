@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, worthwhile
 
 _LANES = 16
 _OPERATIONS = 8
@@ -85,7 +84,7 @@ def across(value: Expr, lanes: int, combine: Any) -> Expr:
     value = B.Bind(value)
     while lanes > 1:
         lanes //= 2
-        halves = [tirx.Shuffle([value], [B.int32(first + i) for i in range(lanes)]) for first in (0, lanes)]
+        halves = [shuffled([value], [first + i for i in range(lanes)]) for first in (0, lanes)]
         value = B.Bind(combine(*halves))
     return value
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from ......numerics.statistics.histogram import CODES, SHIFT
 from ..language.isa import AVX512_VNNI
-from ..language.vectors import Buffer, Expr, intrinsic, kept, load, splat, store
+from ..language.vectors import Buffer, Expr, intrinsic, kept, load, shuffled, splat, store
 from ..language.x86.vector import LANES
 from .statistics import ObserveSpec, Statistics
 
@@ -41,12 +40,12 @@ def upper_halves(first: Expr, second: Expr, *, isa: str) -> Expr:
     """
     if isa == AVX512_VNNI:
         halves = [B.Bind(B.reinterpret(f"uint16x{PAIR}", value)) for value in (first, second)]
-        return B.Bind(tirx.Shuffle(halves, [B.int32(2 * lane + 1) for lane in range(PAIR)]))
+        return B.Bind(shuffled(halves, [2 * lane + 1 for lane in range(PAIR)]))
     shift = splat(B.uint32(16), LANES)
     words = [B.Bind(B.reinterpret(f"uint32x{LANES}", value) >> shift) for value in (first, second)]
     halves = [B.Bind(B.reinterpret(f"uint16x{PAIR}", value)) for value in words]
     order = [2 * lane + source for four in range(0, LANES, 4) for source in (0, PAIR) for lane in range(four, four + 4)]
-    return B.Bind(tirx.Shuffle(halves, [B.int32(index) for index in order]))
+    return B.Bind(shuffled(halves, order))
 
 
 def codes_of(upper: Expr) -> Expr:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .......ir.composites.outputs import Output
 from ...language.rounding import scaled
-from ...language.vectors import Expr, store_partial
+from ...language.vectors import Expr, shuffled, store_partial
 from ...language.x86 import vector as v
 from ..loops.packing import Weights
 
@@ -91,10 +90,10 @@ class Epilogue:
 
     def _packed_alone(self, real: Expr) -> Expr:
         """Return 16 int32 plus the zero point, saturated to uint8, in their order."""
-        low, high = (tirx.Shuffle([real], [T.int32(lane) for lane in range(first, first + 8)]) for first in (0, 8))
+        low, high = (shuffled([real], range(first, first + 8)) for first in (0, 8))
         words = T.Bind(self._words(low, high, 8))
         packed = v.pack_uint8(words, words, 8)  # by dwords: low's first, high's first, both again, then their second ones
-        return tirx.Shuffle([packed], [T.int32(4 * dword + byte) for dword in (0, 4, 1, 5) for byte in range(4)])
+        return shuffled([packed], [4 * dword + byte for dword in (0, 4, 1, 5) for byte in range(4)])
 
     def _scale(self, acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
         """Return rint(float32(acc) * multiplier), or rint of a fused multiply-add with a bias.

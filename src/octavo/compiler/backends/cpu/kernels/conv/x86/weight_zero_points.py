@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .......ir.composites.outputs import SumOutput
 from ...language.rounding import MAGIC_BITS, MAGIC_REACH, float_difference, less_magic
-from ...language.vectors import Expr, intrinsic
+from ...language.vectors import Expr, intrinsic, shuffled
 from ...language.x86.vector import LANES
 from ..loops.packing import Weights, lane_channels
 from ..spec import Conv2dSpec
@@ -142,7 +141,7 @@ class SumLanes:
 
     def spread(self, acc: Expr) -> Expr:
         """Return the sum that they hold in every lane."""
-        return tirx.Shuffle([acc], [T.int32(self.lane + lane % self.count) for lane in range(LANES)])
+        return shuffled([acc], [self.lane + lane % self.count for lane in range(LANES)])
 
 
 def zero_points_of(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32], *, is_late: bool) -> ZeroPoints:

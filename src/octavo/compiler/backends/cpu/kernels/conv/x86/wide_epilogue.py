@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .......ir.composites.outputs import FloatOutput, FunctionOutput, SumOutput
 from ...language.float_result import float_result, function_value, in_steps, input_scale, input_zero_point
 from ...language.isa import AVX2, AVX512_VNNI
 from ...language.rounding import scaled
-from ...language.vectors import Expr, splat, store, store_partial
+from ...language.vectors import Expr, shuffled, splat, store, store_partial
 from ...language.x86 import vector as v
 from ..loops.packing import Weights
 from ..spec import Conv2dSpec
@@ -173,5 +172,5 @@ def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
         # Lane c of this part is channel number * lanes + c of the group: lane 4 q + r of vector j, for channel 4 g q + 4 j + r.
         channels = [divmod(number * lanes + lane, 4 * count) for lane in range(lanes)]
         indices = [(rest // 4) * lanes + 4 * block + rest % 4 for block, rest in channels]
-        parts.append(tirx.Shuffle(group, [T.int32(index) for index in indices]))
+        parts.append(shuffled(group, indices))
     return parts

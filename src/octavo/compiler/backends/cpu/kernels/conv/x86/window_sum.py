@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...language.interleave import interleave
-from ...language.vectors import Expr, store, store_partial
+from ...language.vectors import Expr, shuffled, store, store_partial
 from ...language.x86 import vector as v
 from ..loops.geometry import Geometry
 
@@ -177,7 +177,7 @@ class DenseRuns:
         for unit in (4, 8, 16):
             if len(words) > 1:
                 words = [_folded(words[i], words[i + 1], unit, v.LANES) for i in range(0, len(words), 2)]
-        pairs = tirx.Shuffle([T.reinterpret("int16x32", words[0])], [T.int32(word) for word in self._order()])
+        pairs = shuffled([T.reinterpret("int16x32", words[0])], self._order())
         return v.dot_int16(T.broadcast(T.int32(start), v.LANES), pairs, T.broadcast(T.int16(factor), 2 * v.LANES))
 
     def _order(self) -> list[int]:
@@ -216,7 +216,7 @@ class ShortRuns:
         def add_runs(tap: Expr) -> None:
             loaded = [T.Bind(v.load(x, at + tap + first, 64)) for first in (0, self.distance)]
             for order, used in self.steps:
-                bytes_ = tirx.Shuffle(loaded, [T.int32(byte) for byte in order])
+                bytes_ = shuffled(loaded, order)
                 store(totals, 0, v.dot(v.load(totals, 0, v.LANES), bytes_, _first_of_four(factor, used)), v.LANES)
 
         _over_taps(taps, add_runs)
@@ -262,7 +262,7 @@ def _either(dtype: str, value: int, places: list[bool]) -> Expr:
     # Picked from two constants: TVM's analysis of ranges fails on a vector of comparisons, should it be given a name.
     size = len(places)
     constants = [T.broadcast(tirx.const(each, dtype), size) for each in (0, value)]
-    return tirx.Shuffle(constants, [T.int32(size * place) for place in places])
+    return shuffled(constants, [size * place for place in places])
 
 
 def _in_first_lane(value: int, lanes: int) -> Expr:
@@ -326,7 +326,7 @@ def sums_of_four(values: list[Expr], lanes: int) -> Expr:
     total = _folded(halves[0], halves[1], 8, lanes)
     while lanes > _PIXELS:
         lanes //= 2
-        low, high = (tirx.Shuffle([total], [T.int32(lane) for lane in range(start, start + lanes)]) for start in (0, lanes))
+        low, high = (shuffled([total], range(start, start + lanes)) for start in (0, lanes))
         total = T.Bind(low + high)
     return total
 
@@ -337,8 +337,8 @@ def _folded(a: Expr, b: Expr, unit: int, lanes: int) -> Expr:
     With `unit` 16 the blocks themselves: even ones to odd ones, those of a and then those of b.
     """
     if unit == 16:
-        blocks = [[T.int32(lane) for lane in range(2 * lanes) if lane // 4 % 2 == odd] for odd in (0, 1)]
-        return T.Bind(tirx.Shuffle([a, b], blocks[0]) + tirx.Shuffle([a, b], blocks[1]))
+        blocks = [[lane for lane in range(2 * lanes) if lane // 4 % 2 == odd] for odd in (0, 1)]
+        return T.Bind(shuffled([a, b], blocks[0]) + shuffled([a, b], blocks[1]))
     size = 4 * lanes
     first, second = (T.reinterpret(f"uint8x{size}", value) for value in (a, b))
     halves = [T.reinterpret(f"int32x{lanes}", interleave(first, second, size, unit, high=high)) for high in (False, True)]

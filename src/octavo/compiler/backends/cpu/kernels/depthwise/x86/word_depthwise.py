@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .....tunable import Tunable, check_schedule
@@ -32,7 +31,7 @@ from ...language.isa import AVX2
 from ...language.kernel import Kernel
 from ...language.lane_order import channel_order
 from ...language.schedule import NO_SCHEDULES, Schedules, WindowSchedule
-from ...language.vectors import Expr, chunks_for, load, store
+from ...language.vectors import Expr, chunks_for, load, shuffled, store
 from ...language.x86 import vector as v
 from ...language.x86.narrow import narrowed
 from ..rows import DepthwiseRows
@@ -181,7 +180,7 @@ class WordDepthwise(DepthwiseRows):
             words = [T.Bind(load(source, at + place, WIDTH)) for place in (first, second)]
             for half in range(2):
                 order = [8 * block + 4 * half + lane + WIDTH * tap for block in range(2) for lane in range(4) for tap in range(2)]
-                woven = tirx.Shuffle(words, [T.int32(index) for index in order])
+                woven = shuffled(words, order)
                 packed = load(self.operands["weights"], weights + (pair * 2 + half) * WIDTH, WIDTH)
                 store(acc, half * LANES, load(acc, half * LANES, LANES) + v.multiply_pairs(woven, packed, LANES), LANES)
 

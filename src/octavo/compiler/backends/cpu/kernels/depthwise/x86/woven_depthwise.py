@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...conv.spec import Conv2dSpec
-from ...language.vectors import Expr, load, store, values_by_turn
+from ...language.vectors import Expr, load, shuffled, store, values_by_turn
 from ...language.x86 import vector as v
 from .word_depthwise import LANES, SCRATCH_BYTES, UNROLLED_TAPS, WIDTH, WordDepthwise
 
@@ -204,7 +204,7 @@ class _WovenRows:
             target = at + (block * self.pairs * self.row_size + column * PIXEL)
             for half in range(2):
                 order = [8 * part + 4 * half + lane + WIDTH * tap for part in range(2) for lane in range(4) for tap in range(2)]
-                store(woven, target + half * WIDTH, tirx.Shuffle(words, [T.int32(index) for index in order]), WIDTH)
+                store(woven, target + half * WIDTH, shuffled(words, order), WIDTH)
 
         for first, count in ((0, left), (left + interior, self.width - left - interior)):
             for block, column in np.ndindex(len(offsets), count):

@@ -5,19 +5,13 @@ It builds expressions only, no loops and no stores. Registers have 128 bits: 4 i
 
 from __future__ import annotations
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..vectors import Expr, intrinsic
+from ..vectors import Expr, intrinsic, shuffled
 
 QUAD = 4  # int32 lanes of a register
 BYTES = 16
 PAIR_BYTES = 8  # of each of two pixels in a register of a matrix product
-
-
-def shuffled(parts: list[Expr], lanes: list[int]) -> Expr:
-    """Return the lanes of these vectors, counted through all of them."""
-    return tirx.Shuffle(parts, [T.int32(lane) for lane in lanes])
 
 
 def concatenated(parts: list[Expr], lanes: int) -> Expr:

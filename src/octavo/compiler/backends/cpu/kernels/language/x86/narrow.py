@@ -13,12 +13,11 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
 from tvm.ir import Call
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2, AVX512_VNNI
-from ..vectors import Expr, intrinsic, splat, vector_type
+from ..vectors import Expr, intrinsic, shuffled, splat, vector_type
 
 _BITS = 256
 _SIZES = (512, 256, 128)
@@ -63,18 +62,12 @@ def _by_part(operation: Callable[..., Expr], operands: Sequence[Expr]) -> Expr:
     if parts == 1:
         return operation(*operands)
     results = [operation(*(_part(operand, part, parts) for operand in operands)) for part in range(parts)]
-    return tirx.Shuffle(results, _lanes(0, parts * _data_type(results[0]).lanes))
+    return shuffled(results, range(parts * _data_type(results[0]).lanes))
 
 
 def _part(value: Expr, part: int, parts: int) -> Expr:
     size = _data_type(value).lanes // parts
-    return tirx.Shuffle([value], _lanes(part * size, (part + 1) * size))
-
-
-@cache
-def _lanes(start: int, end: int) -> list[Expr]:
-    """Return the numbers of some lanes, which a kernel asks for hundreds of times."""
-    return [T.int32(lane) for lane in range(start, end)]
+    return shuffled([value], range(part * size, (part + 1) * size))
 
 
 def _data_type(value: Expr) -> Any:

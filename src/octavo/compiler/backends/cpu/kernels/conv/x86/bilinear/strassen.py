@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ....language.vectors import Expr, chunks_for, load, store
+from ....language.vectors import Expr, chunks_for, load, shuffled, store
 from ....language.x86 import vector as v
 from ....language.x86.vector import LANES
 from ...loops.gemm_loops import Panel
@@ -164,7 +163,7 @@ class Strassen(PointProducts[StrassenPlan]):
             totals = sums_of_four([T.Bind(load(acc, part * HALF, HALF)) for part in range(BLOCKS)], HALF)
             value: Expr = T.broadcast(T.int32(0), BLOCKS)
             for part in range(BLOCKS):
-                total = tirx.Shuffle([totals], [T.int32(part)] * BLOCKS)
+                total = shuffled([totals], [part] * BLOCKS)
                 value = value + total * load(self.operands["input_factors"], part * BLOCKS, BLOCKS)
             store(self.lacking, row * BLOCKS, value, BLOCKS)
 
