@@ -13,6 +13,9 @@ from octavo.ir.composites.outputs import Output
 CHANNELS = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129)
 """Channel counts around the widths of vectors."""
 
+CHANNEL_PAIRS = ((1, 33), (3, 16), (15, 65), (16, 3), (33, 127), (64, 15), (129, 64))
+"""Inputs and outputs, of both each kind of rest beside no vectors, one and several."""
+
 OUTPUTS = (Output(zero_point=0), Output(zero_point=255, qmin=1), Output(zero_point=128, qmin=120, qmax=250), Output(zero_point=3))
 INPUT_ZERO_POINTS = (0, 255, 131)
 WEIGHT_ZERO_POINTS = (0, -128, 127, 0, "axis", 5)

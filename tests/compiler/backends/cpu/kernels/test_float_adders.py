@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from allpairspy import AllPairs
 from conv2d_cases import Layers, exact_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,7 +104,7 @@ def extreme_weights(rng: np.random.Generator, shape: tuple[int, int]) -> list[np
 
 
 def test_the_product_of_shifted_operands(rng: np.random.Generator) -> None:
-    for inputs in (4, 36, 600):
+    for inputs in (4, 36, 200):
         for w in extreme_weights(rng, (inputs, 6)):
             made = ShiftedProduct.of(w)
             worst = np.where(np.indices((2, inputs)).sum(axis=0) % 2, 255, 0)
@@ -151,12 +152,12 @@ def test_sizes_strides_blocks_and_threads(isa: str) -> None:
     layers = Layers(1)
     cases = []
     sizes = [(1, 1), (3, 5), (7, 7), (2, 13), (1, 6)]
-    for number, channels in enumerate([(32, 96), (64, 64), (128, 192), (192, 64), (544, 32), (1024, 64)]):
+    for number, channels in enumerate([(32, 96), (192, 64), (544, 32), (1024, 64)]):
         size = sizes[number % len(sizes)]
         cases.append(strassen_case(layers, shifted(layers, size, channels, batch=1 + number % 2), levels(1), isa))
-        strides = ((2, 2), (1, 2), (3, 1))[number % 3]
+    for channels, strides in ((64, 64), (2, 2)), ((544, 32), (1, 2)), ((32, 96), (3, 1)):
         cases.append(strassen_case(layers, shifted(layers, (9, 8), channels, strides=strides), levels(1), isa))
-    for block, threads in (1, 1), (5, 1), (7, 1), (None, 2), (None, 3):
+    for block, threads in (1, 1), (7, 1), (None, 3):
         cases.append(strassen_case(layers, shifted(layers, (19, 9), (640, 128), threads=threads), levels(1, block), isa))
     cases.append(strassen_case(layers, shifted(layers, (2, 4), (64, 512), threads=2), levels(1), isa))
     check_all(cases)
@@ -193,16 +194,13 @@ def test_extreme_operands(isa: str) -> None:
 
 
 @on_avx2
-@settings(max_examples=2, deadline=None)
-@given(data=st.data())
-def test_any_size(isa: str, data: st.DataObject) -> None:
-    layers = Layers(data.draw(st.integers(0, 1000)))
+def test_any_size(isa: str, rng: np.random.Generator) -> None:
+    layers = Layers(7)
     cases = []
-    for _ in range(6):
-        size = data.draw(st.tuples(st.integers(1, 12), st.integers(1, 12)))
-        channels = [32 * data.draw(st.integers(1, most)) for most in (24, 4)]
-        window = {"threads": data.draw(st.integers(1, 2)), "batch": data.draw(st.integers(1, 2))}
-        cases.append(strassen_case(layers, shifted(layers, size, tuple(channels), **window), levels(1), isa))
+    for _ in range(5):
+        height, width, inputs, outputs, threads, batch = map(int, rng.integers(1, (13, 13, 25, 5, 3, 3)))
+        spec = shifted(layers, (height, width), (32 * inputs, 32 * outputs), threads=threads, batch=batch)
+        cases.append(strassen_case(layers, spec, levels(1), isa))
     check_all(cases)
 
 
@@ -210,9 +208,11 @@ def test_any_size(isa: str, data: st.DataObject) -> None:
 def test_results_of_every_kind(isa: str) -> None:
     layers, floats = Layers(4), FloatLayers(5)
     modes = ("constant", "image", "tensor")
-    specs = [shifted(layers, (30, 31), (256, 256), batch=2) for _ in modes]
-    cases = [sum_case(layers, spec, isa, mode) for spec, mode in zip(specs, modes, strict=True)]
-    cases += [floats.float_case(spec, isa, mode) for spec, mode in zip(specs, modes, strict=True)]
+    specs = [shifted(layers, (15, 14), (256, 256), batch=2) for _ in modes]
+    cases = [
+        floats.float_case(specs[1], isa, "image"),
+        *(sum_case(layers, spec, isa, mode) for spec, mode in zip(specs[::2], modes[::2], strict=True)),
+    ]
     assert all(case.kernel.name == "conv2d.pointwise.strassen 2" for case in cases)
     check_all(cases)
 
@@ -252,24 +252,24 @@ def emit_swap(new: T.Buffer, old: T.Buffer) -> None:
         T.evaluate(T.call_llvm_intrin(intrinsic, T.address_of(buffer[0]), dtype="void"))
 
 
-@pytest.mark.parametrize("target", ["znver3", "znver4 without AVX-512"])
-@pytest.mark.parametrize("w_zero_point", [0, 3])
-def test_inner_loops_add_floats_alone(target: str, w_zero_point: int) -> None:
+@pytest.mark.parametrize(
+    ("target", "w_zero_point", "channels"), list(AllPairs([["znver3", "znver4 without AVX-512"], [0, 3], [256, 1024]])), ids=str
+)
+def test_inner_loops_add_floats_alone(target: str, w_zero_point: int, channels: int) -> None:
     layers = Layers(40)
     chosen, isa = TARGETS[target]
-    for channels in (256, 256), (1024, 1024):
-        case = layers.case(shifted(layers, (28, 28), channels), isa, w_zero_point=w_zero_point)
-        assert case.kernel.name == "conv2d.pointwise.strassen 2"
-        assembly = Compiled({"kernel": case.kernel.func}, chosen).code.inspect_source("asm")
-        loops = [loop for loop in innermost_loops(assembly, "vpmaddwd") if count("vpmaddwd", loop) == 12]
-        floats = [loop for loop in loops if count("vaddps", loop)]
-        assert floats
-        for loop in floats:
-            assert count("vaddps", loop) == 12
-            assert not count("vpaddd", loop)
-            assert spills(loop) == []
-            assert len(re.findall(r"^\s+[a-z]", loop, re.MULTILINE)) <= 36
-        assert count("vldmxcsr", assembly) == 2
+    case = layers.case(shifted(layers, (28, 28), (channels, channels)), isa, w_zero_point=w_zero_point)
+    assert case.kernel.name == "conv2d.pointwise.strassen 2"
+    assembly = Compiled({"kernel": case.kernel.func}, chosen).code.inspect_source("asm")
+    loops = [loop for loop in innermost_loops(assembly, "vpmaddwd") if count("vpmaddwd", loop) == 12]
+    floats = [loop for loop in loops if count("vaddps", loop)]
+    assert floats
+    for loop in floats:
+        assert count("vaddps", loop) == 12
+        assert not count("vpaddd", loop)
+        assert spills(loop) == []
+        assert len(re.findall(r"^\s+[a-z]", loop, re.MULTILINE)) <= 36
+    assert count("vldmxcsr", assembly) == 2
 
 
 def test_which_cores_have_them() -> None:

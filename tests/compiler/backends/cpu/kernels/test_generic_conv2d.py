@@ -75,7 +75,7 @@ def case(rng: np.random.Generator, given: Conv2dSpec) -> Case:
 
 
 def channel_specs() -> Iterator[Conv2dSpec]:
-    for number, c in enumerate((1, 3, 15, 16, 17, 31, 33, 64, 65)):
+    for number, c in enumerate((1, 3, 15, 16, 33, 64)):
         yield spec((3, 5), (c, 18 - c % 3)) if number % 2 else spec((2, 4), (7, c), (2, 3), padding=(0, 1, 1, 1))
         yield spec((4, 5), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c)
 
