@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_search import PLAIN, SAMPLES, plain
+from test_search import PLAIN, plain
 
 import octavo
-from nets import residual_net
 from octavo.cli.search import _table
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.search import SearchResult
@@ -40,16 +39,6 @@ class Clock:
             return original(*args, **options)
 
         patch.setattr(owner, name, slow)
-
-
-@pytest.fixture(scope="module")
-def model() -> octavo.Model:
-    return residual_net()
-
-
-@pytest.fixture(scope="module")
-def profile(model: octavo.Model) -> octavo.Profile:
-    return octavo.profile(model, SAMPLES, keep_samples=16)
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search import PLAIN, SAMPLES, closeness, plain
+from test_search import PLAIN, plain
 
 import octavo
 import profile_bytes
-from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.quantizer.search import SearchResult, search_on_ray
 from octavo.quantizer.search.bench import Bench, Measurement
@@ -47,18 +46,11 @@ class Ahead:
         return self.bench.measure(self.bench.quantized(change), check)
 
 
-@pytest.fixture(scope="module", name="profiled")
-def fixture_profiled() -> tuple[octavo.Model, octavo.Profile]:
-    model = residual_net()
-    return model, octavo.profile(model, SAMPLES, keep_samples=16)
-
-
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
-    share: float | None, profiled: tuple[octavo.Model, octavo.Profile], tmp_path: Path
+    share: float | None, model: octavo.Model, profile: octavo.Profile, closeness: Any, tmp_path: Path
 ) -> None:
-    model, profile = profiled
-    given: dict[str, Any] = {**REST, "evaluate": closeness(model), "candidates": 8}
+    given: dict[str, Any] = {**REST, "evaluate": closeness, "candidates": 8}
     given["max_drop"] = None
     if share is not None:
         first = search_with(None, model, profile, None, folder=None, **{**given, "candidates": 1}).candidates[0]
@@ -94,10 +86,8 @@ def test_halving_says_ahead_what_it_tries(enough_from: int) -> None:
     assert len(tried) <= 8
 
 
-def test_without_ray_there_is_one_error(
-    profiled: tuple[octavo.Model, octavo.Profile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_there_is_one_error(profile: octavo.Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     profile_bytes.small_network(tmp_path / "m.onnx")
     with pytest.raises(QuantizationError, match=r"a search on a cluster needs Ray: pip install 'octavo\[ray\]'"):
-        search_on_ray(tmp_path / "m.onnx", profiled[1])
+        search_on_ray(tmp_path / "m.onnx", profile)

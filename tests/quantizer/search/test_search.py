@@ -13,7 +13,7 @@ import pytest
 from tvm import relax
 
 import octavo
-from nets import model_of, residual_net
+from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter
@@ -24,33 +24,6 @@ RNG = np.random.default_rng(0)
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none")
 """Corrections and equalization would be most of the time of these tests."""
 SAMPLES = [RNG.normal(size=(1, 3, 8, 8)).astype(np.float32) * (6 if number % 5 == 0 else 1) for number in range(24)]
-
-
-@pytest.fixture(scope="module")
-def model() -> octavo.Model:
-    return residual_net()
-
-
-@pytest.fixture(scope="module")
-def profile(model: octavo.Model) -> octavo.Profile:
-    return octavo.profile(model, SAMPLES, keep_samples=16)
-
-
-@pytest.fixture(scope="module")
-def found(model: octavo.Model, profile: octavo.Profile) -> SearchResult:
-    return octavo.search(model, profile, recipe=PLAIN, seconds=None)
-
-
-def closeness(model: octavo.Model):
-    """Return a metric: minus the mean error on the samples."""
-    exact = octavo.compile(model)
-    expected = [next(iter(exact(x).values())) for x in SAMPLES]
-
-    def evaluate(executable: octavo.Executable) -> float:
-        outputs = [next(iter(executable(x).values())) for x in SAMPLES]
-        return -float(np.abs(np.subtract(expected, outputs)).mean())
-
-    return evaluate
 
 
 def plain(result: SearchResult) -> str:
@@ -73,22 +46,27 @@ def test_the_front_trades_cost_for_accuracy(found: SearchResult) -> None:
 
 def test_every_candidate_is_a_file_that_compiles(model: octavo.Model, profile: octavo.Profile, tmp_path: Path) -> None:
     seen: list[Candidate] = []
-    result = octavo.search(model, profile, recipe=PLAIN, folder=tmp_path / "s", progress=seen.append, candidates=4)
+    measured: list[dict[str, np.ndarray]] = []
+
+    def outputs(executable: octavo.Executable) -> float:
+        measured.append(executable(SAMPLES[0]))
+        return 1.0
+
+    options: dict[str, Any] = {"folder": tmp_path / "s", "progress": seen.append, "candidates": 4}
+    result = octavo.search(model, profile, recipe=PLAIN, evaluate=outputs, **options)
     assert [each.name for each in seen] == [each.name for each in result.candidates] == [f"c00{number}" for number in range(4)]
-    for each in result.candidates:
+    for each, here in zip(result.candidates, measured[1:], strict=True):  # the float model comes first
         assert each.path is not None
         from_file = octavo.compile(octavo.quantize(model, plan=each.path))(SAMPLES[0])
-        here = octavo.compile(octavo.quantize(model, plan=each.plan))(SAMPLES[0])
         assert all(np.array_equal(from_file[name], here[name]) for name in here)
 
 
-def test_the_best_is_the_cheapest_that_is_enough(model: octavo.Model, profile: octavo.Profile) -> None:
-    evaluate = closeness(model)
-    all_of_them = octavo.search(model, profile, recipe=PLAIN, evaluate=evaluate, seconds=None)
+def test_the_best_is_the_cheapest_that_is_enough(model: octavo.Model, profile: octavo.Profile, closeness: Any) -> None:
+    all_of_them = octavo.search(model, profile, recipe=PLAIN, evaluate=closeness, seconds=None)
     drops = {each.name: all_of_them.drop(each) or 0.0 for each in all_of_them.candidates}
     of_integers = min(drops[each.name] for each in all_of_them.candidates if not each.float_tensors)
     limit = (min(drops.values()) + of_integers) / 2
-    result = octavo.search(model, profile, recipe=PLAIN, evaluate=evaluate, max_drop=limit, seconds=None)
+    result = octavo.search(model, profile, recipe=PLAIN, evaluate=closeness, max_drop=limit, seconds=None)
     assert result.float_metric == 0
     assert result.is_enough(result.best)
     assert result.best.float_tensors
@@ -96,16 +74,20 @@ def test_the_best_is_the_cheapest_that_is_enough(model: octavo.Model, profile: o
     assert not result.is_enough(result.candidates[0])
 
 
-def test_a_limit_that_plain_quantization_keeps_ends_the_search_at_once(model: octavo.Model, profile: octavo.Profile) -> None:
-    result = octavo.search(model, profile, recipe=PLAIN, evaluate=closeness(model), max_drop=1.0)
+def test_a_limit_that_plain_quantization_keeps_ends_the_search_at_once(
+    model: octavo.Model, profile: octavo.Profile, closeness: Any
+) -> None:
+    result = octavo.search(model, profile, recipe=PLAIN, evaluate=closeness, max_drop=1.0)
     assert result.finished
     assert len(result.candidates) <= 3
     assert not result.best.float_tensors
 
 
 def test_a_search_goes_on_after_it_was_killed(
-    model: octavo.Model, profile: octavo.Profile, found: SearchResult, tmp_path: Path
+    model: octavo.Model, profile: octavo.Profile, found: SearchResult, memory: Any, tmp_path: Path
 ) -> None:
+    memory.clear()  # what is measured anew must be the same
+
     class Killed(Exception):
         pass
 
@@ -128,17 +110,14 @@ def test_a_search_goes_on_after_it_was_killed(
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_an_interruption_returns_what_there_is(
-    number: int, model: octavo.Model, profile: octavo.Profile, found: SearchResult
-) -> None:
+def test_an_interruption_returns_what_there_is(number: int, model: octavo.Model, profile: octavo.Profile, closeness: Any) -> None:
     calls: list[int] = []
-    evaluate = closeness(model)
 
     def interrupted(executable: octavo.Executable) -> float:
         calls.append(1)
         if len(calls) == number + 2:  # the first call is about the float model
             signal.raise_signal(signal.SIGINT)
-        return evaluate(executable)
+        return closeness(executable)
 
     before = signal.getsignal(signal.SIGINT)
     result = octavo.search(model, profile, recipe=PLAIN, evaluate=interrupted, seconds=None)
