@@ -7,17 +7,19 @@ import pytest
 from test_root_causes import CORRECTED, PLAIN, net, pictures, weights
 
 import octavo
+from octavo.quantizer.causes import RootCause, root_causes
 from octavo.quantizer.plan.plan import QuantizedModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sound:
-    """A model in which nothing is wrong."""
+    """A model in which nothing is wrong, and what is said of it."""
 
     model: octavo.Model
     samples: list[np.ndarray]
     profile: octavo.Profile
     quantized: QuantizedModel
+    causes: list[RootCause]
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +27,12 @@ def sound_ones() -> dict[str, Sound]:
     rng = np.random.default_rng(4)
     model, samples = net(weights(rng)), pictures(rng)
     profile = octavo.profile(model, samples, keep_samples=len(samples))
+    found = {
+        name: octavo.quantize(model, profile, recipe=recipe) for name, recipe in (("plain", PLAIN), ("corrected", CORRECTED))
+    }
     return {
-        name: Sound(model, samples, profile, octavo.quantize(model, profile, recipe=recipe))
-        for name, recipe in (("plain", PLAIN), ("corrected", CORRECTED))
+        name: Sound(model, samples, profile, quantized, root_causes(model, quantized, samples))
+        for name, quantized in found.items()
     }
 
 

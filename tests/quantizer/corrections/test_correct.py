@@ -1,7 +1,7 @@
 """Corrections through `octavo.quantize`: what they do to layers, who asks for them, and that a plan keeps them."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from octavo.errors import ProfileError, QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantizer.plan.plan import QuantizedModel
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
 
@@ -67,13 +68,30 @@ def outputs(executable: octavo.Executable, samples: list[np.ndarray]) -> np.ndar
     return np.concatenate([next(iter(executable(x).values())) for x in samples])
 
 
-def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.random.Generator) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Corrected:
+    """A model, its profile, and what becomes of it by the default recipe."""
+
+    model: octavo.Model
+    samples: list[np.ndarray]
+    profile: octavo.Profile
+    quantized: QuantizedModel
+
+
+@pytest.fixture(scope="module")
+def corrected() -> Corrected:
+    rng = np.random.default_rng(2)
     model, samples = depthwise_net(rng), samples_of(rng)
-    profile, exact = octavo.profile(model, samples, keep_samples=64), octavo.compile(model)
+    profile = octavo.profile(model, samples, keep_samples=64)
+    return Corrected(model, samples, profile, octavo.quantize(model, profile))
+
+
+def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.random.Generator, corrected: Corrected) -> None:
+    model, samples, profile, both = corrected.model, corrected.samples, corrected.profile, corrected.quantized
+    exact = octavo.compile(model)
     real = outputs(exact, samples)
-    plain, biases, both = (
-        octavo.quantize(model, profile, recipe=recipe)
-        for recipe in (PLAIN, octavo.Recipe(weight_rounding="nearest"), octavo.Recipe())
+    plain, biases = (
+        octavo.quantize(model, profile, recipe=recipe) for recipe in (PLAIN, octavo.Recipe(weight_rounding="nearest"))
     )
     assert not plain.plan.corrections
     assert biases.plan.corrections.bias_shifts.keys() == {layer.output for layer in biases.plan.layers if layer.bias}
@@ -133,9 +151,8 @@ def test_weights_make_up_for_what_the_layers_before_them_rounded(
         assert np.array_equal(values, plain.plan.corrections.weight_values[name])
 
 
-def test_they_do_not_depend_on_order_or_threads_and_are_in_the_fingerprint(rng: np.random.Generator) -> None:
-    model, samples = depthwise_net(rng), samples_of(rng)
-    first = octavo.quantize(model, octavo.profile(model, samples, keep_samples=64))
+def test_they_do_not_depend_on_order_or_threads_and_are_in_the_fingerprint(corrected: Corrected) -> None:
+    model, samples, first = corrected.model, corrected.samples, corrected.quantized
     again = octavo.quantize(model, octavo.profile(model, samples[::-1], keep_samples=64, threads=2))
     plain = octavo.quantize(model, octavo.profile(model, samples, keep_samples=0))
     assert first.plan.corrections == again.plan.corrections
@@ -173,10 +190,9 @@ def test_kernels_whose_code_depends_on_weights_take_no_part(
     assert all(np.array_equal(found[0].params[key], found[1].params[key]) for key in found[0].params)
 
 
-def test_clipped_ranges_move_no_bias(rng: np.random.Generator) -> None:
+def test_clipped_ranges_move_no_bias(corrected: Corrected) -> None:
     """Biases are those of ranges that hold all, whatever ranges the model gets."""
-    model = depthwise_net(rng)
-    profile = octavo.profile(model, samples_of(rng), keep_samples=64)
+    model, profile = corrected.model, corrected.profile
     wide, narrow = (
         octavo.quantize(model, profile, recipe=octavo.Recipe(range_estimator=name, min_sqnr=None))
         for name in ("min_max", "percentile:90")
@@ -186,9 +202,8 @@ def test_clipped_ranges_move_no_bias(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "target"), [(None, None), ("int8", INTEGER_RESULTS), ("int16", None)])
-def test_a_plan_s_file_keeps_them(rng: np.random.Generator, tmp_path: Path, dtype: Any, target: Any) -> None:
-    model = depthwise_net(rng)
-    profile = octavo.profile(model, samples_of(rng, 4), keep_samples=4)
+def test_a_plan_s_file_keeps_them(corrected: Corrected, tmp_path: Path, dtype: Any, target: Any) -> None:
+    model, profile = corrected.model, corrected.profile
     options = {} if target is None else {"target": target}
     quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(activation_dtype=dtype), **options)
     assert quantized.plan.corrections
@@ -198,9 +213,8 @@ def test_a_plan_s_file_keeps_them(rng: np.random.Generator, tmp_path: Path, dtyp
     assert all(np.array_equal(again.params[key], quantized.params[key]) for key in quantized.params)
 
 
-def test_a_weight_that_gets_other_parameters_is_rounded_to_nearest(rng: np.random.Generator) -> None:
-    model = depthwise_net(rng)
-    plan = octavo.quantize(model, octavo.profile(model, samples_of(rng, 4), keep_samples=4)).plan
+def test_a_weight_that_gets_other_parameters_is_rounded_to_nearest(corrected: Corrected) -> None:
+    model, plan = corrected.model, corrected.quantized.plan
     name = TensorId("w1")
     wider = replace(plan.weights[name], scale=plan.weights[name].scale * 2)
     edited = octavo.quantize(model, plan=plan.with_params({name: wider}))
@@ -224,12 +238,11 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Model, str]:
+def saved(corrected: Corrected, tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Model, str]:
     """A model, and the text of its plan's file."""
-    rng = np.random.default_rng(1)
-    model, path = depthwise_net(rng), tmp_path_factory.mktemp("plan") / "plan.json"
-    octavo.quantize(model, octavo.profile(model, samples_of(rng, 2), keep_samples=2)).plan.save(path)
-    return model, path.read_text()
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    corrected.quantized.plan.save(path)
+    return corrected.model, path.read_text()
 
 
 @pytest.mark.parametrize("fault", WRONG)
@@ -244,12 +257,10 @@ def test_what_is_wrong_in_a_file_is_named(saved: tuple[octavo.Model, str], tmp_p
     assert said in str(caught.value)
 
 
-def test_samples_of_another_shape_are_refused(rng: np.random.Generator) -> None:
-    model = depthwise_net(rng)
-    profile = octavo.profile(model, samples_of(rng, 2), keep_samples=2)
-    wrong = replace(profile, kept_samples=((np.zeros((1, 3, 9, 8), np.float32),),))
+def test_samples_of_another_shape_are_refused(corrected: Corrected) -> None:
+    wrong = replace(corrected.profile, kept_samples=((np.zeros((1, 3, 9, 8), np.float32),),))
     with pytest.raises(ProfileError, match="the samples that the profile keeps do not fit the model"):
-        octavo.quantize(model, wrong)
+        octavo.quantize(corrected.model, wrong)
 
 
 def test_a_model_that_runs_on_the_virtual_machine_alone_is_quantized_without_them(rng: np.random.Generator) -> None:
