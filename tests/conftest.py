@@ -4,6 +4,7 @@ test needs, what may be skipped, and the cache of machine code."""
 import gc
 import inspect
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,9 @@ settings.load_profile("octavo")
 
 
 _CACHE = pytest.StashKey[str]()
+_PLAIN_CODE = re.compile(r"(compiler(/backends|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*)/\w+\.py")
+"""Tests of graphs: their networks are small and run a few times, so that neither LLVM, half of whose time with a kernel goes
+there, nor a vendor's C compiler optimizes. What they make of kernels is checked where kernels are, and in whole runs."""
 
 
 def stack_with_one_source(context: int = 1) -> list[inspect.FrameInfo]:
@@ -54,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Before PyTorch and, in processes that run tests at once, NumPy are there: threads that wait for work turn in circles.
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
-        config.stash[_CACHE] = os.environ["OCTAVO_CACHE"] = tempfile.mkdtemp(prefix="octavo-test-cache-")
+        config.stash[_CACHE] = tempfile.mkdtemp(prefix="octavo-test-cache-")
+        os.environ["OCTAVO_CACHE"] = str(Path(config.stash[_CACHE]) / "optimized")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -71,6 +76,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             item.user_properties.append(("needs", what))
             if what not in (machine_isas() if name == "needs_isa" else machine_devices()):
                 raise MachineLacks(what)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Compile plain code where `_PLAIN_CODE` says so, whatever a test or a fixture of its is the first to compile.
+
+    It has a cache of its own: the key of machine code does not name the level, which is the same for every user.
+    """
+    if not _PLAIN_CODE.fullmatch(item.path.relative_to(Path(__file__).parent).as_posix()):
+        return (yield)
+    from octavo.compiler.backends import external
+    from octavo.compiler.codegen import tir_passes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tir_passes, "_LEVEL", 0)
+        patch.setattr(external, "_FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in external._FLAGS))
+        patch.setenv("OCTAVO_CACHE", str(Path(os.environ["OCTAVO_CACHE"]).with_name("plain")))
+        return (yield)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -79,7 +79,7 @@ def object_of(text: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / "code.c", Path(folder) / "code.o"
         source.write_text(text, encoding="utf-8")
-        subprocess.run(["gcc", "-O2", "-w", "-fPIC", "-c", str(source), "-o", str(made)], check=True)
+        subprocess.run(["gcc", "-O0", "-w", "-fPIC", "-c", str(source), "-o", str(made)], check=True)
         return made.read_bytes()
 
 
