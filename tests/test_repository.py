@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ def test_test_files_have_names_of_their_own() -> None:
     assert {name: count for name, count in names.items() if count > 1} == {}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -63,7 +69,7 @@ def test_no_function_is_too_long() -> None:
     lengths = {
         f"{path.relative_to(ROOT)}:{node.name}": code_lines(node)
         for path in (ROOT / "src").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, Function)
     }
     assert len(lengths) > 100
@@ -87,11 +93,7 @@ def outer():
 
 
 def test_every_module_says_what_it_does() -> None:
-    silent = [
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "src").rglob("*.py")
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    silent = [str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py") if not ast.get_docstring(parsed(path))]
     assert silent == []
 
 
