@@ -118,8 +118,13 @@ def loops(text: str) -> list[list[str]]:
         if label := re.match(r"(\.?\$?L_\w+):", line):
             labels[label[1]] = number
         elif (jump := re.search(r"\b(?:BRA|bra)\b.*?(\.?\$?L_\w+)", line)) and jump[1] in labels:
-            found.append([each for each in map(_instruction, lines[labels[jump[1]] + 1 : number + 1]) if each])
+            found.append(instructions("\n".join(lines[labels[jump[1]] + 1 : number + 1])))
     return found
+
+
+def instructions(text: str) -> list[str]:
+    """Return the instructions of machine code or PTX, without predicates."""
+    return [each for each in map(_instruction, text.splitlines()) if each]
 
 
 def _instruction(line: str) -> str:
@@ -139,7 +144,7 @@ def product_loop(text: str) -> list[str]:
         for loop in multiplying
         if not any(len(other) < len(loop) and "\n".join(other) in "\n".join(loop) for other in multiplying)
     ]
-    return max(innermost, key=products_of, default=[each for each in map(_instruction, text.splitlines()) if each])
+    return max(innermost, key=products_of, default=instructions(text))
 
 
 def products_of(loop: Iterable[str]) -> int:

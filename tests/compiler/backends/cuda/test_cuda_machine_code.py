@@ -1,16 +1,18 @@
 """What kernels by tiles are compiled to: no spills, registers as their choice assumes, matrix products in the inner loop."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case
+from cuda_units import Unit
 from emulated_ops import integers, output, tensor
 
-from cuda_loops import dense_spec, product_loop, products_of, row_of, table, text_of
+from cuda_loops import dense_spec, instructions, product_loop, products_of, row_of, table, text_of
 from octavo.compiler.backends.cuda.compiler import compile_kernels
 from octavo.compiler.backends.cuda.isa import Isa
-from octavo.compiler.backends.cuda.kernels.conv.conv2d import product_of
+from octavo.compiler.backends.cuda.kernels.conv.conv2d import conv2d, product_of
 from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
 from octavo.compiler.backends.cuda.kernels.elementwise.pair import sum_of
 from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling
@@ -39,21 +41,21 @@ def products_of_a_turn(tiling: Tiling, isa: Isa) -> int:
     return rows * columns * depth // (16 * 8 * 32) * (1 if isa.matrix_k == 32 else 4)
 
 
-@pytest.mark.parametrize("shape", [WINDOW, FIRST], ids=["window", "first"])
 @pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
-def test_a_tile_fits_as_assumed_and_multiplies_in_its_loop(rng, tmp_path, isa, shape):
-    spec = conv2d_case(rng, shape).spec
-    for tiling in some_tilings(spec, isa):
-        kernel = gemm_conv2d(spec, isa, tiling)[0].kernel
-        (code,) = compile_kernels([kernel], isa)
-        usage = code.usage[kernel.symbol]
+def test_a_tile_fits_as_assumed_and_multiplies_in_its_loop(rng, tmp_path, isa):
+    # Tiles with one window and the other in turn, the other way around from one ISA to the next.
+    specs = [conv2d_case(rng, shape).spec for shape in ((WINDOW, FIRST) if isa in (SM61, SM80) else (FIRST, WINDOW))]
+    drawn = [(spec, tiling) for start, spec in enumerate(specs) for tiling in some_tilings(spec, isa)[start::2]]
+    kernels = [gemm_conv2d(spec, isa, tiling)[0].kernel for spec, tiling in drawn]
+    unit = Unit(kernels, isa, tmp_path)
+    for (spec, tiling), kernel in zip(drawn, kernels, strict=True):
+        usage, text = unit.usage[kernel.symbol], unit.texts[kernel.symbol]
         assert usage.spill_bytes == usage.stack_bytes == 0, tiling
         assert usage.registers <= registers(tiling, product_of(spec), isa), tiling
         assert kernel.shared_bytes <= isa.shared_bytes_of_block
-        text = text_of(kernel, code, isa, tmp_path)
         loop = product_loop(text)
         assert products_of(loop) == products_of_a_turn(tiling, isa), tiling
-        if isa.asynchronous and shape is WINDOW:
+        if isa.asynchronous and spec.in_channels == WINDOW.channels[0]:
             names = {each.split()[0].split(".")[0] for each in loop}
             assert {"LDGSTS", "IGMMA"} <= names if tiling.warp_groups else {"LDGSTS", "LDSM", "IMMA"} <= names
             assert not {"LDG", "STS", "LDL", "STL"} & names, tiling
@@ -61,10 +63,21 @@ def test_a_tile_fits_as_assumed_and_multiplies_in_its_loop(rng, tmp_path, isa, s
             assert "STG.E.128" in text, "results leave in runs of 16 bytes"
 
 
+@pytest.mark.parametrize("isa", [SM61, SM80], ids=lambda isa: isa.name)
+def test_a_kernel_among_others_is_compiled_to_what_it_is_alone(rng, tmp_path, isa):
+    spec = conv2d_case(rng, FIRST).spec
+    kernels = [gemm_conv2d(spec, isa, tiling)[0].kernel for tiling in some_tilings(spec, isa)[:2]]
+    (alone,) = compile_kernels(kernels[1:], isa)
+    unit = Unit(kernels, isa, tmp_path)
+    assert unit.usage[kernels[1].symbol] == alone.usage[kernels[1].symbol]
+    texts = [unit.texts[kernels[1].symbol], text_of(kernels[1], alone, isa, tmp_path)]
+    assert len({"\n".join(re.sub(r"\$?L_\w+", "L", each) for each in instructions(text)) for text in texts}) == 1
+
+
 @pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
-@pytest.mark.parametrize("sizes", [(49, 160, 960), (49, 960, 320)])
-def test_nothing_is_spilled_to_hold_more_blocks(isa, sizes):
-    assert row_of("dense", "", dense_spec(*sizes), 1, isa).spill_bytes == 0
+def test_nothing_is_spilled_to_hold_more_blocks(isa):
+    kernels = [conv2d(dense_spec(*sizes), isa)[0].kernel for sizes in ((49, 160, 960), (49, 960, 320))]
+    assert {usage.spill_bytes for usage in Unit(kernels, isa).usage.values()} == {0}
 
 
 @pytest.mark.parametrize("isa", [SM75, SM80, SM90], ids=lambda isa: isa.name)
@@ -105,13 +118,13 @@ def residual(spec, *, table):
 
 
 @pytest.mark.parametrize("isa", [SM75, SM80, SM90], ids=lambda isa: isa.name)
-@pytest.mark.parametrize("table", [False, True])
-def test_a_sum_behind_a_product_fits_as_assumed(rng, isa, table):
+def test_a_sum_behind_a_product_fits_as_assumed(rng, isa):
     spec = conv2d_case(rng, Shape(size=(14, 14), channels=(64, 256), x_zero_point=-128)).spec
-    tiles = some_tilings(spec, isa)
-    kernels = [gemm_conv2d(residual(spec, table=table), isa, tiling)[0].kernel for tiling in tiles]
-    usages = {symbol: usage for code in compile_kernels(kernels, isa) for symbol, usage in code.usage.items()}
-    for tiling, kernel in zip(tiles, kernels, strict=True):
+    # With a table behind the sum and without: in turn, and the other way around from one ISA to the next.
+    tiles = list(enumerate(some_tilings(spec, isa), isa is SM80))
+    kernels = [gemm_conv2d(residual(spec, table=bool(number % 2)), isa, tiling)[0].kernel for number, tiling in tiles]
+    usages = Unit(kernels, isa).usage
+    for (_, tiling), kernel in zip(tiles, kernels, strict=True):
         usage = usages[kernel.symbol]
         assert usage.spill_bytes == usage.stack_bytes == 0, tiling
         assumed = registers(tiling, product_of(spec), isa)
@@ -127,10 +140,9 @@ def blocks_of(count, tiling, isa):
 def test_what_a_sum_reads_comes_in_runs_of_16_bytes(rng, tmp_path, isa):
     spec = conv2d_case(rng, Shape(size=(14, 14), channels=(64, 256), x_zero_point=-128)).spec
     tiling = Tiling(tile=(128, 128, 64), warps=(2, 2), stages=3 if isa.asynchronous else 2)
-    texts = []
-    for each in (spec, residual(spec, table=False)):
-        kernel = gemm_conv2d(each, isa, tiling)[0].kernel
-        texts.append(text_of(kernel, compile_kernels([kernel], isa)[0], isa, tmp_path))
+    kernels = [gemm_conv2d(each, isa, tiling)[0].kernel for each in (spec, residual(spec, table=False))]
+    unit = Unit(kernels, isa, tmp_path)
+    texts = [unit.texts[kernel.symbol] for kernel in kernels]
     plain, fused = ([line.count("LDG.E.128") for line in text.splitlines()] for text in texts)
     assert sum(fused) == sum(plain) + 64 * 64 // 32 // 16
     assert texts[1].count("I2F") == texts[0].count("I2F") == 64 * 64 // 32
