@@ -302,17 +302,17 @@ def test_two_products_always_stay_within_the_limit() -> None:
 
 def test_layers_of_a_model_are_told_of_the_core(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions and matmuls; by an LLVM target, and by the variable that names an ISA of this machine."""
-    arrays = {"w": rng.normal(size=(256, 256, 1, 1)), "v": rng.normal(size=(256, 256))}
+    arrays = {"w": rng.normal(size=(128, 128, 1, 1)), "v": rng.normal(size=(128, 128))}
 
     def body(writer: BodyWriter, x: Any, **p: Any) -> Any:
         made = writer.emit("c", relax.op.nn.relu(writer.emit("_c", relax.op.nn.conv2d(x, p["w"]))))
-        rows = writer.emit("_r", relax.op.reshape(made, (256, 784)))
+        rows = writer.emit("_r", relax.op.reshape(made, (128, 784)))
         rows = writer.emit("_t", relax.op.permute_dims(rows))
         return writer.emit("y", relax.op.matmul(rows, p["v"]), is_output=True)
 
     arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
-    model = model_of({"x": ((1, 256, 28, 28), "float32")}, arrays, body, ("y",))
-    profile = octavo.profile(model, [rng.normal(size=(1, 256, 28, 28)).astype(np.float32)])
+    model = model_of({"x": ((1, 128, 28, 28), "float32")}, arrays, body, ("y",))
+    profile = octavo.profile(model, [rng.normal(size=(1, 128, 28, 28)).astype(np.float32)])
     quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(bias_correction=False, weight_rounding="nearest"))
     zen, other = (octavo.compile(quantized, target=f"llvm -mcpu={cpu}").assembly() for cpu in ("znver3", "haswell"))
     assert count("vldmxcsr", zen) == 4
