@@ -71,7 +71,7 @@ def test_every_alternative_gives_the_oracle_s_bits(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_a_schedule_measured_on_one_thread_serves_two(name: str) -> None:
-    alternatives = plain_tunable(name, HOST[0]).alternatives[-2:]
+    alternatives = plain_tunable(name, HOST[0]).alternatives[-1:]
     check(layer(name, HOST[0], threads=2, schedule=schedule) for schedule in alternatives)
 
 
@@ -131,7 +131,7 @@ def test_other_kernels_of_products_agree_with_themselves(make, dtype) -> None:
     x = (100 * np.random.default_rng(1).normal(size=(1, 9, 7, 12))).astype(dtype)
     expected = run(own, x, dtype)
     tunable = tunable_of(own)
-    others = [make({tunable.key: schedule}) for schedule in tunable.alternatives[::9]]
+    others = [make({tunable.key: schedule}) for schedule in tunable.alternatives[::17]]
     check(Case(kernel=other, inputs=(x,), expected=expected, about=tunable_of(other).schedule) for other in others)
 
 
