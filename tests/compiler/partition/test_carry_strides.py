@@ -18,11 +18,10 @@ from octavo.compiler.backends.cpu.kernels import isas_of
 from octavo.compiler.partition import pipeline
 from octavo.compiler.partition.carry_strides import carry_strides
 from octavo.compiler.partition.context import PartitionContext
-from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, call_to, op_name, static_shape
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, lower, run_lowered
 
 ACTIVATION = (0.05, -7)
 

@@ -11,11 +11,10 @@ from tvm import relax
 from machine_isas import EVERY_ISA
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.partition.pipeline import lower
 from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, round_as, run_lowered
+from qdq_graph import Qdq, graph, lower, round_as, run_lowered
 
 op: Any = relax.op
 ISAS = isas_of(host_target())

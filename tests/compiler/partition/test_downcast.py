@@ -14,13 +14,12 @@ from octavo.compiler.backends.cpu.link import link
 from octavo.compiler.codegen.generate import vm_passes
 from octavo.compiler.partition.context import PartitionContext
 from octavo.compiler.partition.downcast import downcast
-from octavo.compiler.partition.pipeline import lower
 from octavo.errors import CompileError
 from octavo.numerics.floats.half import HalfDtype
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
 from octavo.target.precision import Precision
-from qdq_graph import Qdq, graph, run_float
+from qdq_graph import Qdq, graph, lower, run_float
 
 
 def const(rng: np.random.Generator, *shape: int) -> Any:

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView, op_name
 from octavo.numerics.floats import float_function
 from octavo.target import CPU
-from qdq_graph import graph, run_float, run_lowered
+from qdq_graph import graph, lower, run_float, run_lowered
 
 X = np.random.default_rng(3).normal(0, 2, (1, 3, 5, 7)).astype(np.float32)
 Y = X[:, ::-1].copy()

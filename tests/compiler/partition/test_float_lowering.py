@@ -7,10 +7,9 @@ import pytest
 from tvm import relax
 
 from octavo.compiler.backends.cpu.lowering import Lowered
-from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView, op_name
 from octavo.target import CPU
-from qdq_graph import graph, run_float, run_lowered
+from qdq_graph import graph, lower, run_float, run_lowered
 
 
 def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:

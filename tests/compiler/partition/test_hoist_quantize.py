@@ -14,10 +14,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from octavo.compiler.partition.hoist_quantize import hoist_quantize
-from octavo.compiler.partition.pipeline import integer_regions, lower
+from octavo.compiler.partition.pipeline import integer_regions
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, lower, run_float, run_lowered
 
 SHAPE = (1, 3, 8, 8)
 OUT = (0.07, -20)

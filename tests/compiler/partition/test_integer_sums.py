@@ -11,12 +11,11 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.partition.pipeline import lower
 from octavo.ir.qdq.dynamic import write_dynamic
 from octavo.numerics import dynamic
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import graph, run_float, run_lowered
+from qdq_graph import graph, lower, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 INT32 = {"out_dtype": "int32"}

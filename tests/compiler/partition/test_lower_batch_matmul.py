@@ -9,12 +9,11 @@ from tvm import relax
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of, takes_views
 from octavo.compiler.backends.cpu.link import link
-from octavo.compiler.partition.pipeline import lower
 from octavo.ir.graph.dataflow import DataflowView, call_to
 from octavo.ir.qdq.matchers.matmul import match_batch_matmul
 from octavo.runtime.llvm_host import host_target
 from octavo.target import BATCH_MATMUL, CPU
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, lower, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from octavo.compiler.partition.pipeline import lower
 from octavo.target import CPU
-from qdq_graph import graph, run_float, run_lowered
+from qdq_graph import graph, lower, run_float, run_lowered
 
 op = relax.op
 

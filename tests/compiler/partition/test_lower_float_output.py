@@ -11,10 +11,10 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.partition.pipeline import integer_regions, lower
+from octavo.compiler.partition.pipeline import integer_regions
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, lower, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 

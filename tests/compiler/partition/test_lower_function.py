@@ -11,10 +11,9 @@ from tvm import relax
 from machine_isas import FAMILY_ISAS
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import GENERIC
-from octavo.compiler.partition.pipeline import lower
 from octavo.numerics.floats.float_function import sigmoid
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, lower, run_float, run_lowered
 
 X, Y = (np.float32(0.02), 120), (np.float32(0.04), 9)
 

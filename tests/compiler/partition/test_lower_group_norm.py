@@ -7,10 +7,9 @@ import pytest
 from tvm import relax
 
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.partition.pipeline import lower
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import graph, run_float, run_lowered
+from qdq_graph import graph, lower, run_float, run_lowered
 
 op = relax.op
 

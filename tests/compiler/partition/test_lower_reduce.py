@@ -12,10 +12,9 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.partition.pipeline import lower
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, lower, run_lowered
 
 op: Any = relax.op
 ISAS = isas_of(host_target())

@@ -11,12 +11,11 @@ from tvm.script import relax as R
 
 from octavo import numerics
 from octavo.compiler.backends.cpu.kernels import isas_of
-from octavo.compiler.partition.pipeline import lower
 from octavo.compiler.partition.split_blocks import split_blocks
 from octavo.ir.graph.dataflow import eliminate_dead_code
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, lower, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 INPUTS, OUTPUTS, X_SCALE, X_ZERO = 64, 17, 0.03, 120
