@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tvm
 
 from nets import residual_net
 from octavo.compiler import float_values
@@ -14,24 +13,19 @@ from octavo.compiler.float_values import FloatValues
 from octavo.compiler.partition.pipeline import partition_module
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph.results import with_results
+from tvm_alone import tvm_alone
 
 NAMES = ("r1", "c2", "s", "m", "y")
 HERE = resolve_target(None)
 
 
-def plain_values(module: tvm.IRModule, x: np.ndarray) -> list[np.ndarray]:
-    """What TVM's own code computes of a module."""
-    with tvm.transform.PassContext(opt_level=3):
-        machine = tvm.relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
-    return [value.numpy() for value in machine["main"](tvm.runtime.tensor(x))]
-
-
 def test_values_have_the_order_of_the_model_and_lie_as_kernels_keep_them():
     model, rng = residual_net(), np.random.default_rng(0)
     samples = [rng.normal(size=(1, 3, 8, 8)).astype(np.float32) for _ in range(2)]
+    plain = tvm_alone(with_results(model.bound(), NAMES, keep=True))
     values = FloatValues(HERE.host, HERE.isas, HERE.llvm)
     for (results, found), x in zip(values.on(model, NAMES, [[x] for x in samples]), samples, strict=True):
-        wanted = plain_values(with_results(model.bound(), NAMES, keep=True), x)
+        wanted = plain(x)
         for got, expected in zip([*results, *found], wanted, strict=True):
             assert got.shape == expected.shape
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 
 import octavo
-from nets import residual_net
+from nets import model_of
 from octavo.compiler.backends.cpu.kernels import AVX2, KNOWN_ISAS, isas_of, scheduled
 from octavo.compiler.target_choice import SPELLINGS, resolve_target
 from octavo.errors import TargetError
+from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU, OpSupport, TargetDescription
@@ -51,7 +53,16 @@ def target_of(dense_json) -> Callable[[str], Any]:
 
 @pytest.fixture(scope="module")
 def model():
-    return residual_net()
+    """A convolution and a dense layer: what only one of the targets takes, and what all take."""
+    rng = np.random.default_rng(1)
+    params = {"w": rng.normal(size=(8, 3, 3, 3)).astype(np.float32), "v": rng.normal(size=(8, 10)).astype(np.float32)}
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        r1 = writer.emit("r1", relax.op.nn.relu(writer.emit("c1", relax.op.nn.conv2d(v["x"], v["w"], padding=1, strides=2))))
+        pooled = writer.emit("m", relax.op.mean(r1, axis=[2, 3]))
+        return writer.emit("y", relax.op.matmul(pooled, v["v"]), is_output=True)
+
+    return model_of({"x": (X.shape, "float32")}, params, body, ("y",))
 
 
 @pytest.fixture(scope="module")

@@ -44,15 +44,24 @@ def test_integers_enter_a_model_that_quantizes_its_input(model: Model, tmp_path:
         assert f"#define MODEL_INPUT0_ZERO_POINT ({int(params.zero_point)})" in text
 
 
-@pytest.mark.parametrize("inputs", [None, "uint8", "float32"])
-@pytest.mark.parametrize("outputs", [None, "uint8", "float32"])
-def test_integer_edges_become_others(shared: Path, inputs: str | None, outputs: str | None) -> None:
+@pytest.fixture(scope="module")
+def of_integers(shared: Path) -> tuple[Model, np.ndarray, np.ndarray]:
+    """A model whose input and output are int8, an input, and what it gives for that."""
     net = octavo.load(shared / "models" / "tflite" / "autoencoder_ad01_int8.tflite")
     (x,) = random_inputs(net).values()
+    return net, x, run(net, x)
+
+
+@pytest.mark.parametrize("inputs", [None, "uint8", "float32"])
+@pytest.mark.parametrize("outputs", [None, "uint8", "float32"])
+def test_integer_edges_become_others(
+    of_integers: tuple[Model, np.ndarray, np.ndarray], inputs: str | None, outputs: str | None
+) -> None:
+    net, x, y = of_integers
     (known,) = input_params(net.bound())
     assert known is not None
     scale, zero_point = np.float32(known.scale), int(known.zero_point)
-    y, given = run(net, x), x.astype(np.int32)
+    given = x.astype(np.int32)
     changed = with_interface(net, inputs=inputs, outputs=outputs)
     if inputs == "uint8":
         given = (given + 128).astype(np.uint8)
