@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from handmade_profile import ranged
 
 import octavo
 from nets import residual_net
+from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.target import OpSupport, TargetDescription
 
 SHIFTS = {"scales": "power_of_two", "activation_schemes": ("symmetric",), "requantize": "shift"}
@@ -34,10 +36,15 @@ NPU = TargetDescription(
 Edit = Callable[[dict[str, Any]], None]
 
 
+@cache
+def _plan() -> QuantizationPlan:
+    model = residual_net()
+    return octavo.quantize(model, ranged(model), target=NPU).plan
+
+
 def save_plan(path: Path) -> Path:
     """Save a plan of `residual_net` for NPU."""
-    model = residual_net()
-    octavo.quantize(model, ranged(model), target=NPU).plan.save(path)
+    _plan().save(path)
     return path
 
 

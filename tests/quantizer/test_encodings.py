@@ -39,9 +39,16 @@ NPU = TargetDescription(
 )
 
 
+_PLANS: dict[str, QuantizationPlan] = {}
+
+
 def plan_of(target: Any = "cpu", **recipe: Any) -> QuantizationPlan:
-    model = residual_net()
-    return octavo.quantize(model, ranged(model, RANGES), target=target, recipe=Recipe(**recipe)).plan
+    """What the same target and recipe come to each time."""
+    key = repr((target, recipe))
+    if key not in _PLANS:
+        model = residual_net()
+        _PLANS[key] = octavo.quantize(model, ranged(model, RANGES), target=target, recipe=Recipe(**recipe)).plan
+    return _PLANS[key]
 
 
 @pytest.mark.parametrize("form", AIMET)

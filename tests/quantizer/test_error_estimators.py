@@ -117,10 +117,10 @@ def reference_threshold(values: np.ndarray, levels: int) -> float:
     for size in range(levels, 2049, 4):
         p = counts[:size].astype(np.float64)
         p[-1] += counts[size:].sum()
-        q = np.zeros(size)
-        for part in np.array_split(np.arange(size), levels):
-            used = counts[part] > 0
-            q[part] = np.where(used, counts[part].sum() / max(used.sum(), 1), 0.0)
+        lengths = np.full(levels, size // levels) + (np.arange(levels) < size % levels)
+        starts, used = np.cumsum(lengths) - lengths, counts[:size] > 0
+        means = np.add.reduceat(counts[:size], starts) / np.maximum(np.add.reduceat(used, starts, dtype=np.int64), 1)
+        q = np.where(used, np.repeat(means, lengths), 0.0)
         used = p > 0
         p, q = p[used] / p.sum(), q[used] / q.sum()
         divergence = np.inf if (q == 0).any() else float((p * np.log(p / q)).sum())

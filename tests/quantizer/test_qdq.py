@@ -56,6 +56,15 @@ def test_before_and_after() -> None:
     }
 
 
+@pytest.fixture(scope="module")
+def profiled() -> tuple[octavo.Model, octavo.Profile, np.ndarray, np.ndarray]:
+    """A network, its profile, the samples of that, and what it computes of them."""
+    model = residual_net()
+    samples = np.random.default_rng(3).standard_normal((40, 1, 3, 8, 8)).astype(np.float32)
+    real = tvm_alone(model.bound())
+    return model, octavo.profile(model, samples[:, 0]), samples, np.concatenate([real(x)[0] for x in samples])
+
+
 @pytest.mark.parametrize(
     ("recipe", "decibels"),
     [
@@ -65,14 +74,12 @@ def test_before_and_after() -> None:
         (Recipe(range_estimator="percentile", percentile=99.9), 30),
     ],
 )
-def test_the_simulation_follows_the_float_model(recipe: Recipe, decibels: float) -> None:
-    model = residual_net()
-    samples = np.random.default_rng(3).standard_normal((40, 3, 8, 8)).astype(np.float32)
-    profile = octavo.profile(model, samples)
-    simulated, real = tvm_alone(quantize_graph(model, profile, recipe=recipe).bound()), tvm_alone(model.bound())
-    expected = np.concatenate([real(samples[i : i + 1])[0] for i in range(40)])
-    got = np.concatenate([simulated(samples[i : i + 1])[0] for i in range(40)])
-    assert sqnr_db(expected, got) > decibels
+def test_the_simulation_follows_the_float_model(
+    recipe: Recipe, decibels: float, profiled: tuple[octavo.Model, octavo.Profile, np.ndarray, np.ndarray]
+) -> None:
+    model, profile, samples, expected = profiled
+    simulated = tvm_alone(quantize_graph(model, profile, recipe=recipe).bound())
+    assert sqnr_db(expected, np.concatenate([simulated(x)[0] for x in samples])) > decibels
 
 
 def test_uint8_and_int8_activations_are_one_simulation() -> None:

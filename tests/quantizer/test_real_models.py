@@ -28,15 +28,15 @@ MOBILENET_V1 = "models/onnx/mobilenet_v1_0.25_224_fp32.onnx"
 def test_resnet8_profile_is_one_file_however_the_images_come(shared: Path, tmp_path: Path) -> None:
     model = octavo.frontends.load(shared / "models/tflite/resnet8_cifar10_fp32.tflite")
     data = np.load(shared / "data/cifar10/cifar10.npz")["x"][:100].astype(np.float32)
-    images, others = data[:60], data[60:]
+    images, others = data[:30], data[60:]
 
     def saved(profile: Profile) -> bytes:
         profile.save(tmp_path / "p.json")
         return (tmp_path / "p.json").read_bytes()
 
     whole = octavo.profile(model, images)
-    parts = [octavo.profile(model, part) for part in np.split(images, 6)]
-    shuffled = octavo.profile(model, images[np.random.default_rng(0).permutation(60)])
+    parts = [octavo.profile(model, part) for part in np.split(images, 3)]
+    shuffled = octavo.profile(model, images[np.random.default_rng(0).permutation(30)])
     assert saved(reduce(Profile.merge, parts[::-1])) == saved(whole) == saved(shuffled)
 
     simulate, real = (tvm_alone(each.bound(), is_large=True) for each in (quantize_graph(model, whole), model))

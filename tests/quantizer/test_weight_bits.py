@@ -100,9 +100,9 @@ def test_widths_by_layer_count_in_the_order_in_which_they_are_given(conv_net: Ne
 
 @pytest.mark.parametrize(("share", "spared"), [(0.0, 0), (0.2, 2), (0.999, 5), (1.0, 6)])
 def test_without_samples_the_smallest_layers_keep_8_bits_up_to_a_share(share: float, spared: int, conv_net: Net) -> None:
-    model, _, samples = conv_net
-    profile = octavo.profile(model, samples, keep_samples=0)
-    plan = octavo.quantize(model, profile, recipe=Recipe(weight_bits=4, wide_weights=share)).plan
+    model, profile, _ = conv_net
+    bare = replace(profile, kept_samples=(), kept_results=())
+    plan = octavo.quantize(model, bare, recipe=Recipe(weight_bits=4, wide_weights=share)).plan
     sizes = {key: plan.weight_values[key].size for key in plan.weights}
     wide = [size for key, size in sizes.items() if plan.weights[key].qmax == 127]
     assert sorted(wide) == sorted(sizes.values())[:spared]

@@ -24,6 +24,12 @@ def profiled() -> tuple[octavo.Model, octavo.Profile, list[np.ndarray]]:
     return model, octavo.profile(model, samples, keep_samples=12), samples
 
 
+@pytest.fixture(scope="module")
+def plain(profiled) -> octavo.Model:
+    model, profile, _ = profiled
+    return octavo.quantize(model, profile, recipe=PLAIN)
+
+
 def dtypes(quantized: octavo.Model) -> dict[str, str]:
     return {str(name): params.dtype for name, params in quantized.plan.activations.items()}
 
@@ -32,9 +38,8 @@ def dtypes(quantized: octavo.Model) -> dict[str, str]:
     ("tensor", "wide"),
     [("x", {"x"}), ("r1", {"r1"}), ("r2", {"r2"}), ("r3", {"r3", "m", "f"})],
 )
-def test_one_tensor_is_wide_and_what_its_kernels_share(profiled, tensor, wide):
+def test_one_tensor_is_wide_and_what_its_kernels_share(profiled, plain, tensor, wide):
     model, profile, samples = profiled
-    plain = octavo.quantize(model, profile, recipe=PLAIN)
     quantized = octavo.quantize(model, profile, recipe=replace(PLAIN, tensors={tensor: WIDE}))
     assert {name for name, dtype in dtypes(quantized).items() if dtype == "int16"} == wide
     assert {name for name, dtype in dtypes(quantized).items() if dtype == "uint8"} == set(dtypes(plain)) - wide
