@@ -1,26 +1,26 @@
-"""What a plan says of single tensors besides their parameters: idle wishes, and ranges that are no estimator's."""
+"""What a plan says of single tensors besides their parameters: idle requests, and ranges that are no estimator's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ..ir.identity import TensorId
-from .constraints import Wishes
+from .constraints import Requests
 from .parameters import Parameters
 from .plan import Adjustment
 from .qdq import Emitted
 from .remedies import Remedies
 
 
-def unused(wishes: Wishes, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
-    """Yield the tensors of which something is wished and that no integer op reads or makes."""
+def unused(requests: Requests, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
+    """Yield the tensors of which something is requested and that no integer op reads or makes."""
     used = {var.name for var in parameters.activations} | set(parameters.weights)
-    for name, wish in wishes.items():
+    for name, request in requests.items():
         if name in emitted.biases:
-            message = f"{wish.who} says what it must be, and a bias has the scale of its input times that of its weight"
+            message = f"{request.who} says what it must be, and a bias has the scale of its input times that of its weight"
             yield Adjustment(tensor=TensorId(name), message=message)
         elif name not in used:
-            message = f"{wish.who} says what it must be, and no integer op reads or makes it: see why its ops stay float"
+            message = f"{request.who} says what it must be, and no integer op reads or makes it: see why its ops stay float"
             yield Adjustment(tensor=TensorId(name), message=message)
 
 

@@ -1,4 +1,4 @@
-"""The work of quantizing one model, as often as wishes change. Each step is its own module; this is their order."""
+"""The work of quantizing one model, as often as requests change. Each step is its own module; this is their order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
 from ..target.tensor_support import TensorSupport
 from .adjustments import remedied, unused
-from .choice import ParamsOf, TensorChoice, ask
-from .constraints import TensorConstraints, Wish
+from .applied_plan import AppliedPlan
+from .constraints import Request, TensorConstraints
 from .corrections import Corrector
 from .equalization import Equalizer
 from .equalization.scaling import check_factors, scaled
@@ -39,11 +39,11 @@ from .plan.nearness import Nearness
 from .qdq import Emitted, QdqWriter, is_quantized
 from .ranges import RangeSources
 from .recipe import Recipe
-from .refusals import Refusals
+from .rejections import Rejections
 from .remedies import Remedies, float_without_loss
-from .replay import Replay
 from .sample_runs import SampleRuns
 from .simplify import simplify
+from .tensor_choice import ParamsOf, TensorChoice, ask
 from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
 from .weights.widths import usual_width, widths
@@ -66,7 +66,7 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Job:
-    """One model on its way, as often as wishes change."""
+    """One model on its way, as often as requests change."""
 
     model: Model
     profile: Statistics | None
@@ -77,12 +77,12 @@ class Job:
     """Names of back ends that choose before the host; None: what the targets' integer ops take is not asked."""
     runs: SampleRuns | None
     """Without it nothing is corrected, evened out or looked for."""
-    replay: Replay | None
+    replay: AppliedPlan | None
     tunes: bool = False
     """Whether ranges are chosen by simulation wherever that brings the outputs nearer, not only where they are too far off."""
     attempt: int = 0
     """How many times a job like this found that what evens out channels does not leave the float model's results as they are."""
-    wishes: dict[str, Wish] = field(init=False)
+    requests: dict[str, Request] = field(init=False)
     corrections: Corrections = field(default_factory=Corrections)
     equalization: Equalization = field(default_factory=Equalization)
     remedies: Remedies = field(default_factory=Remedies)
@@ -94,7 +94,7 @@ class Job:
     _sources: RangeSources = field(init=False)
     _overridden: dict[Var, Override] = field(default_factory=dict[Var, Override])
     """What overrides say of the activations that were placed last."""
-    _refused: tuple[Any, Refusals] | None = None
+    _refused: tuple[Any, Rejections] | None = None
     """What was refused last, and what decided it besides the numbers in weights."""
     _claimed: tuple[Any, Claims] | None = None
     """What the target's rules took last, and what decided it."""
@@ -115,14 +115,14 @@ class Job:
             self._equalized(self.replay.plan.equalization)  # whose steps have names of their own
             names = {var.name for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
             self.replay.check(self._simple.tensors, names, [target.name for target in self.targets])
-            self.recipe, self.wishes = self.replay.plan.recipe, self.replay.wishes()
+            self.recipe, self.requests = self.replay.plan.recipe, self.replay.requests()
             self.corrections = self.replay.plan.corrections
             return
         if self.profile is None:
             raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")
         check_fingerprint(self.model, self.profile.fingerprint)
         resolved = self.recipe.resolved(_names(self._simple))
-        self.wishes = {name: Wish(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()}
+        self.requests = {name: Request(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()}
         self.remedies = Remedies(float_tensors={TensorId(name): "the recipe says so" for name in resolved.float_tensors})
 
     def _equalized(self, equalization: Equalization) -> None:
@@ -138,7 +138,7 @@ class Job:
 
     def equalize(self, equalizer: Equalizer) -> None:
         """Even out channels, but those of tensors of which the recipe says something."""
-        found = equalizer(self._float, set(self.wishes), usual_width(self.recipe), self.attempt)
+        found = equalizer(self._float, set(self.requests), usual_width(self.recipe), self.attempt)
         self.remedies = Remedies(float_tensors=found.uneven).with_more(self.remedies)
         self._equalized(found)
 
@@ -173,7 +173,7 @@ class Job:
             self.replay.check_result(emitted.layers, float_ops, enclosed)
             float_ops = self.replay.with_reasons(float_ops)
         replay = self.replay
-        adjustments = (*parameters.adjustments, *unused(self.wishes, parameters, emitted), *remedied(self.remedies, parameters))
+        adjustments = (*parameters.adjustments, *unused(self.requests, parameters, emitted), *remedied(self.remedies, parameters))
         plan = QuantizationPlan(
             fingerprint=self.model.fingerprint,
             recipe=replace(self.recipe, tensors={}, float_tensors=()),
@@ -213,11 +213,11 @@ class Job:
             self.equalize(runs.equalizer)
         quantized = self.run_equalized()
         if asked := self._asked_by_overrides():
-            self.wishes |= asked
+            self.requests |= asked
             quantized = self.run_equalized()
-        wishes = {} if params is None else ask(params, self.choices(quantized.plan))
-        if wishes:
-            self.wishes |= wishes
+        requests = {} if params is None else ask(params, self.choices(quantized.plan))
+        if requests:
+            self.requests |= requests
             quantized = self.run_equalized()
         if self.remedies.wide_activations:
             quantized = self.widened(quantized, tuple(self.remedies.wide_activations))
@@ -230,23 +230,23 @@ class Job:
                 quantized = self.corrected(self.run_equalized(), runs)
         return quantized
 
-    def _asked_by_overrides(self) -> dict[str, Wish]:
+    def _asked_by_overrides(self) -> dict[str, Request]:
         """Return what overrides want of activations that were placed, where nothing that comes before them does."""
         asked = {var.name: entry for var, said in self._overridden.items() if (entry := said.activation) is not None}
-        return {name: Wish(who="an override", tensor=entry) for name, entry in asked.items() if name not in self.wishes}
+        return {name: Request(who="an override", tensor=entry) for name, entry in asked.items() if name not in self.requests}
 
     def widened(self, quantized: QuantizedModel, names: Sequence[TensorId], most: int | None = None) -> QuantizedModel:
         """Return the model with some activations in 16 bits: of those that its targets take, all, or as many of the first."""
         layers = quantized.plan.layers
         narrow = {name for layer in layers if not self._takes_wide(layer) for name in (layer.output, *layer.inputs)}
-        chosen = [name for name in names if name not in narrow and name not in self.wishes][:most]
-        before, wide = dict(self.wishes), TensorSupport(dtypes=("int16",))
+        chosen = [name for name in names if name not in narrow and name not in self.requests][:most]
+        before, wide = dict(self.requests), TensorSupport(dtypes=("int16",))
         who = "a remedy" if most is None else "wide_activations of the recipe"
-        self.wishes |= {str(name): Wish(who=who, tensor=wide) for name in chosen}
+        self.requests |= {str(name): Request(who=who, tensor=wide) for name in chosen}
         found = self.run_equalized()
         if len(found.plan.layers) >= len(layers):
             return found
-        self.wishes = before  # 16 bits that would leave an op float are none
+        self.requests = before  # 16 bits that would leave an op float are none
         return quantized
 
     def _takes_wide(self, layer: IntegerLayer) -> bool:
@@ -274,7 +274,7 @@ class Job:
 
         Where an op would become float for it, what that reads stays rounded.
         """
-        named, before = {str(var.name) for var in self._overridden} | set(self.wishes), self.remedies
+        named, before = {str(var.name) for var in self._overridden} | set(self.requests), self.remedies
         supports = {layer.output: self._support(layer) for layer in quantized.plan.layers if layer.output not in named}
         able = [name for name, support in supports.items() if support is not None and support.float_function]
         chosen = runs.fused_functions(self._exact, quantized, able) if able else {}
@@ -355,7 +355,7 @@ class Job:
         """
         if self.recipe.range_estimator != _WIDEST or not (self.recipe.min_sqnr or 0.0) <= best.sqnr_db < _NEAR_DB:
             return best
-        named = {str(var.name) for var in self._overridden} | set(self.wishes)
+        named = {str(var.name) for var in self._overridden} | set(self.requests)
         ranges = ranges_without_outliers(each for each in self.choices(best.quantized.plan).values() if each.id not in named)
         if not ranges:
             return best
@@ -377,7 +377,7 @@ class Job:
     def _corrected(self, quantized: QuantizedModel, corrector: Corrector, *, has_own_ranges: bool = False) -> Attempt:
         """Return the model with what running it tells."""
         unclipped = self._unclipped(quantized, has_own_ranges=has_own_ranges)
-        self.corrections = corrector.corrections(unclipped, self.wishes)
+        self.corrections = corrector.corrections(unclipped, self.requests)
         found = self.run() if self.corrections else quantized
         is_measured = unclipped is quantized and bool(self.corrections)
         return self._attempt(found, self.corrections.nearness if is_measured else corrector.nearness(found))
@@ -427,16 +427,16 @@ class Job:
         exclusion = NamedOps(recipe.exclude, simple.tensors, self._folds, view)
         overrides = NamedOverrides(recipe.overrides, simple.tensors, self._folds, view)
         weights_of = self._weights_of(constants, overrides)
-        refusals = self._known_refusals()
+        rejections = self._known_rejections()
         while True:
             weights = weights_of()
-            constraints = TensorConstraints(target=self.target, recipe=recipe, wishes=self.wishes)
+            constraints = TensorConstraints(target=self.target, recipe=recipe, requests=self.requests)
             chooser = ParameterChooser(
                 params=simple.params,
                 statistics=self._statistics,
                 recipe=recipe,
                 target=self.target,
-                wishes=self.wishes,
+                requests=self.requests,
                 sources=self._sources,
                 weights=weights,
                 overrides=overrides,
@@ -453,19 +453,21 @@ class Job:
                 recipe=recipe,
                 preferred=constraints.preferred,
                 has_range=chooser.has_range if replay is None else replay.has_range,
-                refuse=refusals.beside(weights, constraints),
-                wished={name: wish.width for name, wish in self.wishes.items() if replay is None or replay.insists(name)},
+                refuse=rejections.beside(weights, constraints),
+                requested={
+                    name: request.width for name, request in self.requests.items() if replay is None or replay.insists(name)
+                },
                 float_tensors=self.remedies.float_tensors,
-                declined=refusals.declined,
+                declined=rejections.declined,
                 unlike_plan=None if replay is None or replay.lets_go else replay.unlike_plan,
             )
             placement = placer.place()
-            if refusals.take_changes():
+            if rejections.take_changes():
                 continue
             if replay is not None:
                 replay.check_layers(placement)
             parameters = chooser.choose(placement)
-            if refusals.reject(placement, parameters.rejected):
+            if rejections.reject(placement, parameters.rejected):
                 continue
             roundings = {} if replay is None else replay.plan.roundings
             writer = QdqWriter(
@@ -474,11 +476,11 @@ class Job:
                 view=view,
                 placement=placement,
                 parameters=parameters,
-                wished_roundings=roundings,
+                planned_roundings=roundings,
             )
             emitted = writer.write()
             claims = self._claims(placement, parameters, emitted)
-            if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
+            if not rejections.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
                 self._overridden = overrides.of_activations(placement.layers)
                 return placement, parameters, emitted, claims
 
@@ -492,13 +494,13 @@ class Job:
             self._claimed = (asked, integer_claims(emitted.model.bound(), *self.targets, vendors=self.vendors))
         return self._claimed[1]
 
-    def _known_refusals(self) -> Refusals:
+    def _known_rejections(self) -> Rejections:
         """Return what was refused before, where only weights or ranges are others: to find that again takes half of the time."""
-        wanted = (self._view, dict(self.wishes), dict(self.remedies.float_tensors), self.recipe.exclude)
+        wanted = (self._view, dict(self.requests), dict(self.remedies.float_tensors), self.recipe.exclude)
         is_again = self._refused is not None and self._refused[0] == wanted
-        refusals = self._refused[1].again() if self._refused and is_again else Refusals(last=self.targets[-1].name)
-        self._refused = (wanted, refusals)
-        return refusals
+        rejections = self._refused[1].again() if self._refused and is_again else Rejections(last=self.targets[-1].name)
+        self._refused = (wanted, rejections)
+        return rejections
 
     def _weights_of(self, constants: Constants, overrides: NamedOverrides) -> Callable[[], WeightParameters]:
         """Return what makes a chooser of weights that has seen no layer yet."""
@@ -514,7 +516,7 @@ class Job:
             constants=constants,
             params=self._simple.params,
             recipe=self.recipe,
-            wishes=self.wishes,
+            requests=self.requests,
             bits_of=bits_of,
             scales=self.corrections.weight_scales,
             granularity_of=lambda layer: overrides.of_layer(layer).weight_granularity,

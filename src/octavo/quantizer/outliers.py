@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..ir.identity import TensorId
-from .choice import TensorChoice
 from .ranges.estimator import QuantScheme
 from .ranges.mean import Mean
+from .tensor_choice import TensorChoice
 
 _SHARE = 0.67
 """Of the observed range: a wider mean range saves less than 3.5 dB of the tensor's rounding, which clipping soon costs."""

@@ -15,7 +15,7 @@ from ..ir.identity import TensorId
 from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
 from .analytic_shifts import analytic_shift
-from .constraints import TensorConstraints, Wishes
+from .constraints import Requests, TensorConstraints
 from .override import Override
 from .placement import Layer, NamedOverrides, Placement
 from .plan import Adjustment
@@ -85,7 +85,7 @@ class ParameterChooser:
     params
         The model's constants.
     statistics
-        None where wishes say the parameters of all.
+        None where requests say the parameters of all.
     sources
         Says which tensor of the profile tells a variable's range.
     overrides
@@ -100,7 +100,7 @@ class ParameterChooser:
     statistics: Statistics | None
     recipe: Recipe
     target: TargetDescription
-    wishes: Wishes
+    requests: Requests
     sources: RangeSources
     weights: WeightParameters
     overrides: NamedOverrides
@@ -184,7 +184,7 @@ class ParameterChooser:
 
     def _constraints(self, placement: Placement) -> TensorConstraints:
         """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""
-        constraints = TensorConstraints(target=self.target, recipe=self.recipe, wishes=self.wishes)
+        constraints = TensorConstraints(target=self.target, recipe=self.recipe, requests=self.requests)
         for layer in placement.layers:
             constraints.add(layer)
         for var in dict.fromkeys(var for layer in placement.layers for var in layer.quantized_inputs):

@@ -55,7 +55,7 @@ class QdqWriter:
 
     Parameters
     ----------
-    wished_roundings
+    planned_roundings
         Of tensors whose rounding is not the first that the target has.
     """
 
@@ -64,7 +64,7 @@ class QdqWriter:
     view: DataflowView
     placement: Placement
     parameters: Parameters
-    wished_roundings: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    planned_roundings: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     _names: Names = field(init=False)
     _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
     _new_params: list[Var] = field(default_factory=list[Var])
@@ -192,12 +192,12 @@ class QdqWriter:
         layer = self._layer_of.get(var)
         support = self.target.support("quantize") if layer is None or layer.leaves_float else layer.support
         allowed = (HALF_EVEN,) if support is None else support.roundings
-        wished = self.wished_roundings.get(TensorId(var.name), allowed[0])
-        if wished not in allowed:
+        requested = self.planned_roundings.get(TensorId(var.name), allowed[0])
+        if requested not in allowed:
             op = "a change from float" if support is None else support.op
             rounds = f"target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
-            raise QuantizationError(f"the plan: {var.name}: rounding {wished!r}: {rounds}")
-        return wished
+            raise QuantizationError(f"the plan: {var.name}: rounding {requested!r}: {rounds}")
+        return requested
 
     def _plain(self, var: Var) -> Expr:
         return self._emitted.get(var, var)

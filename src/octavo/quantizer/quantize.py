@@ -17,7 +17,6 @@ from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.model import checked_model
 from ..profiling import Profile, check_model
 from ..profiling.profile import forget_profilers
-from .choice import ParamsOf
 from .corrections import corrected_on, samples_of
 from .corrections.correct import Samples
 from .equalization import Equalizer
@@ -28,6 +27,7 @@ from .recipe import Preset, Recipe
 from .remedies import Remedies
 from .sample_runs import SampleRuns
 from .simulation import plain_recipe, wide_weights
+from .tensor_choice import ParamsOf
 from .uncovered_outputs import uncovered_outputs
 
 

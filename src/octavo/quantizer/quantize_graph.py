@@ -16,14 +16,14 @@ from ..ir.graph.model import Model
 from ..ir.graph.tracking import Announced
 from ..ir.identity.relation import Relation
 from ..target import CPU, TargetDescription
-from .choice import ParamsOf
+from .applied_plan import AppliedPlan
 from .job import Job
 from .parameters import Statistics
 from .plan import QuantizationPlan, QuantizedModel
 from .recipe import AUTO, Recipe
 from .remedies import Remedies
-from .replay import Replay
 from .sample_runs import SampleRuns
+from .tensor_choice import ParamsOf
 
 
 def quantize_graph(
@@ -92,7 +92,7 @@ def quantize_graph(
                 recipe=wanted,
                 vendors=vendors,
                 runs=runs,
-                replay=None if plan is None else Replay(plan=plan, lets_go=changes is not None and changes.changes_layers),
+                replay=None if plan is None else AppliedPlan(plan=plan, lets_go=changes is not None and changes.changes_layers),
                 tunes=tunes,
                 attempt=attempt,
             )

@@ -1,7 +1,7 @@
 """Constraints: what ops ask of the tensors that they share, and whether one set of parameters can be all of it."""
 
 from .demand import Demand, width_of
+from .request import Request, Requests, unlike_weight
 from .tensors import TensorConstraints
-from .wish import Wish, Wishes, unlike_weight
 
-__all__ = ["Demand", "TensorConstraints", "Wish", "Wishes", "unlike_weight", "width_of"]
+__all__ = ["Demand", "Request", "Requests", "TensorConstraints", "unlike_weight", "width_of"]

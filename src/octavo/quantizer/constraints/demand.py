@@ -150,8 +150,8 @@ def _schemes(entries: tuple[Demand, ...]) -> Mapping[str, QuantScheme]:
             scale=scale,
             zero_point=zero_point,
         )
-    wished = next((entry.dtypes for entry in entries if entry.dtypes), ())
-    return {dtype: found[dtype] for dtype in (*wished, *found) if dtype in found}
+    requested = next((entry.dtypes for entry in entries if entry.dtypes), ())
+    return {dtype: found[dtype] for dtype in (*requested, *found) if dtype in found}
 
 
 def _allows(entry: Demand, dtype: str, scheme: str) -> bool:

@@ -19,7 +19,7 @@ from ..placement.layer import Layer
 from ..ranges import QuantScheme
 from ..recipe import Recipe
 from .demand import Demand, Demands, width_of
-from .wish import Wish, Wishes
+from .request import Request, Requests
 
 Key = Var | TensorId
 
@@ -59,7 +59,7 @@ class TensorConstraints:
         The description that the model is quantized for.
     recipe
         As the user gave it: a dtype in it is asked for, too.
-    wishes
+    requests
         What is asked of single tensors.
     preferred
         The dtype of activations that nothing restricts.
@@ -67,7 +67,7 @@ class TensorConstraints:
 
     target: TargetDescription
     recipe: Recipe
-    wishes: Wishes = field(default_factory=dict[str, "Wish"])
+    requests: Requests = field(default_factory=dict[str, "Request"])
     preferred: str = field(init=False)
     _groups: dict[Key, _Group] = field(default_factory=dict["Key", _Group])
     _parent: dict[Key, Key] = field(default_factory=dict["Key", "Key"])
@@ -197,8 +197,8 @@ class TensorConstraints:
     def _of_recipe(self, key: Key) -> Iterator[tuple[Key, Demand]]:
         if self.recipe.activation_dtype is not None:
             yield key, Demand(who="the recipe", dtypes=(self.recipe.activation_dtype,))
-        if _name(key) in self.wishes:
-            yield key, self.wishes[_name(key)].of_activation(_name(key))
+        if _name(key) in self.requests:
+            yield key, self.requests[_name(key)].of_activation(_name(key))
 
     def _weights(self, layer: Layer) -> Iterator[tuple[Key, list[Demand]]]:
         """Yield what a layer asks of its weight; how fine its scales are is for others."""
@@ -209,9 +209,9 @@ class TensorConstraints:
         made = Demand(who="the recipe", dtypes=(self.recipe.weight_dtype,), schemes=("symmetric",))
         is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
         bias = [Demand(who=_who(layer), power_of_two=True)] if is_exact else []
-        wished = [self.wishes[name].of_weight()] if name in self.wishes else []
+        requested = [self.requests[name].of_weight()] if name in self.requests else []
         fields = ("dtypes", "schemes", "power_of_two", "narrow", "scale", "zero_point")
-        yield name, [made, *(each.only(fields) for each in (asked, *wished)), *bias]
+        yield name, [made, *(each.only(fields) for each in (asked, *requested)), *bias]
 
 
 def _who(layer: Layer) -> str:

@@ -48,7 +48,7 @@ class Placer:
         Says of a variable whether the profile holds a range for it.
     refuse
         Says of a layer why it must stay float for its numbers' sake, or None.
-    wished
+    requested
         The tensors of which somebody says what their parameters are, by name, with their widths in bits where that says them:
         they are quantized where that is possible.
     float_tensors
@@ -74,7 +74,7 @@ class Placer:
     preferred: str
     has_range: Callable[[Var], bool]
     refuse: Callable[[Layer], str | None]
-    wished: Mapping[str, int | None] = field(default_factory=dict[str, "int | None"])
+    requested: Mapping[str, int | None] = field(default_factory=dict[str, "int | None"])
     float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
     unlike_plan: Callable[[Layer], str | None] | None = None
@@ -281,7 +281,7 @@ class Placer:
         All other ops compute at one width, and pass it on.
         """
         usual = 16 if self._is_wide() else 8
-        odd = {name: bits for name, bits in self.wished.items() if bits not in (None, usual)}
+        odd = {name: bits for name, bits in self.requested.items() if bits not in (None, usual)}
         changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float]
         count = -1
         while odd and count != len(odd):
@@ -300,7 +300,7 @@ class Placer:
         """
         is_taken = layer.op is None and self._is_wide()
         can = (layer.may_leave_float and not is_taken) or layer.output in self._sums
-        return can and layer.output.name not in self.wished
+        return can and layer.output.name not in self.requested
 
     def _can_be_integer(self, var: Var) -> bool:
         return var.name not in self.float_tensors and self.has_range(var)
@@ -313,7 +313,7 @@ class Placer:
 
     def _passes(self, layer: Layer) -> bool:
         """Return whether a layer may as well work in float: element by element, a mean, or a move that adds nothing."""
-        if layer.output.name in self.wished:
+        if layer.output.name in self.requested:
             return False
         if layer.support.op in _OF_TWO:
             return True

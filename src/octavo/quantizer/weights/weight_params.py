@@ -18,7 +18,7 @@ from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.tensor_support import TensorSupport
 from ...target.vocabulary import MAX_ACCUMULATOR_BITS
-from ..constraints import TensorConstraints, Wishes, unlike_weight, width_of
+from ..constraints import Requests, TensorConstraints, unlike_weight, width_of
 from ..placement import Layer
 from ..plan import Adjustment
 from ..ranges import QuantScheme
@@ -41,7 +41,7 @@ class WeightParameters:
     ----------
     params
         The model's constants.
-    wishes
+    requests
         What is asked of single tensors.
     bits_of
         Says the width of a layer's weights; one that several layers read has the width of the first.
@@ -54,7 +54,7 @@ class WeightParameters:
     constants: Constants
     params: Mapping[TensorId, npt.NDArray[Any]]
     recipe: Recipe
-    wishes: Wishes
+    requests: Requests
     bits_of: Callable[[Layer], int]
     scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     granularity_of: Callable[[Layer], str | None] = lambda _: None
@@ -80,7 +80,7 @@ class WeightParameters:
             return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
         if self._axis_of_weight.get(op.weight.name, axis) != axis:
             return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis"
-        problem = self._unlike_wish(layer)
+        problem = self._unlike_request(layer)
         if problem is not None:
             return problem
         granularity = self._granularities(layer)
@@ -161,26 +161,26 @@ class WeightParameters:
         assert layer.op is not None, "only layers with weights have scales of them"
         allowed = layer.support.tensor("weight").granularity or ()
         bias = None if layer.bias is None else layer.support.tensor("bias").granularity
-        wish = self.wishes.get(layer.op.weight.name)
-        wished = wish.tensor.granularity if wish is not None and isinstance(wish.tensor, TensorSupport) else None
-        return tuple(name for name in allowed if name in (bias or allowed) and name in (wished or allowed))
+        request = self.requests.get(layer.op.weight.name)
+        requested = request.tensor.granularity if request is not None and isinstance(request.tensor, TensorSupport) else None
+        return tuple(name for name in allowed if name in (bias or allowed) and name in (requested or allowed))
 
     def _given(self, layer: Layer) -> QuantParams | None:
         """Return the very parameters that are asked for."""
-        wish = None if layer.op is None else self.wishes.get(layer.op.weight.name)
-        return None if wish is None else wish.params
+        request = None if layer.op is None else self.requests.get(layer.op.weight.name)
+        return None if request is None else request.params
 
-    def _unlike_wish(self, layer: Layer) -> str | None:
+    def _unlike_request(self, layer: Layer) -> str | None:
         """Return why a layer cannot take the parameters of its weight that are asked for, or None."""
         op, support = layer.op, layer.support
-        wish = None if op is None else self.wishes.get(op.weight.name)
-        if op is None or wish is None:
+        request = None if op is None else self.requests.get(op.weight.name)
+        if op is None or request is None:
             return None
         needed = support.tensor("weight")
         is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
         needed = replace(needed, granularity=self._granularities(layer), scales="power_of_two" if is_exact else needed.scales)
         problem = unlike_weight(
-            wish,
+            request,
             needed,
             axis=op.weight_axis if op.has_channels else None,
             channels=self.params[op.weight.name].shape[op.weight_axis],

@@ -14,7 +14,7 @@ from .demand import LARGEST_SCALE, Demand, width_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class Request:
     """What one tensor must be.
 
     Parameters
@@ -67,11 +67,13 @@ class Wish:
         return self.tensor
 
 
-Wishes = Mapping[str, Wish]
+Requests = Mapping[str, Request]
 """By the name of the tensor in the module."""
 
 
-def unlike_weight(wish: Wish, weight: TensorSupport, *, axis: int | None, channels: int, narrow: bool, who: str) -> str | None:
+def unlike_weight(
+    request: Request, weight: TensorSupport, *, axis: int | None, channels: int, narrow: bool, who: str
+) -> str | None:
     """Return why the parameters that are asked for are none that an op takes for its weight, or None.
 
     Parameters
@@ -85,7 +87,7 @@ def unlike_weight(wish: Wish, weight: TensorSupport, *, axis: int | None, channe
     who
         The op, as reasons name it.
     """
-    params = wish.params
+    params = request.params
     if params is None:
         return None
     given = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
@@ -94,19 +96,19 @@ def unlike_weight(wish: Wish, weight: TensorSupport, *, axis: int | None, channe
     allowed = weight.granularity or ()
     problem = None
     if kind not in allowed:
-        problem = f"{wish.who} gives it {kind} scales, {who} needs {' or '.join(allowed)}"
+        problem = f"{request.who} gives it {kind} scales, {who} needs {' or '.join(allowed)}"
     elif given is not None and (given != axis or scales.size != channels):
         expected = "no axis" if axis is None else f"{channels} scales along axis {axis}"
-        problem = f"{wish.who} gives it {scales.size} scales along axis {given}, {who} needs {expected}"
+        problem = f"{request.who} gives it {scales.size} scales along axis {given}, {who} needs {expected}"
     elif not params.is_symmetric:
-        problem = f"{wish.who} gives it a zero point other than 0; quantize makes symmetric weights"
+        problem = f"{request.who} gives it a zero point other than 0; quantize makes symmetric weights"
     elif narrow and params.qmin == INTEGER_RANGE[params.dtype][0]:
-        problem = f"{wish.who} gives it integers from {params.qmin}, {who} needs a narrow range, from {params.qmin + 1}"
+        problem = f"{request.who} gives it integers from {params.qmin}, {who} needs a narrow range, from {params.qmin + 1}"
     elif weight.scales == "power_of_two" and (np.frexp(scales)[0] != 0.5).any():
         odd = float(scales.reshape(-1)[np.frexp(scales.reshape(-1))[0] != 0.5][0])
-        problem = f"{wish.who} gives it the scale {odd:.9g}, {who} needs a scale that is a power of two"
+        problem = f"{request.who} gives it the scale {odd:.9g}, {who} needs a scale that is a power of two"
     elif weight.scale is not None and (params.scale != np.float32(weight.scale)).any():
-        problem = f"{wish.who} gives it the scale {float(scales.reshape(-1)[0]):.9g}, {who} needs {weight.scale:.9g}"
+        problem = f"{request.who} gives it the scale {float(scales.reshape(-1)[0]):.9g}, {who} needs {weight.scale:.9g}"
     elif not ((scales >= 1 / LARGEST_SCALE) & (scales <= LARGEST_SCALE)).all():
-        problem = f"{wish.who} gives it a scale beyond [{1 / LARGEST_SCALE:.3g}; {LARGEST_SCALE:.3g}]"
+        problem = f"{request.who} gives it a scale beyond [{1 / LARGEST_SCALE:.3g}; {LARGEST_SCALE:.3g}]"
     return problem

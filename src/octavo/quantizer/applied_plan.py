@@ -10,7 +10,7 @@ from tvm.relax import Var
 from ..errors import QuantizationError
 from ..ir.identity import TensorId, TensorTable
 from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
-from .constraints import Wish
+from .constraints import Request
 from .placement import Layer, Placement
 from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
 
@@ -20,7 +20,7 @@ _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
 
 
 @dataclass(kw_only=True, slots=True)
-class Replay:
+class AppliedPlan:
     """Makes `quantize` decide what a plan says.
 
     Parameters
@@ -93,10 +93,10 @@ class Replay:
         yield from (("layers", layer.output) for layer in self.plan.layers)
         yield from (("float_ops", op.tensor) for op in self.plan.float_ops)
 
-    def wishes(self) -> dict[str, Wish]:
+    def requests(self) -> dict[str, Request]:
         """Return the parameters of all tensors as demands."""
         return {
-            str(name): Wish(who=WHO, tensor=params)
+            str(name): Request(who=WHO, tensor=params)
             for name, params in (*self.plan.activations.items(), *self.plan.weights.items())
         }
 

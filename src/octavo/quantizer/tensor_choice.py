@@ -12,7 +12,7 @@ from ..errors import QuantizationError, brief
 from ..ir.identity import TensorId
 from ..numerics import QuantParams
 from ..target.tensor_support import TensorSupport
-from .constraints import Wish
+from .constraints import Request
 from .parameters import ProfiledTensor
 
 
@@ -60,14 +60,14 @@ ParamsOf = Callable[[TensorChoice], QuantParams | TensorSupport | None]
 """Returns a tensor's parameters, or what they must be, or None to keep those that it would get."""
 
 
-def ask(params: ParamsOf, choices: Mapping[TensorId, TensorChoice]) -> dict[str, Wish]:
+def ask(params: ParamsOf, choices: Mapping[TensorId, TensorChoice]) -> dict[str, Request]:
     """Return what a callback wants of each tensor that it wants something of; QuantizationError if it returns anything else."""
-    wishes: dict[str, Wish] = {}
+    requests: dict[str, Request] = {}
     for name, choice in choices.items():
         answer: Any = params(choice)
         if answer is None:
             continue
         if not isinstance(answer, QuantParams | TensorSupport):
             raise QuantizationError(f"params: {name}: expected QuantParams, a TensorSupport or None, got {brief(answer)}")
-        wishes[str(name)] = Wish(who="params", tensor=answer)
-    return wishes
+        requests[str(name)] = Request(who="params", tensor=answer)
+    return requests

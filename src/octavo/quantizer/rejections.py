@@ -13,7 +13,7 @@ from .weights.weight_params import WeightParameters
 
 
 @dataclass(kw_only=True, slots=True)
-class Refusals:
+class Rejections:
     """What is known after some placements.
 
     Parameters
@@ -45,10 +45,10 @@ class Refusals:
 
         return refuse
 
-    def again(self) -> Refusals:
+    def again(self) -> Rejections:
         """Return what is known, for another placement of the same ops."""
         declined = {core: dict(reasons) for core, reasons in self.declined.items()}
-        return Refusals(last=self.last, declined=declined, rejected=dict(self.rejected))
+        return Rejections(last=self.last, declined=declined, rejected=dict(self.rejected))
 
     def take_changes(self) -> bool:
         """Return whether there are ops to be placed anew, for another target, since this was asked last."""
