@@ -102,7 +102,7 @@ def rows(found: Found, scenes: str) -> list[tuple[str, ...]]:
         change, more = each.change, len(each.float_tensors) - NAMED
         floats = ", ".join(each.float_tensors[:NAMED]) + (f" and {more} more" if more > 0 else "")
         corrected = "corrected" if change.corrects else "not corrected"
-        ranged = f", ranges of {len(change.remedies.ranges)} by simulation" if change.remedies.ranges else ""
+        ranged = f", ranges of {len(change.choices.ranges)} by simulation" if change.choices.ranges else ""
         kept = f", {len(each.float_tensors)} float: {floats}" if floats else ""
         said = f"{change.range_estimator or 'min_max'}, {corrected}{ranged}{kept}"
         name = f"{each.name} (best)" if each is found.result.best else each.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo.quantizer.remedies import Remedies
+from octavo.quantizer.choices import Choices
 
 
 class FakeRuns:
@@ -15,14 +15,14 @@ class FakeRuns:
     ----------
     corrector
         Corrects models and measures them.
-    remedies
-        In place of `SampleRuns.remedies`; by default there are none.
+    less_rounding
+        In place of `SampleRuns.less_rounding`; by default there are none.
     """
 
     equalizer = None
 
-    def __init__(self, corrector: Any, remedies: Callable[..., Remedies] = lambda *_, **__: Remedies()) -> None:
-        self._corrector, self.remedies = corrector, remedies
+    def __init__(self, corrector: Any, less_rounding: Callable[..., Choices] = lambda *_, **__: Choices()) -> None:
+        self._corrector, self.less_rounding = corrector, less_rounding
 
     def corrector(self, simple: Any) -> Any:
         return self._corrector

@@ -11,12 +11,12 @@ from fake_runs import FakeRuns
 
 import octavo
 from nets import residual_net
-from octavo.quantizer.outliers import ranges_without_outliers
 from octavo.quantizer.plan.corrections import Corrections
 from octavo.quantizer.plan.nearness import Nearness
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.recipe import Recipe
+from octavo.quantizer.steps.narrow_ranges import ranges_without_outliers
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from fake_runs import FakeRuns
 import octavo
 from nets import residual_net
 from octavo.numerics.statistics.metrics import ratio_db
+from octavo.quantizer.choices import Choices
 from octavo.quantizer.plan.corrections import Corrections
 from octavo.quantizer.plan.nearness import Nearness
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.remedies import Remedies
 
 SHAPE = (1, 3, 8, 8)
 SAMPLES = 16
@@ -81,9 +81,9 @@ def test_ranges_are_tuned_once_where_outputs_are_little_better_than_they_must_be
     model, profile = profiled
     goals: list[tuple[float, bool]] = []
 
-    def find(simple: octavo.Model, quantized: QuantizedModel, goal_db: float, replan: object, *, only_ranges: bool) -> Remedies:
+    def find(simple: octavo.Model, quantized: QuantizedModel, goal_db: float, replan: object, *, only_ranges: bool) -> Choices:
         goals.append((goal_db, only_ranges))
-        return Remedies()
+        return Choices()
 
     simulation = FakeSimulation({"min_max": [error] * SAMPLES})
     quantize_graph(model, profile, recipe=Recipe(min_sqnr=18.0), runs=FakeRuns(simulation, find))

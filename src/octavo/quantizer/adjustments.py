@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ir.identity import TensorId
+from .choices import Choices
 from .constraints import Requests
 from .parameters import Parameters
 from .plan import Adjustment
 from .qdq import Emitted
-from .remedies import Remedies
 
 
 def unused(requests: Requests, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
@@ -24,13 +24,13 @@ def unused(requests: Requests, parameters: Parameters, emitted: Emitted) -> Iter
             yield Adjustment(tensor=TensorId(name), message=message)
 
 
-def remedied(remedies: Remedies, parameters: Parameters) -> Iterator[Adjustment]:
+def chosen_otherwise(choices: Choices, parameters: Parameters) -> Iterator[Adjustment]:
     """Yield the activations whose range is no estimator's, and the weights that keep 8 bits."""
-    for name, reason in remedies.wide_weights.items():
+    for name, reason in choices.wide_weights.items():
         if name in parameters.weights:
             yield Adjustment(tensor=name, message=reason)
     made = {TensorId(var.name) for var in parameters.activations}
-    for name, (low, high) in remedies.ranges.items():
+    for name, (low, high) in choices.ranges.items():
         if name in made:
             message = f"its range is [{low:.5g}; {high:.5g}]: rounded so, it costs the model's outputs least"
             yield Adjustment(tensor=name, message=message)

@@ -19,7 +19,7 @@ _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
 """Layers that may read float sums of a product."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AppliedPlan:
     """Makes `quantize` decide what a plan says.
 
@@ -34,17 +34,6 @@ class AppliedPlan:
 
     plan: QuantizationPlan
     lets_go: bool = False
-    _layers: dict[TensorId, IntegerLayer] = field(init=False)
-    _reasons: dict[TensorId, str] = field(init=False)
-    _cores: dict[TensorId, TensorId] = field(default_factory=dict[TensorId, TensorId])
-    """By its output the variable of a layer's own op, which reasons are given of."""
-    _unlike: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
-    """By its output how a layer of the model differs from that of the plan."""
-
-    def __post_init__(self) -> None:
-        """Index the plan."""
-        self._layers = {layer.output: layer for layer in self.plan.layers}
-        self._reasons = {op.tensor: op.reason for op in self.plan.float_ops}
 
     def check_model(self, fingerprint: str) -> None:
         """Raise QuantizationError unless the plan is of a model."""
@@ -109,11 +98,61 @@ class AppliedPlan:
         """Return whether the plan has parameters of a variable."""
         return TensorId(var.name) in self.plan.activations
 
+    def check_result(self, layers: Iterable[IntegerLayer], float_ops: Iterable[FloatOp], enclosed: Collection[TensorId]) -> None:
+        """Raise QuantizationError where the result is not what the plan says of it.
+
+        An op that is no layer runs in integers all the same if all around it is quantized.
+        """
+        if self.lets_go:
+            return
+        tensor = next((each for each in enclosed if each not in self.plan.enclosed), None)
+        if tensor is not None:
+            readers = [str(layer.output) for layer in self.plan.layers if not set(enclosed).isdisjoint(layer.inputs)]
+            raise QuantizationError(
+                f"the plan: {tensor} is no layer's and cannot stay float: what it reads and what reads it is quantized, so it "
+                f"runs in integers; take out the layers that read what follows from it, too ({', '.join(readers)}), or none"
+            )
+        planned_layers = {layer.output: layer for layer in self.plan.layers}
+        for layer in layers:
+            planned = planned_layers[layer.output]
+            if planned.source != layer.source or (planned.bias is None) != (layer.bias is None):
+                said, found = (f"source {each.source}, bias {each.bias}" for each in (planned, layer))
+                raise QuantizationError(f"the plan: layer {layer.op} {layer.output} has {found}, got {said}: these are no choice")
+        made = {op.tensor for op in float_ops}
+        other = next((entry for entry in self.plan.float_ops if entry.tensor not in made), None)
+        if other is not None:
+            raise QuantizationError(f"the plan: float_ops: {other.tensor} is made by no op that stays float; take the entry out")
+
+    def with_reasons(self, float_ops: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
+        """Return the ops that stay float with the plan's reasons."""
+        reasons = {op.tensor: op.reason for op in self.plan.float_ops}
+        return tuple(replace(op, reason=reasons.get(op.tensor, op.reason)) for op in float_ops)
+
+    def adjustments(self, new: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
+        """Return what the plan says was chosen otherwise than asked, and what was now."""
+        return tuple(dict.fromkeys((*self.plan.adjustments, *new)))
+
+
+@dataclass(kw_only=True, slots=True)
+class PlannedLayers:
+    """The layers of a plan beside those of one placement."""
+
+    applied: AppliedPlan
+    _layers: dict[TensorId, IntegerLayer] = field(init=False)
+    _cores: dict[TensorId, TensorId] = field(default_factory=dict[TensorId, TensorId])
+    """By its output the variable of a layer's own op, which reasons are given of."""
+    _unlike: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
+    """By its output how a layer of the model differs from that of the plan."""
+
+    def __post_init__(self) -> None:
+        """Index the plan."""
+        self._layers = {layer.output: layer for layer in self.applied.plan.layers}
+
     def unlike_plan(self, layer: Layer) -> str | None:
         """Return why a layer that a target could take is none of the plan's, or None."""
         wanted = self._layers.get(layer.name)
         if wanted is None:
-            said = {op.tensor: op.reason for op in self.plan.float_ops}
+            said = {op.tensor: op.reason for op in self.applied.plan.float_ops}
             names = (layer.core.name, layer.name)
             return next((said[TensorId(name)] for name in names if name in said), "the plan has no layer for it")
         inputs = tuple(TensorId(var.name) for var in layer.inputs)
@@ -130,10 +169,10 @@ class AppliedPlan:
 
     def check_layers(self, placement: Placement) -> None:
         """Raise QuantizationError unless a placement has all layers of the plan; it names the first that is missing, and why."""
-        if self.lets_go:
+        if self.applied.lets_go:
             return
         placed = {layer.name for layer in placement.layers}
-        missing = next((layer for layer in self.plan.layers if layer.output not in placed), None)
+        missing = next((layer for layer in self.applied.plan.layers if layer.output not in placed), None)
         if missing is not None:
             reason = self._why(missing, placement.float_ops)
             raise QuantizationError(f"the plan: {missing.op} {missing.output} cannot be integer: {reason}")
@@ -142,45 +181,13 @@ class AppliedPlan:
         """Return why a layer is not placed: of the op that it would be, else of the last of its kind before its output."""
         if layer.output not in self._cores and layer.output in self._unlike:
             return self._unlike[layer.output]
-        if layer.output not in self.plan.activations:
+        if layer.output not in self.applied.plan.activations:
             return f"its result {layer.output} has no parameters in the plan"
         reasons = {op.tensor: op.reason for op in float_ops}
         if layer.output in self._cores:
             return reasons[self._cores[layer.output]]
         alike = reversed(float_ops[: list(reasons).index(layer.output) + 1] if layer.output in reasons else ())
         return next((op.reason for op in alike if op.op == layer.op), f"the model has no {layer.op} there")
-
-    def check_result(self, layers: Iterable[IntegerLayer], float_ops: Iterable[FloatOp], enclosed: Collection[TensorId]) -> None:
-        """Raise QuantizationError where the result is not what the plan says of it.
-
-        An op that is no layer runs in integers all the same if all around it is quantized.
-        """
-        if self.lets_go:
-            return
-        tensor = next((each for each in enclosed if each not in self.plan.enclosed), None)
-        if tensor is not None:
-            readers = [str(layer.output) for layer in self.plan.layers if not set(enclosed).isdisjoint(layer.inputs)]
-            raise QuantizationError(
-                f"the plan: {tensor} is no layer's and cannot stay float: what it reads and what reads it is quantized, so it "
-                f"runs in integers; take out the layers that read what follows from it, too ({', '.join(readers)}), or none"
-            )
-        for layer in layers:
-            planned = self._layers[layer.output]
-            if planned.source != layer.source or (planned.bias is None) != (layer.bias is None):
-                said, found = (f"source {each.source}, bias {each.bias}" for each in (planned, layer))
-                raise QuantizationError(f"the plan: layer {layer.op} {layer.output} has {found}, got {said}: these are no choice")
-        made = {op.tensor for op in float_ops}
-        other = next((entry for entry in self.plan.float_ops if entry.tensor not in made), None)
-        if other is not None:
-            raise QuantizationError(f"the plan: float_ops: {other.tensor} is made by no op that stays float; take the entry out")
-
-    def with_reasons(self, float_ops: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
-        """Return the ops that stay float with the plan's reasons."""
-        return tuple(replace(op, reason=self._reasons.get(op.tensor, op.reason)) for op in float_ops)
-
-    def adjustments(self, new: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
-        """Return what the plan says was chosen otherwise than asked, and what was now."""
-        return tuple(dict.fromkeys((*self.plan.adjustments, *new)))
 
 
 def _said(layer: IntegerLayer) -> str:

@@ -2,13 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
+from tvm.relax import Var
+
 from ..ir.graph import Model
+from ..ir.graph.dataflow import DataflowView
 from .equalization.scaling import scaled
-from .plan.equalization import Equalization
+from .parameters import Statistics
+from .plan.equalization import Equalization, EqualizedStatistics
+from .ranges import RangeSources
 from .simplify import simplify
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EqualizedFloat:
+    """A simplified model with its channels divided, and what is looked up in it.
+
+    Parameters
+    ----------
+    simple
+        As it was before.
+    model
+        What is quantized: where integers saturate at a clip's bounds it has none.
+    statistics
+        Of its tensors; None where a plan says the parameters of all.
+    """
+
+    simple: Model
+    equalization: Equalization
+    model: Model
+    statistics: Statistics | None
+    view: DataflowView
+    sources: RangeSources
+
+    @staticmethod
+    def of(simple: Model, profile: Statistics | None, equalization: Equalization) -> EqualizedFloat:
+        """Divide the channels of a simplified model that was profiled."""
+        model = scaled(simple, equalization.factors, exact=False) if equalization else simple
+        view = DataflowView(model.module["main"])
+        return EqualizedFloat(
+            simple=simple,
+            equalization=equalization,
+            model=model,
+            statistics=EqualizedStatistics(profile, equalization) if profile is not None and equalization else profile,
+            view=view,
+            sources=RangeSources(view, profile or ()),
+        )
+
+    @cached_property
+    def exact(self) -> Model:
+        """What computes the same as the model before: its variables are those that become integer."""
+        return _exact(self.simple, self.equalization)
+
+    @cached_property
+    def variables(self) -> dict[str, Var]:
+        """By name."""
+        return {var.name: var for var in (*self.view.function.params, *(binding.var for binding in self.view.bindings))}
 
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:
     """Return a float model as it was before it was quantized with these factors; what it computes is the model's own."""
-    simple, _ = simplify(model)
+    return _exact(simplify(model)[0], equalization)
+
+
+def _exact(simple: Model, equalization: Equalization) -> Model:
     return scaled(simple, equalization.factors, exact=True) if equalization else simple

@@ -15,14 +15,13 @@ from ..ir.identity import TensorId
 from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
 from .analytic_shifts import analytic_shift
+from .choices import Choices
 from .constraints import Requests, TensorConstraints
 from .override import Override
 from .placement import Layer, NamedOverrides, Placement
 from .plan import Adjustment
-from .plan.corrections import Corrections
 from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange, range_estimator
 from .recipe import Recipe
-from .remedies import Remedies
 from .weights.convolution import Bias
 from .weights.weight_params import WeightParameters, bias_params
 
@@ -90,10 +89,8 @@ class ParameterChooser:
         Says which tensor of the profile tells a variable's range.
     overrides
         Say which tensors have an estimator of their own.
-    corrections
-        What is known from running the model.
-    remedies
-        Ranges in place of those that the estimator finds.
+    choices
+        Ranges in place of those that the estimator finds, integers of weights, and what is added to biases.
     """
 
     params: Mapping[TensorId, npt.NDArray[Any]]
@@ -104,8 +101,7 @@ class ParameterChooser:
     sources: RangeSources
     weights: WeightParameters
     overrides: NamedOverrides
-    corrections: Corrections = field(default_factory=Corrections)
-    remedies: Remedies = field(default_factory=Remedies)
+    choices: Choices
     _overridden: Mapping[Var, Override] = field(default_factory=dict[Var, Override])
 
     def has_range(self, var: Var) -> bool:
@@ -132,7 +128,7 @@ class ParameterChooser:
         for layer in placement.layers:
             if layer.op is not None and layer.bias is not None:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
-                bias = self._bias(layer, layer.bias, shifts or self.corrections.bias_shifts)
+                bias = self._bias(layer, layer.bias, shifts or self.choices.bias_shifts)
                 bias_values[layer.output] = quantize(bias, biases[layer.output])
         return Parameters(
             activations=activations,
@@ -151,7 +147,7 @@ class ParameterChooser:
     ) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
         statistics = self.statistics
-        if self.recipe.bias_correction != "analytic" or statistics is None or self.corrections.bias_shifts:
+        if self.recipe.bias_correction != "analytic" or statistics is None or self.choices.bias_shifts:
             return {}
         found: dict[TensorId, npt.NDArray[np.float32]] = {}
         for layer in placement.layers:
@@ -166,7 +162,7 @@ class ParameterChooser:
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
-        rounded, value = self.corrections.weight_values.get(name), self.params[name]
+        rounded, value = self.choices.weight_values.get(name), self.params[name]
         if rounded is None:
             return quantize(value, params)
         if rounded.shape != value.shape:
@@ -213,7 +209,7 @@ class ParameterChooser:
             raise QuantizationError(
                 f"{entry.non_finite_note}; profile without the samples that cause them, or exclude the op that reads it"
             )
-        chosen = self.remedies.ranges.get(TensorId(var.name))
+        chosen = self.choices.ranges.get(TensorId(var.name))
         if chosen is not None:
             return chosen
         own = self._overridden.get(var, Override()).range_estimator

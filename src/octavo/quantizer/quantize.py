@@ -13,10 +13,10 @@ from ..compiler.float_values import FloatValues
 from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ..errors import ProfileError, QuantizationError, check_type
 from ..ir.graph import Model
-from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.model import checked_model
 from ..profiling import Profile, check_model
 from ..profiling.profile import forget_profilers
+from .choices import Choices
 from .corrections import corrected_on, samples_of
 from .corrections.correct import Samples
 from .equalization import Equalizer
@@ -24,9 +24,7 @@ from .plan import QuantizationPlan, QuantizedModel
 from .quantize_graph import quantize_graph
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
-from .remedies import Remedies
 from .sample_runs import SampleRuns
-from .simulation import plain_recipe, wide_weights
 from .tensor_choice import ParamsOf
 from .uncovered_outputs import uncovered_outputs
 
@@ -86,18 +84,18 @@ def quantize(
 
 
 def quantize_with(
-    model: Model, profile: Profile, changes: Remedies, *, target: TargetLike = "cpu", recipe: Recipe | None = None
+    model: Model, profile: Profile, changes: Choices, *, target: TargetLike = "cpu", recipe: Recipe | None = None
 ) -> QuantizedModel:
-    """Quantize a float model by its profile with these remedies from the start; see `quantize` for the rest."""
+    """Quantize a float model by its profile with these choices from the start; see `quantize` for the rest."""
     checked = checked_model(model)
     check_model(profile, checked)
     return by_profile(resolve_target(target), checked, profile, recipe, changes=changes)
 
 
 def requantize(
-    model: Model, plan: QuantizationPlan, changes: Remedies, *, target: TargetLike = "cpu", runs: SampleRuns | None = None
+    model: Model, plan: QuantizationPlan, changes: Choices, *, target: TargetLike = "cpu", runs: SampleRuns | None = None
 ) -> QuantizedModel:
-    """Apply a plan to a float model, but for what these remedies leave float; see `quantize` for the rest.
+    """Apply a plan to a float model, but for what these choices leave float; see `quantize` for the rest.
 
     Parameters
     ----------
@@ -110,7 +108,7 @@ def requantize(
 
 
 def _by_plan(
-    target: ResolvedTarget, model: Model, plan: QuantizationPlan, changes: Remedies | None = None, runs: SampleRuns | None = None
+    target: ResolvedTarget, model: Model, plan: QuantizationPlan, changes: Choices | None = None, runs: SampleRuns | None = None
 ) -> QuantizedModel:
     forget_profilers(model)
     return quantize_graph(model, target=target, plan=plan, changes=changes, runs=runs)
@@ -122,24 +120,19 @@ def by_profile(
     profile: Profile,
     recipe: Recipe | None,
     params: ParamsOf | None = None,
-    changes: Remedies | None = None,
+    changes: Choices | None = None,
 ) -> QuantizedModel:
     """Quantize a float model by its profile, with what running the samples that it keeps tells."""
     recipe = recipe or Recipe()
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
-    samples, known = samples_of(model, profile), Remedies()
+    samples, known = samples_of(model, profile), Choices()
     has_functions = any(support.float_function for support in target.description.ops)
     if params is None and has_functions and not target.backends and recipe.may_leave_float:
-        known = Remedies(float_tensors=uncovered_outputs(model, profile))
+        known = Choices(float_tensors=uncovered_outputs(model, profile))
     with ThreadPoolExecutor(1) as beside:
         runs = _sample_runs(profile, samples, recipe, beside, has_functions=has_functions) if samples else None
-        plain = plain_recipe(recipe)
-        if runs is not None and plain is not None:
-            with lineage_paused():
-                quantized = quantize_graph(model, profile, target=target, recipe=plain, runs=runs, chooses_ranges=False)
-            known = wide_weights(model, quantized.plan, recipe, samples=samples, target=runs.target).with_more(known)
-        changes = known.with_more(changes or Remedies())
+        changes = known.with_more(changes or Choices())
         return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=changes, runs=runs)
 
 

@@ -45,11 +45,6 @@ class Rejections:
 
         return refuse
 
-    def again(self) -> Rejections:
-        """Return what is known, for another placement of the same ops."""
-        declined = {core: dict(reasons) for core, reasons in self.declined.items()}
-        return Rejections(last=self.last, declined=declined, rejected=dict(self.rejected))
-
     def take_changes(self) -> bool:
         """Return whether there are ops to be placed anew, for another target, since this was asked last."""
         is_changed, self._is_changed = self._is_changed, False

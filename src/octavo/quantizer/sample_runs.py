@@ -9,12 +9,12 @@ from ..compiler.float_values import FloatValues
 from ..compiler.target_choice import ResolvedTarget
 from ..ir.graph import Model
 from ..ir.identity import TensorId
+from .choices import Choices
 from .corrections import Corrector
 from .corrections.correct import Samples
 from .equalization import Equalizer
 from .plan import QuantizationPlan, QuantizedModel
-from .remedies import Remedies
-from .simulation import fused_functions, ranked_by_effect, remedies
+from .simulation import fused_functions, less_rounding, ranked_by_effect
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,17 +45,19 @@ class SampleRuns:
         """Return what corrects quantized models of a simplified float model, and says how near they come to it."""
         return Corrector(simple, samples=self.few, target=self.target, floats=self.floats)
 
-    def remedies(
+    def less_rounding(
         self,
         simple: Model,
         quantized: QuantizedModel,
         goal_db: float,
-        replan: Callable[[Remedies], QuantizationPlan],
+        replan: Callable[[Choices], QuantizationPlan],
         *,
         only_ranges: bool,
-    ) -> Remedies:
-        """Return what to change for outputs to have a signal to noise ratio in dB; see `simulation.remedies`."""
-        return remedies(simple, quantized, goal_db, replan, only_ranges=only_ranges, samples=self.samples, target=self.target)
+    ) -> Choices:
+        """Return what to change for outputs to have a signal to noise ratio in dB; see `simulation.less_rounding`."""
+        return less_rounding(
+            simple, quantized, goal_db, replan, only_ranges=only_ranges, samples=self.samples, target=self.target
+        )
 
     def ranked_by_effect(self, simple: Model, quantized: QuantizedModel) -> Sequence[TensorId]:
         """Return the activations whose rounding the outputs feel, the worst first."""

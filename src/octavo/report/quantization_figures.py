@@ -22,11 +22,11 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling.model_profile import Profile
 from ..quantizer.causes import RootCause, root_causes
+from ..quantizer.choices import Choices
 from ..quantizer.compile import explain
 from ..quantizer.corrections import samples_of, sqnr_by_result
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize, quantize_with
-from ..quantizer.remedies import Remedies
 from ..quantizer.search import SearchResult, read_search
 from ..runtime.executable import Executable
 from ..runtime.inputs import split_batch
@@ -251,7 +251,7 @@ class _Measured:
             wide_weights=0.0,
         )
         host = "cpu" if target is None else target
-        self.plain = bare = quantize_with(self._model, profile, Remedies(), target=host, recipe=plain)
+        self.plain = bare = quantize_with(self._model, profile, Choices(), target=host, recipe=plain)
         found = [self._float, self._variant("plain: min-max, weights to nearest", bare, target)]
         for name, plan in _partial_plans(quantized.plan):
             found.append(self._variant(name, quantize(self._model, plan=plan, target=host), target))

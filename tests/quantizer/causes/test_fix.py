@@ -21,9 +21,9 @@ from octavo.errors import ProfileError, QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.causes import FixResult, actions
 from octavo.quantizer.causes.requantizer import Requantizer
+from octavo.quantizer.choices import Choices
 from octavo.quantizer.corrections import correct as corrections
 from octavo.quantizer.plan.plan import QuantizedModel
-from octavo.quantizer.remedies import Remedies
 from small_file import digits, write_small_net
 
 
@@ -220,7 +220,7 @@ def test_what_a_profile_alone_said_of_biases_stays(plain: Any) -> None:
     plan = quantized.plan
     name = next(layer.output for layer in plan.layers if layer.output in plan.corrections.bias_shifts)
     requantizer = Requantizer(model=model, target="cpu", samples=[[each] for each in plain.samples])
-    changed = requantizer.changed(plan, Remedies(wide_activations={name: "it is tried"})).plan
+    changed = requantizer.changed(plan, Choices(wide_activations={name: "it is tried"})).plan
     assert changed.activations[name].dtype == "int16"
     assert changed.corrections == plan.corrections
     assert changed.corrections.bias_shifts

@@ -12,12 +12,12 @@ from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...numerics import QuantParams
 from ...profiling.model_profile import Profile
+from ..choices import Choices
 from ..equalized_float import equalized_float
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import quantize, quantize_with
 from ..recipe import WEIGHT_BITS, Recipe, bits_of
-from ..remedies import Remedies
 from ..simulation.ranges import scheme_of
 from .experiments import needed_scales
 from .requantizer import Requantizer
@@ -32,13 +32,13 @@ class State:
     ----------
     quantized
         What it is now.
-    recipe, remedies
+    recipe, choices
         With which the profile gives it again, but for what was repaired in its plan.
     """
 
     quantized: QuantizedModel
     recipe: Recipe
-    remedies: Remedies = field(default_factory=Remedies)
+    choices: Choices = field(default_factory=Choices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -114,10 +114,10 @@ class Actions:
             return
         plan, ends = state.quantized.plan, row.fitting
         params = scheme_of(plan.activations[row.id]).params(*ends)
-        ranges = Remedies(ranges=dict.fromkeys(group_of(plan, row.id), ends))
+        ranges = Choices(ranges=dict.fromkeys(group_of(plan, row.id), ends))
 
         def apply() -> State:
-            return replace(self._repaired(state, {row.id: params}), remedies=state.remedies.with_more(ranges))
+            return replace(self._repaired(state, {row.id: params}), choices=state.choices.with_more(ranges))
 
         yield Action(said="its range is [{:.5g}; {:.5g}], that of its values".format(*ends), is_free=True, apply=apply)
 
@@ -158,7 +158,7 @@ class Actions:
             yield self._anew(state, "weights are rounded by what their layers read (weight_rounding)", weight_rounding="gram")
         weight = _layer(state.quantized.plan, row.id).weight
         if weight is not None and bits_of(state.quantized.plan.weights[weight]) < WEIGHT_BITS:
-            more = Remedies(wide_weights={weight: "fewer bits cost the outputs most"})
+            more = Choices(wide_weights={weight: "fewer bits cost the outputs most"})
             yield self._with(state, f"its weights have {WEIGHT_BITS} bits", more)
 
     def _wider(self, state: State, row: RootCause) -> Iterator[Action]:
@@ -167,21 +167,21 @@ class Actions:
         group = group_of(plan, row.id)
         alone = f"rounding it to 8 bits, and nothing else, leaves {row.sqnr_db:.1f} dB"
         if all(plan.activations[name].dtype != "int16" for name in group):
-            yield self._changed(state, "it has 16 bits", Remedies(wide_activations=dict.fromkeys(group, alone)))
-        yield self._changed(state, "it stays float", Remedies(float_tensors=dict.fromkeys(group, alone)))
+            yield self._changed(state, "it has 16 bits", Choices(wide_activations=dict.fromkeys(group, "a remedy")))
+        yield self._changed(state, "it stays float", Choices(float_tensors=dict.fromkeys(group, alone)))
 
-    def _changed(self, state: State, said: str, more: Remedies) -> Action:
+    def _changed(self, state: State, said: str, more: Choices) -> Action:
         def apply() -> State:
             quantized = self.requantizer.changed(state.quantized.plan, more)
-            return replace(state, quantized=quantized, remedies=state.remedies.with_more(more))
+            return replace(state, quantized=quantized, choices=state.choices.with_more(more))
 
         return Action(said=said, is_free=False, apply=apply)
 
-    def _with(self, state: State, said: str, more: Remedies) -> Action:
+    def _with(self, state: State, said: str, more: Choices) -> Action:
         def apply() -> State:
-            remedies = state.remedies.with_more(more)
-            quantized = quantize_with(self.model, self.profile, remedies, target=self.target, recipe=state.recipe)
-            return State(quantized=quantized, recipe=state.recipe, remedies=remedies)
+            choices = state.choices.with_more(more)
+            quantized = quantize_with(self.model, self.profile, choices, target=self.target, recipe=state.recipe)
+            return State(quantized=quantized, recipe=state.recipe, choices=choices)
 
         return Action(said=said, is_free=False, apply=apply)
 
@@ -189,9 +189,9 @@ class Actions:
         def apply() -> State:
             recipe = replace(state.recipe, **changes)
             # Ranges are those of divided tensors: with other factors they are none.
-            remedies = replace(state.remedies, ranges={}) if "equalization" in changes else state.remedies
-            quantized = quantize_with(self.model, self.profile, remedies, target=self.target, recipe=recipe)
-            return State(quantized=quantized, recipe=recipe, remedies=remedies)
+            choices = replace(state.choices, ranges={}) if "equalization" in changes else state.choices
+            quantized = quantize_with(self.model, self.profile, choices, target=self.target, recipe=recipe)
+            return State(quantized=quantized, recipe=recipe, choices=choices)
 
         return Action(said=said, is_free=True, apply=apply)
 

@@ -17,12 +17,12 @@ from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...profiling import check_model
 from ...profiling.model_profile import Profile
+from ..choices import Choices
 from ..corrections import samples_of
 from ..plan.entries import Adjustment
 from ..plan.nearness import Nearness
 from ..plan.plan import QuantizedModel
 from ..recipe import Recipe
-from ..remedies import Remedies
 from ..simulation.ranges import range_of
 from .actions import Action, Actions, State, group_of
 from .causes import FAULTS, Cause
@@ -187,11 +187,11 @@ def _start(quantized: QuantizedModel, recipe: Recipe | None) -> State:
     adjusted = [each.tensor for each in plan.adjustments if each.tensor in plan.activations]
     wide = [name for name, params in plan.activations.items() if params.dtype == "int16"]
     is_wide = wanted.wide_activations or wanted.activation_dtype == "int16"
-    remedies = Remedies(
+    choices = Choices(
         ranges={name: range_of(plan.activations[name]) for name in adjusted if name not in wide},
-        wide_activations={} if is_wide else dict.fromkeys(wide, "the plan has 16 bits for it"),
+        wide_activations={} if is_wide else dict.fromkeys(wide, "a remedy"),
     )
-    return State(quantized=quantized, recipe=wanted, remedies=remedies)
+    return State(quantized=quantized, recipe=wanted, choices=choices)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...target import ELEMENTWISE, OpSupport
+from ..choices import Choices
 from ..corrections import Corrector
 from ..corrections.correct import Samples
 from ..equalized_float import equalized_float
@@ -26,7 +27,6 @@ from ..plan.nearness import Nearness
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import requantize
 from ..ranges import QuantScheme
-from ..remedies import Remedies
 from ..sample_runs import SampleRuns
 from ..simulation.ranges import range_of, scheme_of
 
@@ -74,7 +74,7 @@ class Requantizer:
             corrector = self._runs.corrector(equalized_float(self.model, quantized.plan.equalization))
         return corrector.nearness(quantized)
 
-    def changed(self, plan: QuantizationPlan, changes: Remedies) -> QuantizedModel:
+    def changed(self, plan: QuantizationPlan, changes: Choices) -> QuantizedModel:
         """Return the model of a plan with activations that stay float, or have 16 bits, besides.
 
         Raises
@@ -90,7 +90,7 @@ class Requantizer:
         is_anew = bool(plan.corrections) and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
         if is_anew:
             start = replace(start, corrections=Corrections())
-        known = Remedies(float_tensors=_before_functions(plan)).with_more(changes)
+        known = Choices(float_tensors=_before_functions(plan)).with_more(changes)
         made = requantize(self.model, start, known, target=self.target, runs=self._runs if is_anew else None)
         if changes.wide_activations and len(made.plan.layers) < len(plan.layers):
             raise QuantizationError("with 16 bits for it an op around it would be float")

@@ -65,7 +65,7 @@ class Bench:
             recipe = replace(recipe, min_sqnr=None)
         if not change.corrects:
             recipe = replace(recipe, weight_rounding="nearest", bias_correction=False)
-        return quantize_with(self.model, self.profile, change.remedies, target=self.target, recipe=recipe)
+        return quantize_with(self.model, self.profile, change.choices, target=self.target, recipe=recipe)
 
     def measure(self, quantized: QuantizedModel, check: Callable[[], None]) -> Measurement:
         """Compile and measure; `check` is called between the two."""

@@ -52,7 +52,7 @@ class Budget:
 
 
 _CORRECTING, _REMEDYING = 2.0, 6.0
-"""So many times as long as plain quantization takes one that corrects weights and biases, and one with remedies for `min_sqnr`:
+"""So many times as long as plain quantization takes one that corrects weights and biases, and one that keeps `min_sqnr`:
 what is expected before one was made."""
 
 

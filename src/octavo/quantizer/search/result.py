@@ -10,8 +10,8 @@ from typing import Any
 
 from ...errors import QuantizationError
 from ...ir.identity import TensorId
+from ..choices import Choices
 from ..plan.plan import QuantizationPlan
-from ..remedies import Remedies
 from .scoring import Score
 
 
@@ -26,15 +26,15 @@ class Change:
     corrects
         Whether weights and biases are corrected as the recipe says.
     keeps_min_sqnr
-        Whether it has the remedies that `quantize` finds for the recipe's `min_sqnr`.
-    remedies
+        Whether `quantize` does for the recipe's `min_sqnr` what it takes.
+    choices
         Ranges, and activations that stay float.
     """
 
     range_estimator: str | None = None
     corrects: bool = True
     keeps_min_sqnr: bool = False
-    remedies: Remedies = field(default_factory=Remedies)
+    choices: Choices = field(default_factory=Choices)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values: the same for the same change."""
@@ -42,8 +42,8 @@ class Change:
             "range_estimator": self.range_estimator,
             "corrects": self.corrects,
             "keeps_min_sqnr": self.keeps_min_sqnr,
-            "ranges": {str(name): list(ends) for name, ends in sorted(self.remedies.ranges.items())},
-            "float_tensors": {str(name): why for name, why in sorted(self.remedies.float_tensors.items())},
+            "ranges": {str(name): list(ends) for name, ends in sorted(self.choices.ranges.items())},
+            "float_tensors": {str(name): why for name, why in sorted(self.choices.float_tensors.items())},
         }
 
     @staticmethod
@@ -55,7 +55,7 @@ class Change:
             range_estimator=value["range_estimator"],
             corrects=value["corrects"],
             keeps_min_sqnr=value["keeps_min_sqnr"],
-            remedies=Remedies(ranges=ranges, float_tensors=floats),
+            choices=Choices(ranges=ranges, float_tensors=floats),
         )
 
 
@@ -89,7 +89,7 @@ class Candidate:
     @property
     def float_tensors(self) -> tuple[TensorId, ...]:
         """The activations that stay float for the sake of accuracy."""
-        return tuple(self.change.remedies.float_tensors)
+        return tuple(self.change.choices.float_tensors)
 
     @property
     def rank(self) -> tuple[float, float]:

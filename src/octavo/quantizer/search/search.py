@@ -24,11 +24,11 @@ from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...profiling.model_profile import Profile
 from ...runtime.inputs import split_batch
+from ..choices import Choices
 from ..corrections import samples_of
 from ..plan.plan import QuantizedModel
 from ..quantize import quantize
 from ..recipe import Recipe
-from ..remedies import Remedies
 from .bench import Bench, Cost, Measurement, Samples
 from .budget import Budget, Clock, Expected
 from .folder import SearchFolder
@@ -314,7 +314,7 @@ class _Search:
         if sensitivity.estimator is not None:
             tried.append(self._try(Change(range_estimator=sensitivity.estimator, corrects=self.recipe.corrects)))
         if sensitivity.ranges and not any(map(self._is_enough, tried)):
-            tried.append(self._try(replace(tried[-1].change, remedies=Remedies(ranges=sensitivity.ranges))))
+            tried.append(self._try(replace(tried[-1].change, choices=Choices(ranges=sensitivity.ranges))))
         return _nearest(tried)
 
     def _halve(self, base: Candidate, sensitivity: Sensitivity) -> Candidate | None:
@@ -360,9 +360,9 @@ class _Search:
             self._try(change)
 
     def _change(self, base: Candidate, sensitivity: Sensitivity, names: Sequence[TensorId]) -> Change:
-        floats = Remedies(float_tensors={name: sensitivity.reasons[name] for name in names})
-        remedies = Remedies(ranges=base.change.remedies.ranges).with_more(floats)
-        return replace(base.change, corrects=self.recipe.corrects, remedies=remedies)
+        floats = Choices(float_tensors={name: sensitivity.reasons[name] for name in names})
+        choices = Choices(ranges=base.change.choices.ranges).with_more(floats)
+        return replace(base.change, corrects=self.recipe.corrects, choices=choices)
 
     def _is_enough(self, candidate: Candidate) -> bool:
         is_near = self._min_sqnr is None or _sqnr(candidate) >= self._min_sqnr

@@ -12,13 +12,13 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...runtime.heap import trim_heap
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
+from ..choices import Choices, float_without_loss
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..remedies import Remedies, float_without_loss
 from .ranges import RangeTuning
 from .simulation import Effects, Simulation
 
-Replan = Callable[[Remedies], QuantizationPlan]
-"""Returns the plan of the model with other remedies."""
+Replan = Callable[[Choices], QuantizationPlan]
+"""Returns the plan of the model with more choices."""
 
 _MARGINS = (2.0, 4.0, 8.0)
 """The errors that are left add up to less than what is allowed by these factors: they are not quite independent."""
@@ -29,7 +29,7 @@ _MAX_FLOAT = 0.5
 """Share of the activations that may stay float: with more it is no quantized model."""
 
 
-def remedies(
+def less_rounding(
     simple: Model,
     quantized: QuantizedModel,
     goal_db: float,
@@ -38,7 +38,7 @@ def remedies(
     only_ranges: bool = False,
     samples: Samples,
     target: ResolvedTarget,
-) -> Remedies:
+) -> Choices:
     """Return ranges, and activations that stay float, with which the worst output has a signal to noise ratio of `goal_db`.
 
     As few stay float as it takes; none where their rounding is not what costs it, or ranges alone are wanted: then those that
@@ -48,7 +48,7 @@ def remedies(
         is_centred = bool(quantized.plan.recipe.bias_correction)
         simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
-        return Remedies()
+        return Choices()
     search = _Search(simulation, quantized.plan, replan, 10 ** (-goal_db / 10), goal_db)
     found, size = search.ranges() if only_ranges else search.run(), simulation.state_bytes
     del search, simulation
@@ -78,22 +78,22 @@ class _Search:
     goal_db: float
     effects: Effects = field(init=False)
 
-    def ranges(self) -> Remedies:
+    def ranges(self) -> Choices:
         """Return ranges alone."""
         noise = self._noise(self.plan)
         if noise <= self.goal:
-            return Remedies()
+            return Choices()
         effects = self.simulation.effects(together=noise)
-        return Remedies(ranges=RangeTuning(simulation=self.simulation, plan=self.plan, effects=effects).run()[0])
+        return Choices(ranges=RangeTuning(simulation=self.simulation, plan=self.plan, effects=effects).run()[0])
 
-    def run(self) -> Remedies:
+    def run(self) -> Choices:
         """Return ranges, and what stays float."""
         self.effects = self.simulation.effects()
         tuning = RangeTuning(simulation=self.simulation, plan=self.plan, effects=self.effects)
-        tuned, plan = Remedies(), self.plan
+        tuned, plan = Choices(), self.plan
         if tuning.least <= self.goal:  # else something must stay float whatever ranges are, and it is what costs most
             ranges, self.effects = tuning.run()
-            tuned = Remedies(ranges=ranges)
+            tuned = Choices(ranges=ranges)
             plan = self.replan(tuned) if tuned.ranges else self.plan
             if self._noise(plan) <= self.goal:
                 return tuned
@@ -108,7 +108,7 @@ class _Search:
         layers = {layer.output for layer in plan.layers}
         return self.simulation.together(plan.activations, [name for name in self.simulation.weights if name in layers])
 
-    def _without_functions(self, tuned: Remedies, plan: QuantizationPlan) -> tuple[Remedies, QuantizationPlan]:
+    def _without_functions(self, tuned: Choices, plan: QuantizationPlan) -> tuple[Choices, QuantizationPlan]:
         """Return what need not be rounded besides, and the plan: what lies between a product and a function of it.
 
         The product's kernel computes the function then, and no op becomes float: where one would, its operand stays rounded.
@@ -119,12 +119,12 @@ class _Search:
             layer.inputs[0] for layer in plan.layers if layer.op in (ELEMENTWISE, ELEMENTWISE_PAIR) and len(layer.inputs) == 1
         )
         chosen = {name: self._reason(effects[name]) for name in inputs if effects.get(name, 0.0) >= least}
-        found = float_without_loss(chosen, tuned, plan, self.replan, lambda made: made)
-        return found or (tuned, plan)
+        found = float_without_loss(chosen, tuned, plan, self.replan)
+        return (tuned, plan) if found is None else (found, self.replan(found))
 
     # ------------------------------------------------------------------------------------------------------------- floats
 
-    def _floats(self, tuned: Remedies) -> tuple[Remedies, float]:
+    def _floats(self, tuned: Choices) -> tuple[Choices, float]:
         """Return what must stay float besides, and the noise that is left."""
         effects = self.effects.activations
         order = sorted(effects, key=lambda name: (-effects[name], name))
@@ -139,7 +139,7 @@ class _Search:
                 continue
             tried.add(count)
             chosen = {name: self._reason(effects[name]) for name in order[:count]}
-            found = tuned.with_more(Remedies(float_tensors=chosen))
+            found = tuned.with_more(Choices(float_tensors=chosen))
             noise = self._noise(self.replan(found))
             if noise < least:
                 best, least = found, noise

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
-from ...compiler.target_choice import ResolvedTarget
-from ...ir.graph import Model
-from ...numerics.arrays import Samples
-from ..equalized_float import equalized_float
-from ..plan.plan import QuantizationPlan
+from ...ir.identity import TensorId
+from ..choices import Choices
+from ..planner import Planned
 from ..recipe import WEIGHT_BITS, Recipe
-from ..remedies import Remedies
+from ..simulation import Simulation
 from ..weights.widths import usual_width
-from .simulation import Simulation
+from .evidence import Evidence
 
 
 def plain_recipe(recipe: Recipe) -> Recipe | None:
@@ -24,29 +21,30 @@ def plain_recipe(recipe: Recipe) -> Recipe | None:
     return replace(recipe, wide_weights=0.0, wide_activations=0, weight_rounding="nearest", bias_correction=False, min_sqnr=None)
 
 
-def wide_weights(model: Model, plan: QuantizationPlan, recipe: Recipe, *, samples: Samples, target: ResolvedTarget) -> Remedies:
-    """Return the weights that keep 8 bits, no more than the recipe's share of all; none where nothing can be simulated.
+def propose(plain: Planned, evidence: Evidence, share: float) -> Choices:
+    """Return choices with weights that keep 8 bits, no more than a share of all; none where nothing can be simulated.
 
     Parameters
     ----------
-    plan
+    plain
         By the recipe's `plain_recipe`.
     """
+    plan = plain.plan
     try:
-        simulation = Simulation(equalized_float(model, plan.equalization), plan, samples, target)
+        simulation = Simulation(evidence.exact, plan, evidence.runs.samples, evidence.runs.target)
     except NotImplementedError:
-        return Remedies()
+        return Choices()
     sizes = {name: values.size for name, values in plan.weight_values.items() if name in plan.weights}
     effects = {
         layer.weight: simulation.alone({}, [layer.output], few=True)
         for layer in plan.layers
         if layer.weight is not None and layer.output in simulation.weights
     }
-    room = recipe.wide_weights * sum(sizes.values())
-    found: dict[Any, str] = {}
+    room = share * sum(sizes.values())
+    found: dict[TensorId, str] = {}
     for name in sorted(effects, key=lambda each: (-effects[each] / sizes[each], each)):
         if sizes[name] <= room and effects[name]:
             room -= sizes[name]
             alone = f"{-10 * math.log10(effects[name]):.1f} dB"
             found[name] = f"its {sizes[name]} weights keep 8 bits: with fewer, and nothing else rounded, the outputs have {alone}"
-    return Remedies(wide_weights=found)
+    return Choices(wide_weights=found)

@@ -1,0 +1,128 @@
+"""Choices: all that is decided of a model besides what recipe and profile alone make of it, as data. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir.identity import TensorId
+from ..target.tensor_support import TensorSupport
+from .constraints import Request, Requests
+from .plan import QuantizationPlan
+from .plan.corrections import Corrections
+from .plan.equalization import Equalization
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choices:
+    """What steps choose; nothing by default.
+
+    Parameters
+    ----------
+    equalization
+        By what channels are divided before anything is quantized.
+    float_tensors
+        Activations that stay float, each with the reason.
+    wide_weights
+        Weights that keep 8 bits where a recipe lets some, each with the reason; without any those of the smallest layers do.
+    wide_activations
+        Activations that have 16 bits, each with who asks for that.
+    ranges
+        Of activations, in place of those that the range estimator finds.
+    range_estimator
+        Of all activations, in place of what the recipe says; None for that.
+    weight_values, weight_scales, bias_shifts
+        See `Corrections`.
+    requests
+        What recipe, overrides, a callback or a plan ask of single tensors.
+    """
+
+    equalization: Equalization = field(default_factory=Equalization)
+    float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    wide_weights: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    wide_activations: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    ranges: Mapping[TensorId, tuple[float, float]] = field(default_factory=dict[TensorId, "tuple[float, float]"])
+    range_estimator: str | None = None
+    weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
+    weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    requests: Requests = field(default_factory=dict[str, Request])
+
+    @property
+    def changes_layers(self) -> bool:
+        """Whether other ops may be integer with them than without."""
+        return bool(self.float_tensors or self.wide_activations)
+
+    @property
+    def asked(self) -> Requests:
+        """What is asked of single tensors, 16 bits of those that have them."""
+        support = TensorSupport(dtypes=("int16",))
+        wide = {str(name): Request(who=who, tensor=support) for name, who in self.wide_activations.items()}
+        return _merged(self.requests, wide)
+
+    def with_more(self, more: Choices) -> Choices:
+        """Return these and others, which count where both speak of a tensor; a tensor that stays float has no range."""
+        float_tensors = _merged(self.float_tensors, more.float_tensors)
+        ranges = _merged(self.ranges, more.ranges)
+        return Choices(
+            equalization=more.equalization or self.equalization,
+            float_tensors=float_tensors,
+            wide_weights=_merged(self.wide_weights, more.wide_weights),
+            wide_activations=_merged(self.wide_activations, more.wide_activations),
+            ranges={name: ends for name, ends in ranges.items() if name not in float_tensors},
+            range_estimator=more.range_estimator or self.range_estimator,
+            weight_values=_merged(self.weight_values, more.weight_values),
+            weight_scales=_merged(self.weight_scales, more.weight_scales),
+            bias_shifts=_merged(self.bias_shifts, more.bias_shifts),
+            requests=_merged(self.requests, more.requests),
+        )
+
+    def corrected_by(self, corrections: Corrections) -> Choices:
+        """Return them with what running the model told of weights and biases, in place of what was known of these."""
+        return replace(
+            self,
+            weight_values=corrections.weight_values,
+            weight_scales=corrections.weight_scales,
+            bias_shifts=corrections.bias_shifts,
+        )
+
+    @property
+    def uncorrected(self) -> Choices:
+        """Those without what running the model told of weights and biases."""
+        return self.corrected_by(Corrections())
+
+
+def _merged(first: Mapping[KeyT, ValueT], more: Mapping[KeyT, ValueT]) -> Mapping[KeyT, ValueT]:
+    return {**first, **more} if more else first
+
+
+def float_without_loss(
+    chosen: Mapping[TensorId, str], choices: Choices, plan: QuantizationPlan, plan_of: Callable[[Choices], QuantizationPlan]
+) -> Choices | None:
+    """Return choices with as many of the chosen activations float as cost no op its integers; None of none.
+
+    Parameters
+    ----------
+    chosen
+        With the reasons.
+    plan
+        With `choices` alone.
+    plan_of
+        Returns the plan of others.
+    """
+    while chosen:
+        found = Choices(float_tensors=chosen).with_more(choices)
+        kept = {layer.output for layer in plan_of(found).layers}
+        gone = {name for layer in plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
+        if not gone:
+            return found
+        left = {name: reason for name, reason in chosen.items() if name not in gone}
+        chosen = left if len(left) < len(chosen) else {}
+    return None

@@ -1,0 +1,367 @@
+"""What choices make of a float model: ops are placed, parameters chosen, Q and DQ written. The same choices, the same bytes.
+
+It chooses nothing that steps choose, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from ..compiler.partition.pipeline import integer_claims
+from ..compiler.target_choice import ResolvedTarget
+from ..errors import QuantizationError
+from ..ir.graph.model import Model, check_fingerprint
+from ..ir.graph.rules import Claims
+from ..ir.identity import TensorId
+from ..runtime.heap import trim_heap
+from ..target import OpSupport, TargetDescription
+from .adjustments import chosen_otherwise, unused
+from .applied_plan import AppliedPlan, PlannedLayers
+from .choices import Choices
+from .constraints import Request, Requests, TensorConstraints
+from .equalization.scaling import check_factors
+from .equalized_float import EqualizedFloat
+from .fingerprint import quantized_fingerprint
+from .override import Override
+from .parameters import ParameterChooser, Parameters, Statistics
+from .placement import Layer, NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
+from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
+from .plan.corrections import Corrections
+from .plan.equalization import Equalization
+from .qdq import Emitted, QdqWriter, is_quantized
+from .recipe import Recipe
+from .rejections import Rejections
+from .tensor_choice import TensorChoice, tensor_choices
+from .weights.constants import Constants
+from .weights.weight_params import WeightParameters
+from .weights.widths import widths
+
+FoundT = TypeVar("FoundT")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Planned:
+    """A model as some choices make it.
+
+    Parameters
+    ----------
+    overridden
+        What overrides say of activations that integer ops read or make.
+    """
+
+    choices: Choices
+    quantized: QuantizedModel
+    overridden: Mapping[str, Override]
+
+    @property
+    def plan(self) -> QuantizationPlan:
+        """The model's."""
+        return self.quantized.plan
+
+    @property
+    def named(self) -> set[str]:
+        """The tensors of which somebody says what they must be."""
+        return {*self.overridden, *self.choices.asked}
+
+
+@dataclass(slots=True, eq=False)
+class Last(Generic[FoundT]):
+    """What was found last, and what decided it: to find it again takes most of the time. It changes no result."""
+
+    _known: tuple[Any, FoundT] | None = None
+
+    def find(self, decided_by: object, find: Callable[[], FoundT]) -> FoundT:
+        """Return what was found for the same, else what is found now."""
+        if self._known is None or self._known[0] != decided_by:
+            self._known = decided_by, find()
+        return self._known[1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planner:
+    """Makes quantized models of one float model; see `quantize_graph` for what it is given.
+
+    Parameters
+    ----------
+    simplified
+        The model as it is quantized, but for factors of channels, and what was folded.
+    profile
+        None where a plan is applied.
+    recipe
+        That of the plan which is applied, where one is.
+    last_form, last_rejections, last_claims
+        What planning with similar choices found.
+    """
+
+    model: Model
+    simplified: tuple[Model, tuple[Fold, ...]]
+    profile: Statistics | None
+    chosen: TargetDescription | ResolvedTarget
+    recipe: Recipe
+    applied: AppliedPlan | None
+    last_form: Last[EqualizedFloat] = field(default_factory=Last[EqualizedFloat])
+    last_rejections: Last[Rejections] = field(default_factory=Last[Rejections])
+    last_claims: Last[Claims] = field(default_factory=Last[Claims])
+
+    def __post_init__(self) -> None:
+        """Check what comes with the model."""
+        if isinstance(self.model, QuantizedModel) or is_quantized(self.simple):
+            raise QuantizationError(
+                "the model is quantized already; compile it as it is, or quantize the float model it came from"
+            )
+        if self.applied is not None:
+            self.applied.check_model(self.model.fingerprint)
+            check_factors(self.simple, self.applied.plan.equalization.factors)
+            form = self.form(self.applied.plan.equalization)  # whose steps have names of their own
+            self.applied.check(form.model.tensors, form.variables, [each.name for each in self.targets])
+        elif self.profile is None:
+            raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")
+        else:
+            check_fingerprint(self.model, self.profile.fingerprint)
+
+    @property
+    def simple(self) -> Model:
+        """The model as it is quantized, but for factors of channels."""
+        return self.simplified[0]
+
+    @property
+    def target(self) -> TargetDescription:
+        """Who takes what targets share."""
+        return self.chosen if isinstance(self.chosen, TargetDescription) else self.chosen.description
+
+    @property
+    def targets(self) -> tuple[TargetDescription, ...]:
+        """Who may take an op, in the order in which they choose."""
+        return (() if isinstance(self.chosen, TargetDescription) else self.chosen.described) or (self.target,)
+
+    @property
+    def vendors(self) -> tuple[str, ...] | None:
+        """Names of back ends that choose before the host; None: what the targets' integer ops take is not asked."""
+        if isinstance(self.chosen, TargetDescription):
+            return None
+        return tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
+
+    @property
+    def first_choices(self) -> Choices:
+        """What recipe or plan say, before anything is tried."""
+        if self.applied is not None:
+            plan = self.applied.plan
+            return Choices(equalization=plan.equalization, requests=self.applied.requests()).corrected_by(plan.corrections)
+        resolved = self.recipe.resolved(_names(self.simple))
+        return Choices(
+            requests={name: Request(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()},
+            float_tensors={TensorId(name): "the recipe says so" for name in resolved.float_tensors},
+        )
+
+    def form(self, equalization: Equalization) -> EqualizedFloat:
+        """Return the float model with its channels divided."""
+
+        def find() -> EqualizedFloat:
+            found = EqualizedFloat.of(self.simple, self.profile, equalization)
+            trim_heap(self.model.constant_bytes)
+            return found
+
+        return self.last_form.find(equalization, find)
+
+    def planned(self, choices: Choices) -> Planned:
+        """Return the model in QDQ form."""
+        recipe = self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator)
+        planning = _Planning(planner=self, choices=choices, recipe=recipe, form=self.form(choices.equalization))
+        quantized, overridden = planning.run()
+        return Planned(choices=choices, quantized=quantized, overridden=overridden)
+
+    def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:
+        """Return each activation and weight of a planned model, in the order of the graph."""
+        return tensor_choices(self.model, self.form(planned.choices.equalization), planned.plan)
+
+    def support(self, layer: IntegerLayer) -> OpSupport | None:
+        """Return what the target of a layer says of its op."""
+        return next((each for each in self.targets if each.name == layer.target), self.target).support(layer.op)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Planning:
+    """One model by some choices."""
+
+    planner: Planner
+    choices: Choices
+    recipe: Recipe
+    form: EqualizedFloat
+
+    @cached_property
+    def requests(self) -> Requests:
+        """What is asked of single tensors."""
+        return self.choices.asked
+
+    @cached_property
+    def overrides(self) -> NamedOverrides:
+        """Those of the recipe."""
+        return NamedOverrides(self.recipe.overrides, self.form.model.tensors, self.folds, self.form.view)
+
+    @cached_property
+    def constants(self) -> Constants:
+        """The model's."""
+        return Constants(self.form.view, self.form.model.params)
+
+    @cached_property
+    def bits_of(self) -> Callable[[Layer], int]:
+        """Says the width of a layer's weights."""
+        simple, view, wide = self.form.model, self.form.view, self.choices.wide_weights
+        return widths(self.recipe, simple, self.folds, view, wide, lambda layer: self.overrides.of_layer(layer).weight_bits)
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """What was folded before."""
+        return self.planner.simplified[1]
+
+    def run(self) -> tuple[QuantizedModel, dict[str, Override]]:
+        """Return the model, and what overrides say of its activations."""
+        planner, choices, applied, tensors = self.planner, self.choices, self.planner.applied, self.form.model.tensors
+        placement, parameters, emitted, claims = self._decided()
+        float_ops, enclosed = split_enclosed(placement.float_ops, claims)
+        if applied is not None:
+            applied.check_result(emitted.layers, float_ops, enclosed)
+            float_ops = applied.with_reasons(float_ops)
+        adjustments = (
+            *parameters.adjustments,
+            *unused(self.requests, parameters, emitted),
+            *chosen_otherwise(choices, parameters),
+        )
+        activations = {TensorId(var.name): params for var, params in parameters.activations.items()}
+        named = (*activations, *parameters.weights)
+        plan = QuantizationPlan(
+            fingerprint=planner.model.fingerprint,
+            recipe=replace(self.recipe, tensors={}, float_tensors=()),
+            names={name: entry.source_name for name in named if (entry := tensors.get(name))},
+            activations=activations,
+            roundings=emitted.roundings,
+            weights=parameters.weights,
+            biases=emitted.biases,
+            corrections=replace(
+                Corrections() if applied is None else applied.plan.corrections,  # which says how near they come
+                bias_shifts=parameters.bias_shifts or choices.bias_shifts,
+                weight_values=choices.weight_values,
+                weight_scales=choices.weight_scales,
+            ),
+            equalization=choices.equalization,
+            weight_values={**parameters.weight_values, **emitted.bias_values},
+            layers=emitted.layers,
+            float_ops=float_ops,
+            enclosed=enclosed,
+            folds=self.folds,
+            adjustments=adjustments if applied is None else applied.adjustments(adjustments),
+            shared=parameters.shared,
+        )
+        trim_heap(planner.model.constant_bytes)
+        fingerprint = quantized_fingerprint(planner.model, plan)
+        overridden = {str(var.name): said for var, said in self.overrides.of_activations(placement.layers).items()}
+        return QuantizedModel.of(replace(emitted.model, fingerprint=fingerprint), plan), overridden
+
+    def _decided(self) -> tuple[Placement, Parameters, Emitted, Claims | None]:
+        """Place, choose and write until the target's integer ops take all that was placed."""
+        planner, applied = self.planner, self.planner.applied
+        exclusion = NamedOps(self.recipe.exclude, self.form.model.tensors, self.folds, self.form.view)
+        layers = None if applied is None else PlannedLayers(applied=applied)
+        rejections = self._rejections()
+        while True:
+            weights = self._weights()
+            constraints = TensorConstraints(target=planner.target, recipe=self.recipe, requests=self.requests)
+            chooser = self._chooser(weights)
+            placer = Placer(
+                view=self.form.view,
+                constants=self.constants,
+                tensors=self.form.model.tensors,
+                exclusion=exclusion,
+                overrides=self.overrides,
+                targets=planner.targets,
+                recipe=self.recipe,
+                preferred=constraints.preferred,
+                has_range=chooser.has_range if applied is None else applied.has_range,
+                refuse=rejections.beside(weights, constraints),
+                requested={name: each.width for name, each in self.requests.items() if applied is None or applied.insists(name)},
+                float_tensors=self.choices.float_tensors,
+                declined=rejections.declined,
+                unlike_plan=None if layers is None or layers.applied.lets_go else layers.unlike_plan,
+            )
+            placement = placer.place()
+            if rejections.take_changes():
+                continue
+            if layers is not None:
+                layers.check_layers(placement)
+            parameters = chooser.choose(placement)
+            if rejections.reject(placement, parameters.rejected):
+                continue
+            emitted = self._emitted(placement, parameters)
+            claims = self._claims(placement, parameters, emitted)
+            if not rejections.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
+                return placement, parameters, emitted, claims
+
+    def _chooser(self, weights: WeightParameters) -> ParameterChooser:
+        return ParameterChooser(
+            params=self.form.model.params,
+            statistics=self.form.statistics,
+            recipe=self.recipe,
+            target=self.planner.target,
+            requests=self.requests,
+            sources=self.form.sources,
+            weights=weights,
+            overrides=self.overrides,
+            choices=self.choices,
+        )
+
+    def _emitted(self, placement: Placement, parameters: Parameters) -> Emitted:
+        applied = self.planner.applied
+        return QdqWriter(
+            model=self.form.model,
+            target=self.planner.target,
+            view=self.form.view,
+            placement=placement,
+            parameters=parameters,
+            planned_roundings={} if applied is None else applied.plan.roundings,
+        ).write()
+
+    def _claims(self, placement: Placement, parameters: Parameters, emitted: Emitted) -> Claims | None:
+        """Return what the target's rules take of a model; that of before where integers alone are others."""
+        planner, vendors = self.planner, self.planner.vendors
+        if vendors is None:
+            return None
+        layers = [(layer.output, layer.taker) for layer in placement.layers]
+        asked = (self.form, layers, parameters.activations, parameters.weights, parameters.biases, emitted.roundings)
+        return planner.last_claims.find(asked, lambda: integer_claims(emitted.model.bound(), *planner.targets, vendors=vendors))
+
+    def _rejections(self) -> Rejections:
+        """Return what is known to be rejected: of the same choices but for integers of weights, and biases."""
+        choices = self.choices
+        decided_by = (
+            self.form,
+            self.requests,
+            choices.float_tensors,
+            choices.wide_weights,
+            choices.ranges,
+            self.recipe,
+            {name: scales.tobytes() for name, scales in choices.weight_scales.items()},
+        )
+        return self.planner.last_rejections.find(decided_by, lambda: Rejections(last=self.planner.targets[-1].name))
+
+    def _weights(self) -> WeightParameters:
+        """Return a chooser of weights that has seen no layer yet."""
+        return WeightParameters(
+            constants=self.constants,
+            params=self.form.model.params,
+            recipe=self.recipe,
+            requests=self.requests,
+            bits_of=self.bits_of,
+            scales=self.choices.weight_scales,
+            granularity_of=lambda layer: self.overrides.of_layer(layer).weight_granularity,
+        )
+
+
+def _names(model: Model) -> dict[str, str]:
+    """Map the names that tensors have in their source, and their ids, to the ids."""
+    return {
+        **{entry.source_name: str(name) for name, entry in model.tensors.items()},
+        **{str(name): str(name) for name in model.tensors},
+    }
