@@ -18,7 +18,7 @@ _MIN_PROBABILITY = 1e-6
 
 def nearness(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> Nearness:
     """Return how near results are to the float model's: its worst output counts. See `sqnr_by_result`."""
-    pairs = [pair for pair in _pairs(view, floats, results) if pair is not None]
+    pairs = [pair for pair in compared_results(view, floats, results) if pair is not None]
     worst = min(pairs, key=_sqnr_db, default=None)
     if worst is None:
         return Nearness(agreement=_same_class(floats, results))
@@ -41,13 +41,13 @@ def sqnr_by_result(
     floats, results
         What the float model and the quantized one gave, sample by sample.
     """
-    return [None if pair is None else _sqnr_db(pair) for pair in _pairs(view, floats, results)]
+    return [None if pair is None else _sqnr_db(pair) for pair in compared_results(view, floats, results)]
 
 
-def _pairs(
+def compared_results(
     view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]
 ) -> Iterator[tuple[list[Array], list[Array]] | None]:
-    """Yield of each result what is compared, sample by sample."""
+    """Yield of each result what is compared, sample by sample, of a softmax its scores; None of one that is not float."""
     for index, var in enumerate(operand_vars(view.result)):
         pair = [each[index] for each in floats], [each[index] for each in results]
         if not np.issubdtype(pair[0][0].dtype, np.floating):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,6 +99,31 @@ def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Mo
         if name in params and params[name].shape == value.shape:
             params[name] = value.astype(params[name].dtype)
     return replace(model, params=params)
+
+
+def calls_behind(
+    program: FloatProgram, makers: Mapping[Var, int], wanted: Sequence[Var], until: Collection[Var]
+) -> list[tuple[int, KernelCall]]:
+    """Return the calls that variables need, in order, back to those of `until`."""
+    found: set[int] = set()
+    ahead = [var for var in wanted if var in makers]
+    while ahead:
+        number = makers[ahead.pop()]
+        if number not in found:
+            found.add(number)
+            reads = (each for each in program.calls[number].operands if isinstance(each, Var))
+            ahead.extend(var for var in reads if var in makers and var not in until)
+    return [(number, program.calls[number]) for number in sorted(found)]
+
+
+def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Sequence[Var]) -> dict[int, list[Var]]:
+    """Return the variables that nothing reads behind a call, by its number."""
+    last = {var: number for number, call in calls for var in (*call.operands, call.var) if isinstance(var, Var)}
+    found: dict[int, list[Var]] = {number: [] for number, _ in calls}
+    for var, number in last.items():
+        if var not in kept:
+            found[number].append(var)
+    return found
 
 
 def run_calls(calls: Iterable[tuple[int, KernelCall]], state: dict[Var, Any], constants: Mapping[int, Sequence[Any]]) -> None:

@@ -30,7 +30,7 @@ from ...numerics.arrays import Samples
 from ..plan.plan import QuantizationPlan
 from .mean_shifts import channel_axes, mean_shift
 from .on_all_samples import Shifts, Trials
-from .program import FloatProgram, as_array, run_calls, with_constants
+from .program import FloatProgram, as_array, calls_behind, run_calls, unread_after, with_constants
 
 Constants = Sequence[list[Any]]
 """Of each call."""
@@ -119,9 +119,9 @@ class Simulation:
         program = self._program
         self._outputs = [program.variables[name] for name in self.outputs]
         self._makers = makers = {call.var: number for number, call in enumerate(program.calls)}
-        self._needed = _behind(program, makers, self._outputs, ())
+        self._needed = calls_behind(program, makers, self._outputs, ())
         self._reads = {number: [each for each in call.operands if isinstance(each, Var)] for number, call in self._needed}
-        self._unread_after = _unread_after(self._needed, self._outputs)
+        self._unread_after = unread_after(self._needed, self._outputs)
         self._rounds = {program.variables[name]: name for name in self._params if name in program.variables}
         self._axes = self._channel_axes(view, simple.params) if is_centred else {}
         seen = set(program.variables.values())
@@ -130,7 +130,7 @@ class Simulation:
         own = program.constants()
         for layer in plan.layers:
             if layer.weight is not None and str(layer.output) in program.variables:
-                between = _behind(program, makers, [program.variables[str(layer.output)]], seen)
+                between = calls_behind(program, makers, [program.variables[str(layer.output)]], seen)
                 self._layers[layer.output] = tuple(number for number, _ in between if own[number])
         self._rounded_model = lambda: with_constants(simple, plan) if rounded is None else rounded
         self._paths: dict[frozenset[Any], _Path] = {}
@@ -386,7 +386,7 @@ class Simulation:
 
         Of that as much as `wanted` variables need, where there are such.
         """
-        calls = self._needed if wanted is None else _behind(self._program, self._makers, list(wanted), ())
+        calls = self._needed if wanted is None else calls_behind(self._program, self._makers, list(wanted), ())
         yield from self._exact
         for arrays in self._given[len(self._exact) :]:
             state = self._start(arrays)
@@ -448,7 +448,7 @@ class Simulation:
                     read.update(var for var in self._reads[number] if var not in dirty)
                     dirty.add(call.var)
                     calls.append((number, call))
-            unread = _unread_after(calls, self._outputs)
+            unread = unread_after(calls, self._outputs)
             found = self._paths[key] = _Path(calls=calls, read=read, dirty=dirty, unread_after=unread)
         return found
 
@@ -480,31 +480,6 @@ def telling_samples(model: Model) -> int:
     shapes = [static_shape(var) for var in operand_vars(view.result)]
     values = min((math.prod(shape) for shape in shapes if shape), default=_MANY_VALUES)
     return min(max(-(-_MANY_VALUES // values), MAX_SAMPLES), _TELLING_SAMPLES)
-
-
-def _behind(
-    program: FloatProgram, makers: Mapping[Var, int], wanted: Sequence[Var], until: Collection[Var]
-) -> list[tuple[int, KernelCall]]:
-    """Return the calls that variables need, in order, back to those of `until`."""
-    found: set[int] = set()
-    ahead = [var for var in wanted if var in makers]
-    while ahead:
-        number = makers[ahead.pop()]
-        if number not in found:
-            found.add(number)
-            reads = (each for each in program.calls[number].operands if isinstance(each, Var))
-            ahead.extend(var for var in reads if var in makers and var not in until)
-    return [(number, program.calls[number]) for number in sorted(found)]
-
-
-def _unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Sequence[Var]) -> dict[int, list[Var]]:
-    """Return the variables that nothing reads behind a call, by its number."""
-    last = {var: number for number, call in calls for var in (*call.operands, call.var) if isinstance(var, Var)}
-    found: dict[int, list[Var]] = {number: [] for number, _ in calls}
-    for var, number in last.items():
-        if var not in kept:
-            found[number].append(var)
-    return found
 
 
 def _rounded(value: Any, params: QuantParams) -> Any:

@@ -1,0 +1,281 @@
+"""One compiled program for all plans of a model: what these round, and to what, are numbers that it is given. It scores nothing.
+
+The float model runs call by call. An activation is rounded to the steps of its parameters where it is made, as Q and DQ would; an
+integer op reads it rounded, a float op that reads what a float op made does not (qdq.py). Weights and biases are the numbers that
+their integers stand for. What integer kernels round besides (multipliers, to float32) is far below that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.relax import Var
+
+from ...compiler.codegen.kernel_calls import KernelCall
+from ...compiler.target_choice import ResolvedTarget
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.lineage import lineage_paused
+from ...ir.identity import TensorId
+from ...numerics.arrays import Array
+from ..simulation.program import FloatProgram, as_array, calls_behind, unread_after, with_values
+from .rounding import Rounding, Steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Constant:
+    """One constant of a call.
+
+    Parameters
+    ----------
+    value
+        Its own, a tensor.
+    places
+        Of its shape, flat indices into the constants that may be others, which lie one after the other behind a zero; None of one
+        that is none of these.
+    names
+        Of the constants that they are of.
+    """
+
+    value: Any
+    places: npt.NDArray[np.int32] | None = None
+    names: frozenset[TensorId] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Step:
+    """One call as a plan has it run: on what float ops read, on what integer ops read, or on both.
+
+    Parameters
+    ----------
+    operands
+        Of the call, the constants of its layer among them, for integer ops.
+    rounded
+        What its result is rounded to, in the layout of the program.
+    is_layer
+        Whether the result is an integer op's: then float ops, too, read it rounded.
+    unread
+        Variables that nothing reads behind it.
+    """
+
+    call: KernelCall
+    operands: Sequence[Any]
+    is_real: bool
+    is_integer: bool
+    rounded: Steps | None
+    is_layer: bool
+    unread: Sequence[Var]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Prepared:
+    """A rounding as steps of the program: made once, run on any samples, by several threads at once."""
+
+    inputs: Mapping[Var, Steps]
+    steps: Sequence[_Step]
+
+
+@dataclass(slots=True)
+class _Needs:
+    """Which variables are read by float ops, and which by integer ops."""
+
+    real: set[Var] = field(default_factory=set[Var])
+    integer: set[Var] = field(default_factory=set[Var])
+
+
+class RoundedProgram:
+    """A float model that rounds what it is told to.
+
+    Parameters
+    ----------
+    simple
+        The float model, simplified.
+    names
+        Tensors that may be rounded, and what integer layers give: kernels compute nothing across these.
+    exchanged
+        Constants for which there may be others.
+    target
+        Whose kernels run it here.
+
+    Raises
+    ------
+    NotImplementedError
+        TVM's virtual machine alone can run the model, or its kernels compute with constants what samples do not change.
+    """
+
+    def __init__(self, simple: Model, names: Sequence[str], exchanged: Collection[TensorId], target: ResolvedTarget) -> None:
+        view = DataflowView(simple.module["main"])
+        known = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+        self._names = [name for name in dict.fromkeys(names) if name in known]
+        with lineage_paused():
+            self._program = FloatProgram(simple, self._names, target)
+            self._starts, total = _starts(simple, exchanged)
+            placed = FloatProgram(_with_places(simple, self._starts), self._names, target, runs=False).constants()
+        self._flat = _flat(simple, self._starts, total)
+        self._constants = [
+            [_constant(value, place, self._flat, self._starts) for value, place in zip(*each, strict=True)]
+            for each in zip(self._program.constants(), placed, strict=True)
+        ]
+        self._results = [self._program.variables[name] for name in self._names]
+        self._makers = {call.var: number for number, call in enumerate(self._program.calls)}
+
+    def prepare(self, rounding: Rounding, results: Sequence[str]) -> Prepared:
+        """Return what computes results, by their names, with these roundings.
+
+        Raises
+        ------
+        ValueError
+            It rounds a tensor that was not named.
+        """
+        unknown = next((name for name in rounding.activations if str(name) not in self._program.variables), None)
+        if unknown is not None:
+            raise ValueError(f"{unknown} is none of the tensors that this program can round")
+        program = self._program
+        rounded = {program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rounding.activations.items()}
+        layers = {program.variables[str(name)] for name in rounding.layers}
+        operands = self._operands(rounding)
+        needs = _Needs(real={program.variables[name] for name in results})
+        wanted = set(needs.real)
+        backwards: list[tuple[int, bool, bool]] = []
+        for number in reversed(range(len(program.calls))):
+            call = program.calls[number]
+            is_real, is_integer = call.var in needs.real, call.var in needs.integer
+            if call.var in layers:
+                is_real, is_integer = False, is_real or is_integer
+            elif call.var in rounded:
+                is_real, is_integer = is_real or is_integer, False
+            for each in call.operands:
+                if isinstance(each, Var):
+                    if is_real:
+                        needs.real.add(each)
+                    if is_integer:
+                        needs.integer.add(each)
+            if is_real or is_integer:
+                backwards.append((number, is_real, is_integer))
+        order = backwards[::-1]
+        unread = unread_after([(number, program.calls[number]) for number, *_ in order], wanted)
+        steps = [
+            _Step(
+                call=program.calls[number],
+                operands=operands.get(number, program.calls[number].operands),
+                is_real=is_real,
+                is_integer=is_integer,
+                rounded=rounded.get(program.calls[number].var),
+                is_layer=program.calls[number].var in layers,
+                unread=unread[number],
+            )
+            for number, is_real, is_integer in order
+        ]
+        inputs = {param: rounded[param] for param in program.params if param in rounded and param in needs.integer}
+        return Prepared(inputs=inputs, steps=steps)
+
+    def run(self, prepared: Prepared, arrays: Sequence[Array], results: Sequence[str]) -> list[Array]:
+        """Return results of one sample, by their names, in the source's layout."""
+        real: dict[Var, Any] = {
+            param: tvm.runtime.tensor(np.asarray(array, order="C"))
+            for param, array in zip(self._program.params, arrays, strict=True)
+        }
+        integer = {param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
+        for step in prepared.steps:
+            var = step.call.var
+            if step.is_real:
+                real[var] = step.call.run([real[each] if isinstance(each, Var) else each for each in step.call.operands])
+            if step.is_integer:
+                integer[var] = step.call.run(
+                    [integer.get(each, real.get(each)) if isinstance(each, Var) else each for each in step.operands]
+                )
+            if step.rounded is not None:
+                integer[var] = step.rounded.rounded(integer[var] if step.is_layer else real[var])
+            if step.is_layer:
+                real[var] = integer[var]
+            for each in step.unread:
+                real.pop(each, None)
+                integer.pop(each, None)
+        return [self._in_source_layout(name, as_array(real[self._program.variables[name]])) for name in results]
+
+    def _operands(self, rounding: Rounding) -> dict[int, list[Any]]:
+        """Return the operands of calls that have other constants, by their numbers."""
+        found: dict[int, list[Any]] = {}
+        for layer, values in rounding.layers.items():
+            if not values:
+                continue
+            flat = self._flat.copy()
+            for name, value in values.items():
+                start = self._starts[name]
+                flat[start : start + value.size] = value.reshape(-1)
+            for number in self._calls_of(layer):
+                if self._reads(number, values):
+                    constants = iter(_exchanged(each, flat) for each in self._constants[number])
+                    operands = self._program.calls[number].operands
+                    found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
+        return found
+
+    def _calls_of(self, layer: TensorId) -> list[int]:
+        """Return the numbers of the calls between what a layer reads and what it gives."""
+        program = self._program
+        seen = {program.variables[name] for name in self._names}
+        return [number for number, _ in calls_behind(program, self._makers, [program.variables[str(layer)]], seen)]
+
+    def _reads(self, number: int, names: Collection[TensorId]) -> bool:
+        """Return whether a call reads one of these constants."""
+        return any(not each.names.isdisjoint(names) for each in self._constants[number])
+
+    def _laid(self, name: str, steps: Steps) -> Steps:
+        order = self._program.orders.get(name)
+        return steps if order is None else steps.transposed(order)
+
+    def _in_source_layout(self, name: str, value: Array) -> Array:
+        order = self._program.orders.get(name)
+        return value if order is None else value.transpose(np.argsort(order))
+
+
+def _starts(model: Model, names: Collection[TensorId]) -> tuple[dict[TensorId, int], int]:
+    """Return where each of these constants begins if they lie one after the other, behind a zero, and where the last ends."""
+    starts: dict[TensorId, int] = {}
+    total = 1
+    for name, value in model.params.items():
+        if name in names:
+            starts[name] = total
+            total += value.size
+    return starts, total
+
+
+def _flat(model: Model, starts: Mapping[TensorId, int], total: int) -> npt.NDArray[np.float32]:
+    flat = np.zeros(total, np.float32)
+    for name, start in starts.items():
+        value = model.params[name]
+        flat[start : start + value.size] = value.reshape(-1)
+    return flat
+
+
+def _with_places(model: Model, starts: Mapping[TensorId, int]) -> Model:
+    """Return the model with constants whose bits say where each number lies: what moves them shows where it went."""
+    values = {
+        name: np.arange(start, start + model.params[name].size, dtype=np.int32).view(np.float32).reshape(model.params[name].shape)
+        for name, start in starts.items()
+    }
+    return with_values(model, values)
+
+
+def _constant(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: Mapping[TensorId, int]) -> _Constant:
+    own, found = as_array(value), as_array(place)
+    if own.dtype != np.float32 or own.shape != found.shape:
+        return _Constant(value=value)
+    places = found.view(np.int32)
+    if np.array_equal(own.view(np.int32), places):
+        return _Constant(value=value)
+    is_place = bool(((places >= 0) & (places < flat.size)).all())
+    if not is_place or not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
+        raise NotImplementedError("kernels compute with constants of the model")
+    ordered = list(starts)
+    numbers = np.unique(np.searchsorted(np.array([*starts.values()]), places[places > 0], side="right"))
+    return _Constant(value=value, places=places, names=frozenset(ordered[number - 1] for number in numbers))
+
+
+def _exchanged(constant: _Constant, flat: npt.NDArray[np.float32]) -> Any:
+    return constant.value if constant.places is None else tvm.runtime.tensor(flat[constant.places])

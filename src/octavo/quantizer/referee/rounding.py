@@ -1,0 +1,154 @@
+"""What a plan rounds, in terms of the float model that was simplified and nothing else. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.relax import Var
+
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
+from ...ir.identity import TensorId
+from ...numerics import PerAxis, QuantParams, dequantize
+from ..equalization.scaling import Factors, scaled
+from ..plan.plan import QuantizationPlan
+from ..weights.constants import Constants
+from ..weights.convolution import WEIGHTED
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Steps:
+    """The numbers that an activation may have: scale * [qmin - zero_point; qmax - zero_point].
+
+    Parameters
+    ----------
+    scale
+        float32, of shape () or one that broadcasts to the tensor's.
+    low, high
+        First and last integer less the zero point, of the scale's shape or ().
+    """
+
+    scale: Floats
+    low: Floats
+    high: Floats
+
+    def rounded(self, value: Any) -> Any:
+        """Return a tensor of the nearest such numbers, half to even."""
+        result = tvm.runtime.empty(value.shape, "float32")
+        steps = np.from_dlpack(result)
+        np.divide(np.from_dlpack(value), self.scale, out=steps)
+        np.rint(steps, out=steps)
+        np.clip(steps, self.low, self.high, out=steps)
+        np.multiply(steps, self.scale, out=steps)
+        return result
+
+    def transposed(self, order: Sequence[int]) -> Steps:
+        """Return them for a tensor whose axes lie in another order."""
+        return Steps(**{name: _transposed(getattr(self, name), order) for name in ("scale", "low", "high")})
+
+
+def _transposed(value: Floats, order: Sequence[int]) -> Floats:
+    return value.transpose(order) if value.ndim else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rounding:
+    """What is rounded.
+
+    Parameters
+    ----------
+    activations
+        By name what each may be.
+    layers
+        Integer ops by their outputs, each with what its weight, bias and constants are in place of the model's.
+    """
+
+    activations: Mapping[TensorId, Steps]
+    layers: Mapping[TensorId, Mapping[TensorId, Floats]]
+
+
+NOTHING = Rounding(activations={}, layers={})
+
+
+def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[TensorId, TensorId]]:
+    """Map the constants of the model that an integer op reads rounded to their names in a plan, by the outputs of these ops.
+
+    A bias that other ops read too has a name of its own in a plan. A single number that is no bias is left out: kernels are
+    chosen by what it is.
+    """
+    view = DataflowView(simple.module["main"])
+    variables = {binding.var.name: binding.var for binding in view.bindings}
+    constants = Constants(view, simple.params)
+    found: dict[TensorId, dict[TensorId, TensorId]] = {}
+    for layer in plan.layers:
+        several = [name for name in layer.constants if simple.params[name].size > 1]
+        own = found[layer.output] = {name: name for name in (layer.weight, *several) if name is not None}
+        if layer.bias is not None:
+            own[_bias_of(view, constants, variables[str(layer.output)])] = layer.bias
+    return found
+
+
+def _bias_of(view: DataflowView, constants: Constants, output: Var) -> TensorId:
+    """Return the constant that is added to a product, whose result, with what follows in its kernel, is an output."""
+    value: Any = view.definition(output)
+    while call_to(value, *WEIGHTED) is None:
+        read = {var: constants.find(var) for var in operand_vars(value)}
+        constant = next((each for each in read.values() if each is not None), None)
+        if constant is not None and call_to(value, "add") is not None:
+            return constant.name
+        value = view.definition(next(var for var, each in read.items() if each is None))
+    raise AssertionError(f"{output.name} has a bias")
+
+
+def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
+    """Return what a plan rounds.
+
+    A tensor that equalization divides by factors is rounded divided and multiplied again: its steps are of as many widths as it
+    has channels. What it multiplies weights by is taken out of what their integers stand for.
+
+    Parameters
+    ----------
+    simple
+        The float model, not equalized.
+    plan
+        With integers of weights and biases.
+    """
+    factors = plan.equalization.factors
+    gains = _gains(simple, factors)
+    params = {**plan.weights, **plan.biases}
+
+    def value(name: TensorId, planned: TensorId) -> Floats:
+        found = dequantize(plan.weight_values[planned], params[planned])
+        return (found / gains[name]).astype(np.float32) if name in gains else found
+
+    return Rounding(
+        activations={name: _steps(each, factors.get(name)) for name, each in plan.activations.items()},
+        layers={
+            output: {name: value(name, planned) for name, planned in own.items()}
+            for output, own in constants_of(simple, plan).items()
+        },
+    )
+
+
+def _gains(simple: Model, factors: Factors) -> dict[TensorId, Floats]:
+    """Return what equalization multiplies each constant by."""
+    if not factors:
+        return {}
+    ones = {name: np.ones_like(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
+    params = scaled(replace(simple, params=ones), factors, exact=False).params
+    return {name: value for name, value in params.items() if name in ones and not np.array_equal(value, ones[name])}
+
+
+def _steps(params: QuantParams, factors: Floats | None) -> Steps:
+    scale, zero_point = params.scale, params.zero_point
+    if isinstance(params.granularity, PerAxis):
+        raise NotImplementedError("activations with a scale for each channel")
+    low, high = (np.asarray(end - zero_point, np.float32) for end in (params.qmin, params.qmax))
+    return Steps(scale=scale if factors is None else scale * factors, low=low, high=high)

@@ -1,0 +1,183 @@
+"""The referee's score of a plan is the compiled model's own error, whatever the plan equalizes, rounds or leaves float."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import octavo
+from nets import model_of, residual_net
+from octavo.compiler.target_choice import resolve_target
+from octavo.errors import QuantizationError
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.identity import TensorId
+from octavo.quantizer.corrections import Corrector
+from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.quantizer.referee import Referee
+from octavo.quantizer.simplify import simplify
+from random_nets import random_net
+
+TARGET = resolve_target(None)
+PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none", min_sqnr=None)
+
+
+def drawn(model: octavo.Model, rng: np.random.Generator, count: int = 8) -> list[np.ndarray]:
+    shape = [int(size) for size in model.module["main"].params[0].ty.shape]
+    return [rng.normal(size=shape).astype(np.float32) for _ in range(count)]
+
+
+def own_error(model: octavo.Model, quantized: octavo.QuantizedModel, samples: list[list[np.ndarray]]) -> float:
+    """Return what the compiled integer model's worst output has, in dB."""
+    return Corrector(simplify(model)[0], samples=samples, target=TARGET).nearness(quantized).sqnr_db
+
+
+def referee_of(model: octavo.Model, plan: Any, samples: list[list[np.ndarray]], threads: int = 1) -> Referee:
+    return Referee(simplify(model)[0], plan, samples, TARGET, threads=threads)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 9, 11])
+def test_scores_are_the_compiled_models_errors(seed: int, rng: np.random.Generator) -> None:
+    """Random networks; what kernels round otherwise than the float program is a tie now and then."""
+    model = random_net(seed)
+    samples = drawn(model, rng)
+    profile = octavo.profile(model, samples, keep_samples=8)
+    plain, default = quantize_graph(model, profile), octavo.quantize(model, profile)
+    given = [[sample] for sample in samples]
+    referee = referee_of(model, plain.plan, given)
+    for quantized in (plain, default):
+        assert referee.score(quantized.plan).sqnr_db == pytest.approx(own_error(model, quantized, given), abs=0.05)
+
+
+def convolutions(rng: np.random.Generator, *, spread: float = 0.0, bias: str = "b{}") -> octavo.Model:
+    """Two convolutions, the channels between them unlike by up to as many powers of ten."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        value: Any = v["x"]
+        for number in range(2):
+            raw = writer.emit(f"_c{number}", relax.op.nn.conv2d(value, v[f"w{number}"], padding=1))
+            shaped = writer.emit(f"_b{number}", relax.op.reshape(v[bias.format(number)], (1, -1, 1, 1)))
+            value = writer.emit(f"s{number}", relax.op.add(raw, shaped))
+            value = writer.emit(f"r{number}", relax.op.nn.relu(value), is_output=number == 1)
+        return value
+
+    widths = 10 ** rng.uniform(-spread, 0, (8, 1, 1, 1))
+    params = {"w0": rng.normal(size=(8, 4, 3, 3)) * widths, "w1": rng.normal(size=(8, 8, 3, 3)) / widths.reshape(1, 8, 1, 1)}
+    params |= {bias.format(number): rng.normal(size=8) * widths.reshape(8) for number in range(2)}
+    return model_of(
+        {"x": ((1, 4, 6, 6), "float32")}, {name: value.astype(np.float32) for name, value in params.items()}, body, ("r1",)
+    )
+
+
+def test_an_equalized_plan_is_scored_by_the_program_of_the_model_as_it_was(rng: np.random.Generator) -> None:
+    model = convolutions(rng, spread=3)
+    samples = drawn(model, rng)
+    profile = octavo.profile(model, samples, keep_samples=8)
+    plain, default = octavo.quantize(model, profile, recipe=PLAIN), octavo.quantize(model, profile)
+    assert default.plan.equalization.factors
+    given = [[sample] for sample in samples]
+    referee = referee_of(model, plain.plan, given)
+    scores = {}
+    for name, quantized in (("plain", plain), ("default", default)):
+        scores[name] = referee.score(quantized.plan)
+        assert scores[name].sqnr_db == pytest.approx(own_error(model, quantized, given), abs=0.05)
+    gain = scores["default"].gain_over(scores["plain"])
+    assert gain.db > 5
+    assert gain.is_certain(errors=3)
+
+
+def test_a_bias_that_two_layers_read_is_each_one_s_own(rng: np.random.Generator) -> None:
+    """A shift of one layer's bias alone, as large as it takes to be seen: the score is that of the model with it."""
+    model = convolutions(rng, bias="b")
+    samples = drawn(model, rng)
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    first, last = plan.layers
+    assert first.bias != last.bias
+    given = [[sample] for sample in samples]
+    referee = referee_of(model, plan, given)
+    found = []
+    for layer in (first, last):
+        assert layer.bias is not None
+        values = plan.weight_values[layer.bias]
+        room = int(1 / plan.biases[layer.bias].scale.max())
+        shifted = replace(plan, weight_values={**plan.weight_values, layer.bias: values + room})
+        found.append(referee.score(shifted).sqnr_db)
+    assert referee.score(plan).sqnr_db > max(found) + 3
+    assert found[0] != pytest.approx(found[1], abs=0.1)
+
+
+def test_a_float_op_reads_what_a_float_op_made_unrounded(rng: np.random.Generator) -> None:
+    """erf stays float; a dense layer reads what it gives rounded, and the result, float too, as it is."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        smooth = writer.emit("e", relax.op.erf(v["x"]))
+        dense = writer.emit("d", relax.op.matmul(smooth, v["w"]))
+        return relax.Tuple([writer.emit("y", relax.op.erf(smooth), is_output=True), writer.emit("z", dense, is_output=True)])
+
+    model = model_of({"x": ((1, 16), "float32")}, {"w": rng.normal(size=(16, 8)).astype(np.float32)}, body, ("y", "z"))
+    samples = drawn(model, rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=replace(PLAIN, exclude=("e", "y")))
+    assert "e" in quantized.plan.activations
+    score = referee_of(model, quantized.plan, [[sample] for sample in samples]).score(quantized.plan)
+    assert score.errors[0].max() == 0
+    assert score.errors[1].min() > 0
+
+
+def test_a_plan_that_rounds_what_the_program_does_not_name(rng: np.random.Generator) -> None:
+    model = residual_net()
+    samples = drawn(model, rng)
+    profile = octavo.profile(model, samples)
+    all_integer = octavo.quantize(model, profile, recipe=PLAIN).plan
+    less = octavo.quantize(model, profile, recipe=replace(PLAIN, exclude=("r2", "r3"))).plan
+    gone = all_integer.activations.keys() - less.activations.keys()
+    assert gone
+    given = [[sample] for sample in samples]
+    assert referee_of(model, all_integer, given).score(less).errors.size
+    with pytest.raises(ValueError, match="is none of the tensors that this program can round"):
+        referee_of(model, less, given).score(all_integer)
+
+
+def test_any_number_of_threads_gives_the_same_score(rng: np.random.Generator) -> None:
+    model = residual_net()
+    samples = drawn(model, rng)
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    given = [[sample] for sample in samples]
+    one, two = (referee_of(model, plan, given, threads).score(plan).errors for threads in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_values_that_are_not_finite_are_an_infinite_error(rng: np.random.Generator) -> None:
+    model = residual_net()
+    samples = drawn(model, rng)
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    referee = referee_of(model, plan, [[sample] for sample in samples])
+    name = next(reversed(plan.weights))  # what it gives stays float: no integer bounds it
+    huge = replace(plan.weights[name], scale=np.full_like(plan.weights[name].scale, 3e38))
+    assert referee.score(replace(plan, weights={**plan.weights, name: huge})).sqnr_db == -math.inf
+
+
+def test_without_samples_nothing_can_be_scored() -> None:
+    model = residual_net()
+    plan = octavo.quantize(model, octavo.profile(model, [np.ones((1, 3, 8, 8), np.float32)]), recipe=PLAIN).plan
+    with pytest.raises(QuantizationError, match="keep_samples"):
+        referee_of(model, plan, [])
+
+
+@pytest.mark.parametrize("name", ["resnet8_cifar10_fp32", "dscnn_kws_fp32"])
+def test_scores_of_real_networks_are_within_a_third_of_a_db(name: str, shared: Path) -> None:
+    model = octavo.load(shared / f"models/tflite/{name}.tflite")
+    data = np.load(shared / "data/cifar10/cifar10.npz")["x"] if "resnet8" in name else np.load(shared / "data/kws/kws.npz")["x"]
+    feeds = [each[None].astype(np.float32) for each in data[:24]]
+    feeds = feeds if "resnet8" in name else [(each - 83) * np.float32(0.5847029) for each in feeds]
+    profile = octavo.profile(model, feeds, keep_samples=24)
+    plain, default = octavo.quantize(model, profile, recipe=PLAIN), octavo.quantize(model, profile)
+    given = [[feed] for feed in feeds[:16]]
+    referee = referee_of(model, plain.plan, given, threads=2)
+    for quantized in (plain, default):
+        assert referee.score(quantized.plan).sqnr_db == pytest.approx(own_error(model, quantized, given), abs=0.3)
+    assert TensorId(str(plain.plan.layers[0].output)) in plain.plan.activations
