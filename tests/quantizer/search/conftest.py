@@ -47,8 +47,8 @@ class Memory:
 
 
 def _known_by(value: Any) -> Any:
-    """The value's text where that says all of it: of recipes, remedies, targets' names."""
-    says_all = isinstance(value, (str, int, float, bool, octavo.Recipe, type(None))) or type(value).__name__ == "Remedies"
+    """The value's text where that says all of it: of recipes, choices of searches, targets' names."""
+    says_all = isinstance(value, (str, int, float, bool, octavo.Recipe, type(None))) or type(value).__name__ == "Choices"
     return repr(value) if says_all else id(value)
 
 
