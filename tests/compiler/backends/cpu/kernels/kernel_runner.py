@@ -33,7 +33,8 @@ PARALLEL_SIZE = 40_003
 MACHINE = MACHINES[EMULATED] if EMULATED else None
 """The machine that is emulated."""
 
-ISAS = machine_isas() if MACHINE else isas_of(host_target())
+ISAS = machine_isas()[-1:] if MACHINE else isas_of(host_target())
+"""Those of the machine that runs kernels, the best first; an emulated one has its own alone."""
 
 EACH_NARROW_ISA = each_isa((AVX_VNNI, AVX2))
 """Those of 256 bits: kernels of 512 cut in two, but for what AVX2 multiplies in words; test_narrow_kernels.py is about both."""
