@@ -26,9 +26,13 @@ settings.load_profile("octavo")
 
 
 _CACHE = pytest.StashKey[str]()
-_PLAIN_CODE = re.compile(r"(compiler(/backends|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*)/\w+\.py")
-"""Tests of graphs: their networks are small and run a few times, so that neither LLVM, half of whose time with a kernel goes
-there, nor a vendor's C compiler optimizes. What they make of kernels is checked where kernels are, and in whole runs."""
+_PLAIN_CODE = re.compile(
+    r"(compiler(/backends|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*|export/tflite)/\w+\.py|docs/test_(notebook|pages)\w*\.py"
+    r"|(cli|conformance|evaluation|frontends|profiling|report|target)(/\w+)*/\w+\.py"
+)
+"""Tests that look at no machine code, and write no library in C, which does without TVM's runtime only where LLVM takes away what
+does nothing. Their networks are small and run a few times, so that neither LLVM, half of whose time with a kernel goes there, nor a
+vendor's C compiler optimizes. That optimized kernels compute the same tests of kernels see, and whole runs (tests/e2e)."""
 
 
 def stack_with_one_source(context: int = 1) -> list[inspect.FrameInfo]:
@@ -80,19 +84,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Compile plain code where `_PLAIN_CODE` says so, whatever a test or a fixture of its is the first to compile.
-
-    It has a cache of its own: the key of machine code does not name the level, which is the same for every user.
-    """
+    """Compile plain code where `_PLAIN_CODE` says so, whatever a test or a fixture of its is the first to compile."""
     if not _PLAIN_CODE.fullmatch(item.path.relative_to(Path(__file__).parent).as_posix()):
         return (yield)
     from octavo.compiler.backends import external
     from octavo.compiler.codegen import tir_passes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tir_passes, "_LEVEL", 0)
+        patch.setattr(tir_passes, "KERNEL_LEVEL", 0)  # of which the key of machine code knows
         patch.setattr(external, "_FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in external._FLAGS))
-        patch.setenv("OCTAVO_CACHE", str(Path(os.environ["OCTAVO_CACHE"]).with_name("plain")))
         return (yield)
 
 

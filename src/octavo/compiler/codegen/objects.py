@@ -124,9 +124,9 @@ def _leaves(function: Any) -> list[Any]:
 
 
 def _platform(target: tvm.target.Target) -> str:
-    """Return what decides machine code besides the function: target, machine, versions, and the source of the passes."""
+    """Return what decides machine code besides the function: target, machine, versions, level, and the source of the passes."""
     llvm = tvm.target.codegen
-    passes = inspect.getsource(tir_passes)
+    passes = f"{inspect.getsource(tir_passes)}\0{tir_passes.KERNEL_LEVEL}"
     return "\0".join((str(target), str(llvm.llvm_get_system_triple()), str(llvm.llvm_version_major()), tvm.__version__, passes))
 
 

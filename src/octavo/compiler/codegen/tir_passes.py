@@ -30,7 +30,7 @@ CALLS_ATTR = "octavo.calls"
 _STACK = 1 << 14
 """Bytes of buffers of its own that a kernel may have on the stack."""
 
-_LEVEL = 2
+KERNEL_LEVEL = 2
 """LLVM's optimization of kernels. They come unrolled and in vectors: -O3 unrolls them again, which takes up to half as long again
 to compile, and no network runs faster for it."""
 
@@ -111,7 +111,7 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
                 lowered.update(passes(_bound(some, target)).functions.items())
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
-        level = 0 if len(callers) == len(functions) else _LEVEL
+        level = 0 if len(callers) == len(functions) else KERNEL_LEVEL
         unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
         return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
 
