@@ -85,7 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Compile plain code where `_PLAIN_CODE` says so, whatever a test or a fixture of its is the first to compile."""
-    if not _PLAIN_CODE.fullmatch(item.path.relative_to(Path(__file__).parent).as_posix()):
+    if not _PLAIN_CODE.fullmatch(os.path.relpath(item.path, Path(__file__).parent)):
         return (yield)
     from octavo.compiler.backends import external
     from octavo.compiler.codegen import tir_passes
