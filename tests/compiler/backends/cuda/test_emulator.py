@@ -31,7 +31,12 @@ def run(tmp_path) -> Run:
     """Launch `REVERSED`, as `change` makes it, on the integers from 0 on."""
 
     def run(
-        change: tuple[str, str] = ("", ""), *, check: Check = "none", seed: int = 0, shared_bytes: int = 4 * THREADS
+        change: tuple[str, str] = ("", ""),
+        *,
+        check: Check = "none",
+        seed: int = 0,
+        shared_bytes: int = 4 * THREADS,
+        launches: int = 1,
     ) -> np.ndarray:
         device = tmp_path / f"device{len(list(tmp_path.iterdir()))}"
         shutil.copytree(DEVICE, device)
@@ -42,7 +47,7 @@ def run(tmp_path) -> Run:
         emulator = Emulator([kernel], check=check, device=device)
         x = np.arange(BLOCKS * THREADS, dtype=np.int32)
         buffers = [x.view(np.uint8), np.zeros(x.nbytes, np.uint8)]
-        (y,) = emulator.run([Call(kernel=kernel, arguments=((0, 0), (1, 0)))], buffers, [1], seed)
+        (y,) = emulator.run([Call(kernel=kernel, arguments=((0, 0), (1, 0)))] * launches, buffers, [1], seed)
         return y.view(np.int32)
 
     return run
@@ -76,6 +81,12 @@ def test_a_missing_barrier_changes_the_result_and_is_a_race(run: Run) -> None:
     assert not np.array_equal(run(fault), EXPECTED)
     with pytest.raises(ExecutableError, match="data race"):
         run(fault, check="races")
+
+
+def test_blocks_that_write_one_place_are_a_race_and_launches_are_none(run: Run) -> None:
+    assert np.array_equal(run(check="races", launches=3), EXPECTED)
+    with pytest.raises(ExecutableError, match="data race"):
+        run(("at = blockIdx.x * P::threads", "at = 0"), check="races")
 
 
 def test_threads_that_wait_for_each_other_are_named(run: Run) -> None:
