@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ..compiler.target_choice import ResolvedTarget
 from ..ir.graph.dataflow import DataflowView
@@ -14,6 +13,7 @@ from ..ir.identity.relation import Relation
 from ..runtime.heap import trim_heap
 from ..target import CPU, TargetDescription
 from .applied_plan import AppliedPlan
+from .blas_threads import one_blas_thread
 from .choices import Choices
 from .parameters import Statistics
 from .plan import QuantizationPlan, QuantizedModel
@@ -59,8 +59,8 @@ def quantize_graph(
     """
     known = changes or Choices()
     applied = None if plan is None else AppliedPlan(plan=plan, lets_go=known.changes_layers)
-    # BLAS rounds sums by its number of threads: with one, any number gives the same bytes. Corrections have their own threads.
-    with one_step(), threadpool_limits(1, "blas"):
+    # With one thread of BLAS's, any number of Octavo's gives the same bytes. Corrections have their own threads.
+    with one_step(), one_blas_thread():
         simplified = simplify(model)
         trim_heap(model.constant_bytes)
         planner = Planner(
