@@ -48,6 +48,11 @@ def without_bodies() -> Generator[None]:
         _WITHOUT_BODIES.reset(token)
 
 
+def writes_bodies() -> bool:
+    """Return whether `prim_func` emits statements."""
+    return not _WITHOUT_BODIES.get()
+
+
 def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None]) -> tvm.tirx.PrimFunc:
     """Return the PrimFunc "main" over one-dimensional buffers that `body`, called with those buffers, emits.
 

@@ -7,6 +7,7 @@ bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tvm.script.ir_builder import tirx as B
@@ -15,7 +16,7 @@ from ......ir.graph.kernel_attributes import IN_PLACE_ATTR
 from ......numerics.statistics.observer_state import COUNTS_SIZE
 from ..language.isa import checked_isa
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, prim_func
+from ..language.vectors import Buffer, prim_func, writes_bodies
 from .statistics import ObserveSpec, Statistics, clamped
 from .x86_observe import VectorObserver
 
@@ -30,6 +31,12 @@ def observe(spec: ObserveSpec, *, isa: str) -> Kernel:
     TargetError
         If the ISA is unknown.
     """
+    return _observe(spec, isa, writes_bodies())
+
+
+@lru_cache(maxsize=128)
+def _observe(spec: ObserveSpec, isa: str, _has_body: bool) -> Kernel:
+    """Return the kernel of `observe`, one for all tensors of a size: a network that is profiled calls one for each tensor."""
     if checked_isa(isa).family != "x86":
         return _kernel_of(spec, lambda x, statistics, out: _emit_scalar(spec, x, statistics, out), isa)
     return _kernel_of(spec, VectorObserver(spec, isa=isa).emit, isa)
