@@ -15,8 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import PrimType, StringImm
 from tvm_ffi import StructuralKey, structural_walk
@@ -31,7 +33,7 @@ _INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.resul
 """Attributes that tell one use of a function from another and leave its code alone."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Compilable:
     """What becomes one object file: a distinct function, or several that are small.
 
@@ -51,6 +53,11 @@ class Compilable:
     key: str
     size: int
     functions: Mapping[str, tvm.tirx.PrimFunc]
+
+
+_IN_USE: WeakValueDictionary[tuple[str, str, StructuralKey], Compilable] = WeakValueDictionary()
+"""What some executable is made of, by platform, name and content: a key takes longer than all else that is done with a function
+whose machine code is in the cache."""
 
 
 def distinct_functions(
@@ -77,9 +84,13 @@ class _Distinct:
         content = StructuralKey(plain)
         if content not in self._by_content:
             stem = re.sub(r"\W+", "_", f"octavo_{plain.attrs[KERNEL_ATTR]}" if KERNEL_ATTR in plain.attrs else name)
-            key, size = _key(self._platform, stem, content)
-            symbol = f"{stem}_{key[:16]}"
-            self._by_content[content] = Compilable(symbol=symbol, key=key, size=size, functions={symbol: plain})
+            known = self._platform, stem, content
+            found = _IN_USE.get(known)
+            if found is None:
+                key, size = _key(self._platform, stem, content)
+                symbol = f"{stem}_{key[:16]}"
+                found = _IN_USE[known] = Compilable(symbol=symbol, key=key, size=size, functions={symbol: plain})
+            self._by_content[content] = found
         return self._by_content[content]
 
 
@@ -108,6 +119,8 @@ def _leaves(function: Any) -> list[Any]:
     """
     found: list[Any] = []
     numbers: dict[int, int] = {}
+    dtypes: dict[int, str] = {}
+    object_hash = tvm_ffi.Object.__hash__  # the address: the function keeps its types alive; a type's own hash asks for its dtype
 
     def literal(node: Any) -> None:
         found.append(node.value)
@@ -116,7 +129,10 @@ def _leaves(function: Any) -> list[Any]:
         found.append(numbers.setdefault(hash(node), len(numbers)))
 
     def dtype(node: Any) -> None:
-        found.append(str(node.dtype))
+        address = object_hash(node)
+        if address not in dtypes:
+            dtypes[address] = str(node.dtype)
+        found.append(dtypes[address])
 
     literals = (tirx.IntImm, tirx.FloatImm, StringImm)
     structural_walk(function, ((literals, literal), (tirx.Var, variable), (PrimType, dtype)))
