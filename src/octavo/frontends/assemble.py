@@ -38,6 +38,7 @@ from ..errors import ModelError
 from ..ir.graph import Model
 from ..ir.graph.dataflow import call_to
 from ..ir.graph.model import SourceFormat
+from ..ir.graph.nodes import elements
 from ..ir.identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
 from .source_tensor import SourceTensor
 
@@ -110,7 +111,7 @@ def _operands(expr: Any, *, literals: bool = True) -> Iterable[Any]:
     if isinstance(expr, relax.Var | Constant):
         yield expr
     elif isinstance(expr, relax.Call):
-        for position, arg in enumerate(expr.args):
+        for position, arg in enumerate(elements(expr.args)):
             if literals or not (isinstance(arg, Constant) and _is_literal(expr, position)):
                 yield from _operands(arg, literals=literals)
     elif isinstance(expr, relax.Tuple):
@@ -218,7 +219,7 @@ class _Assembly:
         if isinstance(expr, relax.Call):
             args: list[Any] = [
                 arg if isinstance(arg, Constant) and _is_literal(expr, position) else self.substitute(arg, new)
-                for position, arg in enumerate(expr.args)
+                for position, arg in enumerate(elements(expr.args))
             ]
             return relax.Call(expr.op, args, expr.attrs, expr.ty_args, expr.span, ret_ty=expr.ty)
         if isinstance(expr, relax.Tuple):

@@ -12,7 +12,7 @@ from ..compiler.backends.tuning import Tuning
 from ..compiler.compile import compile_model, resolve_threads
 from ..compiler.device_models import lowered_for
 from ..compiler.explanation import ExplainedOp, Explanation, explained_ops, output_specs, ports
-from ..compiler.partition.pipeline import lower
+from ..compiler.partition.pipeline import op_records
 from ..compiler.target_choice import ResolvedTarget, TargetLike, check_compiles_here, check_is_host, resolve_target
 from ..errors import CompileError, ProfileError, QuantizationError, check_type
 from ..ir.graph import Model
@@ -109,7 +109,7 @@ def explain(
         records = lowered_for(chosen.device, model).records
     else:
         module, backends = model.bound(), chosen.backends
-        records = lower(module, chosen.host, chosen.isas, 1, model.tensors, downcast, backends=backends).records
+        records = op_records(module, chosen.host, chosen.isas, model.tensors, downcast, backends)
     ops = explained_ops(records, model)
     return Explanation(ops=ops, inputs=ports(input_specs(model)), outputs=ports(output_specs(model)))
 

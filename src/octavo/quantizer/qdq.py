@@ -26,6 +26,7 @@ from ..errors import QuantizationError
 from ..ir.graph import Model
 from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..ir.graph.moving import CONSTANT_MOVERS
+from ..ir.graph.nodes import constant
 from ..ir.identity import TensorId
 from ..ir.qdq.rounding import with_rounding
 from ..numerics import PerAxis, QuantParams
@@ -179,7 +180,7 @@ class QdqWriter:
         if var not in self.placement.quantized:
             return
         quant = self.parameters.activations[var]
-        scale, zero_point = relax.const(quant.scale, "float32"), relax.const(quant.zero_point, "int32")
+        scale, zero_point = constant(quant.scale), constant(quant.zero_point)
         call = with_rounding(relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype), self._rounding_of(var))
         integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
         is_output = var in self.placement.made and self.view.is_returned(var)
@@ -227,8 +228,7 @@ def _with_operand(value: Any, operand: Expr) -> Expr:
 
 def _dequantize(integers: Var, quant: QuantParams) -> Expr:
     axis = quant.granularity.axis if isinstance(quant.granularity, PerAxis) else -1
-    scale = relax.const(quant.scale, "float32")
-    return relax.op.dequantize(integers, scale, relax.const(quant.zero_point, "int32"), axis=axis)
+    return relax.op.dequantize(integers, constant(quant.scale), constant(quant.zero_point), axis=axis)
 
 
 def is_quantized(model: Model) -> bool:

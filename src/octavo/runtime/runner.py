@@ -16,6 +16,7 @@ from ..errors import ExecutableError
 from .code import ENTRY, Code, SharedMemory, takes_table
 from .control_block import Layout
 from .huge_pages import empty_bytes, tensor_of
+from .tensors import tensor_from
 from .worker_pool import WorkerPool
 
 
@@ -178,7 +179,7 @@ def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
     """Return what the entry takes for its inputs: they themselves, or the table of their addresses."""
     if not takes_table(len(inputs)):
         return inputs
-    return [tvm.runtime.tensor(np.array([tensor.data_ptr() for tensor in inputs], np.int64))]
+    return [tensor_from(np.array([tensor.data_ptr() for tensor in inputs], np.int64))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,7 @@ from ...ir.untyped import tirx
 from ...runtime.code import Code
 from ...runtime.code_cache import user_cache
 from ...runtime.llvm_host import cross_compiler, is_foreign
+from ...runtime.tensors import values_of
 from .objects import Compilable, EarlyObjects, distinct_functions, named_functions, object_code
 from .program import OWN_SYMBOLS, ConstantPool, Program, native_program
 from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module
@@ -284,8 +285,8 @@ def _load(image: bytes) -> Any:
 def constant_bytes(module: tvm.IRModule) -> int:
     """Count the bytes of the constants that "main" reads: packed weights, biases, multipliers."""
     bindings = DataflowView(module["main"]).bindings
-    found = {int(each.value.data_ptr()): each.value.numpy().nbytes for binding in bindings for each in _constants(binding.value)}
-    return sum(found.values())
+    found = [each.value for binding in bindings for each in _constants(binding.value)]
+    return sum({int(value.data_ptr()): values_of(value).nbytes for value in found}.values())
 
 
 def _constants(expr: Any) -> list[GenericConst]:

@@ -16,7 +16,8 @@ import tvm_ffi
 from tvm.ir import GenericConst, GlobalVar
 from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, elements, operand_vars, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...ir.graph.nodes import elements
 from ...ir.untyped import tirx
 from ...target.op_facts import movers
 from .generate import compile_calls

@@ -16,15 +16,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm.ir import Call, GenericConst, GlobalVar
+from tvm.ir import GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...ir.graph.kernel_attributes import IN_PLACE_ATTR
+from ...ir.graph.nodes import call_of, tensor_buffer
 from ...ir.untyped import tirx
 from ...runtime.code import ENTRY, takes_table
 from ...runtime.control_block import Layout
 from ...runtime.memory import Lifetime, align, place
+from ...runtime.tensors import values_of
 from ...target.op_facts import movers
 from .scratch import with_scratch
 from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
@@ -266,7 +268,7 @@ class _Plan:
     def _constant(self, constant: GenericConst) -> _Memory:
         if not isinstance(constant.ty, TensorType):
             raise NeedsMachine
-        array = np.ascontiguousarray(constant.value.numpy())
+        array = values_of(constant.value)
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
             return self._constant_memory[place]
@@ -386,14 +388,13 @@ class _Plan:
         if not self._has_table:
             names = [f"input{index}" for index in range(len(self._params))]
             inputs = [
-                tirx.decl_buffer(_shape(param), dtype_of(param), name=name)
-                for param, name in zip(self._params, names, strict=True)
+                tensor_buffer(name, _shape(param), dtype_of(param)) for param, name in zip(self._params, names, strict=True)
             ]
         return [
             *inputs,
             tirx.decl_buffer((self._bytes("constant_bytes", self._constant_pool.size),), "uint8", name="constants"),
             tirx.decl_buffer((self._bytes("workspace_bytes", workspace),), "uint8", name="workspace"),
-            *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
+            *(tensor_buffer(f"output{index}", _shape(expr), dtype_of(expr)) for index, expr in enumerate(self._results)),
         ]
 
     def _call(self, call: _KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
@@ -411,7 +412,7 @@ class _Plan:
         pointers = [pointer(memory) for memory in call.operands]
         if call.callee is None:
             return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], call.operands[0].size))
-        return tirx.Evaluate(Call(kernels[call.callee], [*pointers, *chunks]))
+        return tirx.Evaluate(call_of(kernels[call.callee], [*pointers, *chunks]))
 
     def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:
         statements = [self._call(call, kernels, buffers) for call in self._calls]

@@ -22,7 +22,7 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ...ir.composites.base import CompositeOp
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, with_main
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, view_of_main, with_main
 from ...ir.graph.rules import Region
 from ...ir.qdq.rounding import rounding_of, with_rounding
 from ...target.vocabulary import FIXED_POINTS, SHIFTS
@@ -38,7 +38,7 @@ def asks_other_roundings(view: DataflowView) -> bool:
 
 def adopt_roundings(module: tvm.IRModule, regions: Iterable[Region[CompositeOp]]) -> tvm.IRModule:
     """Return the module with quantizes that say what a vendor's composites of these regions of "main" would."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     words = roundings_to_adopt(view, regions)
     return with_main(module, lambda writer: _write(view, words, writer)) if words else module
 

@@ -32,6 +32,7 @@ from ...ir.graph.dataflow import (
     operand_vars,
     replace_operands,
     static_shape,
+    view_of_main,
     with_main,
 )
 from ...ir.identity import NameSupply
@@ -59,7 +60,7 @@ class _Stride:
 
 def carry_strides(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
     """Carry the stride of a 1x1 convolution up to what makes its input: pixels that nobody reads are never computed."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     carried = _Choice(view).carried()
     if not carried:
         return module

@@ -20,7 +20,7 @@ from typing import Any
 import tvm
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, eliminate_dead_code, replace_operands, with_main
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, eliminate_dead_code, replace_operands, view_of_main, with_main
 from ...ir.identity import NameSupply
 from ...ir.qdq.batch_norm import Line, line_of
 from ...ir.qdq.values import dequantized
@@ -29,7 +29,7 @@ from ...ir.untyped import relax
 
 def decompose_batch_norm(module: tvm.IRModule) -> tvm.IRModule:
     """Write a batch normalization of dequantized values as a product and a sum by channel, which have integer kernels."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     found = {binding.var: line for binding in view.bindings if (line := _line(view, binding.var)) is not None}
     if not found:
         return module

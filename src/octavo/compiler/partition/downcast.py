@@ -23,7 +23,7 @@ import tvm
 from tvm.ir import Call
 from tvm.relax import Expr, Tuple, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, op_name, static_shape, with_main
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, op_name, static_shape, view_of_main, with_main
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import constant_value
 from ...ir.untyped import relax
@@ -41,7 +41,7 @@ def downcast(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
     """Keep the tensors of a float32 module in 16 bits, where a precision is asked for."""
     if context.precision is None:
         return module
-    view, precision = DataflowView(module["main"]), context.precision
+    view, precision = view_of_main(module), context.precision
     narrowed = with_main(module, lambda writer: _Downcasting(view, writer, precision, context).body())
     return narrowed if context.half_names else module
 

@@ -22,7 +22,15 @@ import numpy.typing as npt
 import tvm
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, eliminate_dead_code, replace_operands, static_shape, with_main
+from ...ir.graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    eliminate_dead_code,
+    replace_operands,
+    static_shape,
+    view_of_main,
+    with_main,
+)
 from ...ir.graph.group_norm import ConstantOf, GroupNorm, read_group_norm
 from ...ir.graph.layer_norm import PlainNorm, plain_layer_norm
 from ...ir.qdq.values import constant_value, real_values
@@ -31,7 +39,7 @@ from ...ir.untyped import relax
 
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
     """Write a normalization by layer or by group that stands in steps as the one op that it is, which has kernels."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
 
     def constant(expr: Expr) -> npt.NDArray[Any] | None:
         found = constant_value(view, expr)

@@ -23,7 +23,7 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, with_main
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, view_of_main, with_main
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import numpy_constant, params_of
 from ...numerics import INTEGER_RANGE, PerTensor
@@ -35,7 +35,7 @@ _MOVES = ("nn.max_pool2d", *movers("view", "transpose"))
 
 def hoist_quantize(module: tvm.IRModule) -> tvm.IRModule:
     """Move quantize before ops that only move values, so that the op which made these ends in integers."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     chains = {binding.var: chain for binding in view.bindings if (chain := _chain(view, binding.var))}
     if not chains:
         return module

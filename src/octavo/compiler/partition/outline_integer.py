@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import tvm
 
-from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.dataflow import DataflowView, view_of_main
 from ...ir.graph.rules import Claims, Repeatable, claim, partition
 from ...ir.qdq.cluster import PRELU
 from ...ir.qdq.integer_sums import centered_members
@@ -94,13 +94,13 @@ COMPUTE: tuple[Row, ...] = (
 
 def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
     """Outline each integer op, with the quantize, dequantize and clamps around it, as a composite function."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     context.tensors = tensors_of_variables(view, context.ids, context.sources)
     for target, backend in context.takers:
         if target is not CPU and asks_other_roundings(view):
             module = _as_target_rounds(module, context, (target, backend))
         rules = rules_for(context, COMPUTE, target, backend)
-        found = partition(module, rules, repeatable=_repeatable_in(DataflowView(module["main"])), describe=describe)
+        found = partition(module, rules, repeatable=_repeatable_in(view_of_main(module)), describe=describe)
         context.take_integer(found, backend)
         module = found.module
     return module
@@ -108,7 +108,7 @@ def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRMo
 
 def claim_integer(module: tvm.IRModule, context: PartitionContext, takers: Iterable[tuple[TargetDescription, str]]) -> Claims:
     """Return the ops that `outline_integer` outlines for targets, in their order, without outlining them."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     rules = [rule for target, backend in takers for rule in rules_for(context, COMPUTE, target, backend)]
     return claim(view, rules, repeatable=_repeatable_in(view))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ import tvm
 from ...errors import CompileError
 from ...ir.composites.attributes import HOST
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, dtype_of, op_name
+from ...ir.graph.dataflow import DataflowView, dtype_of, last_view_kept, op_name, view_of_main
+from ...ir.graph.lineage import is_listening
 from ...ir.graph.model import checked_model, with_model
 from ...ir.graph.partition_state import is_partitioned
 from ...ir.graph.passes import GraphPass, run_as_pass, run_passes
@@ -24,8 +26,10 @@ from ...ir.qdq.tensor_ids import tensors_of_variables
 from ...target import TargetDescription
 from ...target.precision import Precision
 from ..backends.cpu.kernels import NO_SCHEDULES, Schedules
+from ..backends.cpu.kernels.language.vectors import without_bodies
 from ..backends.cpu.link import link
 from ..backends.cpu.lowering import Lowered, lower_composites
+from ..backends.op_records import OpRecord
 from ..backends.protocol import Backend
 from ..explanation import names_before_quantizing
 from ..target_choice import TargetLike, resolve_target
@@ -96,6 +100,7 @@ PASSES = (*_SHRINK, *_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_FLOAT, _OUTLINE_B
 """All passes of `partition_module`, in order."""
 
 
+@last_view_kept()
 def partition_module(
     module: tvm.IRModule,
     target: TargetDescription,
@@ -130,7 +135,7 @@ def partition_module(
         No function "main"; `precision` for a module that is quantized.
     """
     check_main(module)
-    source = DataflowView(module["main"])
+    source = view_of_main(module)
     context = PartitionContext(
         target=target,
         vendors=vendors,
@@ -146,6 +151,7 @@ def partition_module(
     return run_passes(PASSES, module, context)
 
 
+@last_view_kept()
 def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: Collection[str] = ()) -> Claims:
     """Return the integer ops that partition outlines, without outlining them; quantize and dequantize are none.
 
@@ -162,6 +168,7 @@ def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: C
     return claim_integer(module, context, [(each, each.name if each.name in vendors else HOST) for each in targets])
 
 
+@last_view_kept()
 def integer_regions(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
     """Outline the integer regions alone, and say of each region what it holds and of each op that stays float why."""
     check_main(module)
@@ -236,6 +243,19 @@ def lower(
 
     run_as_pass("lower", parts, lower_parts)
     return lowered[0]
+
+
+def op_records(
+    module: tvm.IRModule,
+    target: TargetDescription,
+    isas: tuple[str, ...],
+    ids: Collection[str],
+    precision: Precision | None,
+    backends: Sequence[Backend],
+) -> tuple[OpRecord, ...]:
+    """Return what `lower` says of each op. Kernels that nobody runs are left without bodies; a Lineage would run them."""
+    with nullcontext() if is_listening() else without_bodies():
+        return lower(module, target, isas, 1, ids, precision, backends=backends).records
 
 
 def _choosers(backends: Sequence[Backend]) -> dict[str, Any]:

@@ -26,7 +26,16 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, with_main
+from ...ir.graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    call_to,
+    dtype_of,
+    replace_operands,
+    static_shape,
+    view_of_main,
+    with_main,
+)
 from ...ir.identity import NameSupply
 from ...ir.qdq.tail import clip_bounds
 from ...ir.qdq.values import params_of
@@ -44,7 +53,7 @@ class _Shared:
 
 def share_zero_points(module: tvm.IRModule) -> tvm.IRModule:
     """Give the channels of an activation that is quantized per axis one zero point, which is what kernels take."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     found = {binding.var: shared for binding in view.bindings if (shared := _shared(view, binding.var)) is not None}
     if not found:
         return module

@@ -26,7 +26,16 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, operand_vars, replace_operands, with_main
+from ...ir.graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    call_to,
+    dtype_of,
+    operand_vars,
+    replace_operands,
+    view_of_main,
+    with_main,
+)
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import params_of
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
@@ -47,7 +56,7 @@ class _Source:
 
 def sink_dequantize(module: tvm.IRModule) -> tvm.IRModule:
     """Move dequantize behind ops that only choose, move or join values, so that these work on integers."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     if not any(_is_candidate(view, binding.var) for binding in view.bindings):
         return module
     sinking = _Sinking(view)

@@ -24,7 +24,16 @@ import numpy.typing as npt
 import tvm
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, with_main
+from ...ir.graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    call_to,
+    dtype_of,
+    replace_operands,
+    static_shape,
+    view_of_main,
+    with_main,
+)
 from ...ir.identity import NameSupply
 from ...ir.qdq.values import ConstantValue, Dequantized, constant_value, dequantized
 from ...ir.untyped import relax
@@ -44,7 +53,7 @@ class _Blocks:
 
 def split_blocks(module: tvm.IRModule) -> tvm.IRModule:
     """Write a matmul whose weights have a scale for each block of inputs as a grouped convolution and a sum over the blocks."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     found = {binding.var: blocks for binding in view.bindings if (blocks := _blocks(view, binding.var)) is not None}
     if not found:
         return module

@@ -19,6 +19,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from ...errors import ModelError, OctavoError
 from ...ir.graph.dataflow import call_to
+from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
 from ..frontend import conversion_errors, discard, quiet, reason
 from ..source_tensor import SourceTensor
@@ -91,7 +92,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         data, *parameters = call.args[:3]
         if not all(isinstance(parameter, tvm.ir.GenericConst) for parameter in parameters):
             return result
-        values = [parameter.value.numpy() for parameter in parameters]
+        values = [values_of(parameter.value) for parameter in parameters]
         key = (hash(data), call.attrs.axis, str(call.attrs.out_dtype), *((v.shape, v.tobytes()) for v in values))
         return self._quantized.setdefault(key, result)
 

@@ -15,10 +15,12 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.graph.nodes import constant
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import source_op, with_rounding
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
+from ...runtime.tensors import array_of
 from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
@@ -80,15 +82,15 @@ def _quantized_dtype(context: NodeContext, zero_point: Any) -> str:
 
 
 def _constant_parameters(scale_expr: Any, zero_point_expr: Any, shape: list[int], axis: int) -> tuple[Any, Any, int]:
-    scale = scale_expr.value.numpy()
-    zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else zero_point_expr.value.numpy().astype(np.int32)
+    scale = array_of(scale_expr.value)
+    zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else array_of(zero_point_expr.value).astype(np.int32)
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise RejectedOpError("every scale must be finite and positive")
     if scale.size == 1 and zero_point.size == 1:
         scale, zero_point, axis = scale.reshape(()), zero_point.reshape(()), 0
     elif not shape or scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
         raise RejectedOpError(f"scales {scale.shape} and zero points {zero_point.shape} do not fit axis {axis} of {shape}")
-    return relax.const(scale, str(scale.dtype)), relax.const(zero_point, "int32"), axis
+    return constant(scale), constant(zero_point), axis
 
 
 def _run_time_parameters(context: NodeContext, scale: Any, zero_point: Any, shape: list[int], axis: int) -> tuple[Any, Any]:

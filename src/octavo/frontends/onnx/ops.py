@@ -16,6 +16,7 @@ import onnx
 from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
+from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, same_padding, shape_of
 
@@ -58,7 +59,7 @@ def input_at(inputs: Sequence[Any], index: int) -> Any:
 def _value(expr: Any, what: str) -> npt.NDArray[Any]:
     if not isinstance(expr, Constant):
         raise RejectedOpError(f"its {what} must be constant")
-    return expr.value.numpy()
+    return array_of(expr.value)
 
 
 def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:

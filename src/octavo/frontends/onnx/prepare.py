@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -272,6 +273,7 @@ def _infer(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
     return inferred, types
 
 
+@cache  # a network has some thousand values
 def _dtype_name(elem_type: int) -> str:
     if elem_type == onnx.TensorProto.UNDEFINED:
         return ""

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any, cast
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import tvm
@@ -30,6 +31,8 @@ from ...numerics import PerAxis, PerTensor, QuantParams
 from ...numerics.dynamic import TorchStyle
 from ...numerics.floats.float_function import FloatFunction, Step
 from ...numerics.quantized.resize import FloatTaps, LinearTaps
+from ...runtime.tensors import array_of, tensor_from
+from ..graph.nodes import elements
 from . import elementwise, float_ops, movement, normalization, reduction, weighted
 from .base import CompositeOp, FloatResult, FunctionResult, QuantizedOutput, QuantizedTensor, SumResult
 from .matrix_view import MatrixView
@@ -140,36 +143,47 @@ def _encoded(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        assert _CLASSES.get(type(value).__name__) is type(value), f"{type(value).__name__} is no part of a composite op"
-        return {"type": type(value).__name__, **{each.name: _encoded(_field(value, each)) for each in fields(value)}}
+        return _encoded_fields(value)
     if isinstance(value, np.ndarray):
-        return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
+        return tensor_from(value)
     if isinstance(value, np.generic):
         return _encoded(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return {"type": "float", "value": str(value)}
-    if isinstance(value, Mapping):
-        return {"type": "map", "keys": [_encoded(key) for key in value], "values": [_encoded(each) for each in value.values()]}
     if isinstance(value, (tuple, list)):
         return [_encoded(each) for each in value]
+    if isinstance(value, Mapping):
+        return {"type": "map", "keys": [_encoded(key) for key in value], "values": [_encoded(each) for each in value.values()]}
     assert isinstance(value, float), f"{value!r} is no value of a composite op"
     return value
 
 
-def _field(value: Any, field: Field[Any]) -> Any:
-    """Return a field's value; an array of one element may be a NumPy scalar, which would come back as a number."""
-    found = getattr(value, field.name)
-    return np.asarray(found) if isinstance(found, np.generic) and "NDArray" in str(field.type) else found
+def _encoded_fields(value: Any) -> dict[str, Any]:
+    """Return a part of an op; an array of one element may be a NumPy scalar, which would come back as a number."""
+    found: dict[str, Any] = {"type": type(value).__name__}
+    for name, is_array in _fields(type(value)):
+        each = getattr(value, name)
+        found[name] = _encoded(np.asarray(each) if is_array and isinstance(each, np.generic) else each)
+    return found
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
+    """Return the fields of a class, and of each whether it is an array."""
+    assert _CLASSES.get(kind.__name__) is kind, f"{kind.__name__} is no part of a composite op"
+    return tuple((each.name, "NDArray" in str(each.type)) for each in fields(kind))
 
 
 def _read(value: Any, name: str) -> Any:
     """Return what an attribute holds; `name` is the function's, for errors."""
     if isinstance(value, tvm.runtime.Tensor):
-        return value.numpy()
+        return array_of(value)
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
+    if isinstance(value, tvm_ffi.Array):
+        return tuple(_read(each, name) for each in elements(value))
     if not isinstance(value, Mapping):
         return tuple(_read(each, name) for each in value)
     entries = {str(key): each for key, each in value.items()}
@@ -187,12 +201,16 @@ def _read(value: Any, name: str) -> Any:
         raise CompileError(f"attribute {OP_ATTR!r} of {name}: {kind} cannot be read: {error}") from error
 
 
+_NUMBERS = frozenset((bool, int, float))
+
+
 def _plain(value: Any) -> Any:
     """Return maps and lists of an attribute as Python's."""
     if value is None or isinstance(value, (bool, int, float)):  # nearly all are; asking for abstract classes takes longer
         return value
-    if isinstance(value, tvm_ffi.Array):  # a slice is a list; to iterate checks the bounds of each element
-        return [_plain(each) for each in cast("list[Any]", value[:])]
+    if isinstance(value, tvm_ffi.Array):
+        found = elements(value)
+        return found if _NUMBERS.issuperset(map(type, found)) else [_plain(each) for each in found]
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import tvm
@@ -18,6 +20,7 @@ from tvm.relax import Expr, Var
 from tvm_ffi import StructuralKey
 
 from ...errors import CompileError
+from .nodes import binding_of, call_of, elements, variable
 
 ALLOCATIONS = (
     *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
@@ -74,9 +77,10 @@ class DataflowView:
 
     def binding_of(self, expr: Expr) -> Var | None:
         """Return the variable whose bound value is a call, following renames; None for parameters and constants."""
-        while isinstance(bound := self._definition.get(hash(expr)), Var):
-            expr = bound
-        return expr if isinstance(expr, Var) and bound is not None else None
+        var: Any = expr
+        while _kind(type(bound := self._definition.get(hash(var)))) is Var:
+            var = bound
+        return var if bound is not None and _kind(type(var)) is Var else None
 
     def root_of(self, var: Var) -> Var:
         """Return the variable that `var` is another name of, itself if it is none: one bound to a call, or a parameter."""
@@ -112,9 +116,28 @@ class DataflowView:
         return users[0] if len(users) == 1 and not self.is_returned(var) else None
 
 
-def elements(array: Any) -> list[Any]:
-    """Return the elements of a TVM array; to iterate over it takes three times as long."""
-    return array[:]
+_KEPT: ContextVar[list[DataflowView] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def last_view_kept() -> Generator[None]:
+    """Let `view_of_main` return the very view of before while modules keep their "main": most passes find nothing to do."""
+    token = _KEPT.set([])
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def view_of_main(module: tvm.IRModule) -> DataflowView:
+    """Return the view of a module's "main"."""
+    main, kept = module["main"], _KEPT.get()
+    if kept and kept[0].function.same_as(main):
+        return kept[0]
+    view = DataflowView(main)
+    if kept is not None:
+        kept[:] = [view]
+    return view
 
 
 def operand_vars(expr: Expr) -> list[Var]:
@@ -168,7 +191,7 @@ def replace_operands(expr: Any, replace: Callable[[Var], Expr]) -> Any:
         op = next((replace(callee) for callee in _local_callee(expr)), expr.op)
         if op.same_as(expr.op) and all(new.same_as(arg) for new, arg in zip(args, old, strict=True)):
             return expr
-        return Call(op, args, expr.attrs, expr.ty_args)
+        return call_of(op, args, expr.attrs, expr.ty_args)
     if kind is relax.Tuple:
         return relax.Tuple([replace_operands(field, replace) for field in elements(expr.fields)])
     if kind is relax.TupleGetItem:
@@ -272,8 +295,8 @@ class BodyWriter:
     def emit(self, name: str, value: Expr, *, is_output: bool = False) -> Var:
         """Bind `value` to a variable of exactly this name and return it; `is_output` lets the function return it."""
         normal = normalized(self._builder, value)
-        var = relax.Var(name, normal.ty) if is_output else relax.DataflowVar(name, normal.ty)
-        self.bindings.append(relax.VarBinding(var, normal))
+        var = variable(name, normal.ty, is_output=is_output)
+        self.bindings.append(binding_of(var, normal))
         return var
 
 
@@ -291,26 +314,40 @@ def write_function(
     `body` emits the bindings, one dataflow block of them but for control flow, and returns the result: a variable emitted as
     output, a parameter, or a tuple of these.
     """
+    return builder.add_func(_function(builder, name, params, body, attrs, is_private=is_private), name)
+
+
+def _function(
+    builder: relax.BlockBuilder,
+    name: str,
+    params: Sequence[Var],
+    body: Callable[[BodyWriter], Expr],
+    attrs: Mapping[str, Any] | None,
+    *,
+    is_private: bool = False,
+) -> relax.Function:
     writer = BodyWriter(builder)
     result = body(writer)
     blocks: list[relax.BindingBlock] = [relax.DataflowBlock(list[relax.Binding](writer.bindings))]
-    if any(isinstance(binding.value, _NESTED) for binding in writer.bindings):
+    if any(_kind(type(binding.value)) in _NESTED for binding in writer.bindings):
         blocks, result = _blocks_around_control_flow(writer.bindings, result)
     sequence = builder.normalize(relax.SeqExpr(blocks, builder.normalize(result)))
-    function = relax.Function(list(params), sequence, ret_ty=result.ty)
-    for key, value in {**(attrs or {}), **({} if is_private else {"global_symbol": name})}.items():
-        function = function.with_attr(key, value)
-    return builder.add_func(function, name)
+    function: Any = relax.Function(list(params), sequence, ret_ty=result.ty)
+    return function.with_attrs({**(attrs or {}), **({} if is_private else {"global_symbol": name})})
 
 
 def with_main(module: tvm.IRModule, body: Callable[[BodyWriter], Expr]) -> tvm.IRModule:
     """Return the module with another body of "main"; its parameters, its attributes and the other functions stay as they are."""
     main = module["main"]
-    builder = relax.BlockBuilder()
-    write_function(builder, "main", list(main.params), body, attrs_of(main))
+    function = new_main(list(main.params), body, attrs_of(main))
     result = module.clone()
-    result.update_func(result.get_global_var("main"), builder.get()["main"])
+    result.update_func(result.get_global_var("main"), function)
     return result
+
+
+def new_main(params: Sequence[Var], body: Callable[[BodyWriter], Expr], attrs: Mapping[str, Any]) -> relax.Function:
+    """Return a function "main" as `write_function` writes it, in no module: a builder would hash all of its constants."""
+    return _function(relax.BlockBuilder(), "main", params, body, attrs)
 
 
 def _blocks_around_control_flow(bindings: Sequence[relax.VarBinding], result: Expr) -> tuple[list[relax.BindingBlock], Expr]:
@@ -335,12 +372,8 @@ def _blocks_around_control_flow(bindings: Sequence[relax.VarBinding], result: Ex
 
 def entry_points(module: tvm.IRModule) -> list[str]:
     """Return the names of the Relax functions that a caller sees: "main" and those that have a symbol."""
-    names = {str(var.name_hint): attrs_of(function) for var, function in module.functions.items() if _is_relax(function)}
-    return [name for name, attrs in names.items() if name == "main" or "global_symbol" in attrs]
-
-
-def _is_relax(function: Any) -> bool:
-    return isinstance(function, relax.Function)
+    found = [(str(var.name_hint), function) for var, function in module.functions.items() if isinstance(function, relax.Function)]
+    return [name for name, function in found if name == "main" or (function.attrs and "global_symbol" in function.attrs)]
 
 
 def eliminate_dead_code(module: tvm.IRModule) -> tvm.IRModule:
@@ -354,7 +387,7 @@ def attrs_of(function: relax.Function | tvm.tirx.PrimFunc) -> dict[str, Any]:
 
 
 _LAYOUT_OPS = frozenset(
-    tvm.ir.Op.get(f"relax.{name}")
+    hash(tvm.ir.Op.get(f"relax.{name}"))  # its address: TVM keeps each op
     for name in (
         "nn.conv1d",
         "nn.conv2d",
@@ -376,9 +409,9 @@ _update_type: Any = tvm.get_global_func("relax.UpdateType")
 
 def normalized(builder: relax.BlockBuilder, value: Expr) -> Expr:
     """Return what a builder makes of a value: in A-normal form, with its type."""
-    if not isinstance(value, relax.Call) or value.op not in _LAYOUT_OPS or isinstance(value.ty, relax.TensorType):
+    if _kind(type(value)) is not Call or hash(value.op) not in _LAYOUT_OPS or isinstance(value.ty, relax.TensorType):
         return builder.normalize(value)
-    operands = value.args[:]
+    operands = elements(value.args)
     if not all(isinstance(each, (relax.Var, GenericConst)) for each in operands):
         return builder.normalize(value)
     key = StructuralKey([value.op, value.attrs, *(each.ty for each in operands)])

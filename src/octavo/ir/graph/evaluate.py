@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm.ir import Call
 from tvm.relax import BlockBuilder, Expr, Var
 
+from ...runtime.tensors import array_of, tensor_from
 from ..untyped import relax
 from .dataflow import BodyWriter, attrs_of, call_to, write_function
 from .kernel_attributes import EXTERNAL_ATTR
@@ -104,7 +104,7 @@ class Evaluator:
             seen.add(number)
             node = self.numbers.nodes[number]
             if node.kind == "constant":
-                self.values[number] = node.payload.numpy()
+                self.values[number] = array_of(node.payload)
             elif node.kind == "input":
                 if node.payload in self.inputs:
                     self.values[number] = self.inputs[node.payload]
@@ -142,7 +142,7 @@ def _calls_externals(module: tvm.IRModule) -> bool:
 def run_once(module: tvm.IRModule, arrays: Iterable[Array], target: tvm.target.Target) -> list[Array]:
     """Build a module whose "main" returns a tuple of tensors, and run it on these arrays; raises one of FAILURES if TVM can't."""
     machine = build_unoptimized(module, target)
-    return [value.numpy() for value in machine["main"](*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays))]
+    return [array_of(value) for value in machine["main"](*map(tensor_from, arrays))]
 
 
 def build_unoptimized(module: tvm.IRModule, target: tvm.target.Target) -> Any:

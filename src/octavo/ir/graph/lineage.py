@@ -294,6 +294,11 @@ class _Listening(local):
 _LISTENING = _Listening()
 
 
+def is_listening() -> bool:
+    """Return whether a Lineage follows what this thread does."""
+    return bool(_LISTENING.lineages)
+
+
 @contextmanager
 def one_step() -> Generator[None]:
     """Let a step that announces what it made run passes of its own: for a Lineage they are no steps."""

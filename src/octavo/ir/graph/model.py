@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from ...errors import ModelError, ProfileError, check_type
+from ...runtime.tensors import tensor_from
 from ..identity import TensorEntry, TensorId, TensorTable
 from .dataflow import attrs_of
 
@@ -101,9 +102,7 @@ class Model:
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
-        bindings: dict[Any, Any] = {
-            str(name): tvm.runtime.tensor(np.asarray(value, order="C")) for name, value in self.params.items()
-        }
+        bindings: dict[Any, Any] = {str(name): tensor_from(value) for name, value in self.params.items()}
         with tvm.transform.PassContext(opt_level=3):  # no pass of a pipeline: the instruments of one are not to see it
             return relax.transform.BindParams("main", bindings)(self.module)
 

@@ -18,11 +18,12 @@ from .dataflow import (
     DataflowView,
     eliminate_dead_code,
     op_name,
-    operand_vars,
     replace_operands,
+    view_of_main,
     with_main,
     write_function,
 )
+from .nodes import call_of
 
 OpT_co = TypeVar("OpT_co", covariant=True)
 """What a stage's rules find."""
@@ -125,7 +126,7 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
     describe
         Further attributes of a region's composite: all that whoever reads the module needs of it.
     """
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     return _outline(module, view, claim(view, rules, repeatable=repeatable), describe)
 
 
@@ -199,16 +200,16 @@ def _write_composite(
     builder: relax.BlockBuilder, name: str, view: DataflowView, region: Region[Any], attrs: Mapping[str, Any]
 ) -> tvm.ir.GlobalVar:
     params = [relax.Var(var.name, var.ty) for var in region.inputs]
-    mapping: dict[Var, Expr] = dict(zip(region.inputs, params, strict=True))
+    mapping: dict[int, Expr] = {hash(var): param for var, param in zip(region.inputs, params, strict=True)}
     members = sorted(set(region.members), key=view.place_of)
 
     def body(writer: BodyWriter) -> Expr:
         result: Expr | None = None
         for var in members:
-            value = replace_operands(view.bindings[view.place_of(var)].value, lambda each: mapping[each])
+            value = replace_operands(view.bindings[view.place_of(var)].value, lambda each: mapping[hash(each)])
             is_output = var.same_as(region.output)
-            mapping[var] = writer.emit(var.name, value, is_output=is_output)
-            result = mapping[var] if is_output else result
+            made = mapping[hash(var)] = writer.emit(var.name, value, is_output=is_output)
+            result = made if is_output else result
         assert result is not None, f"{name}: the output is not a member"
         return result
 
@@ -219,21 +220,19 @@ def _rewrite_main(
     module: tvm.IRModule, view: DataflowView, regions: dict[Var, Region[Any]], functions: dict[Var, tvm.ir.GlobalVar]
 ) -> tvm.IRModule:
     """Replace each region's output by a call; bindings that only regions read die with DeadCodeElimination."""
-    mapping: dict[Var, Expr] = {}
-    returned = set(operand_vars(view.result))
+    mapping: dict[int, Expr] = {}
 
     def mapped(var: Var) -> Expr:
-        return mapping.get(var, var)
+        return mapping.get(hash(var), var)
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
             region = regions.get(binding.var)
             value = binding.value
             if region is not None:
-                value = tvm.ir.Call(functions[binding.var], list(region.inputs))
-            mapping[binding.var] = writer.emit(
-                binding.var.name, replace_operands(value, mapped), is_output=binding.var in returned
-            )
+                value = call_of(functions[binding.var], region.inputs)
+            is_output = view.is_returned(binding.var)
+            mapping[hash(binding.var)] = writer.emit(binding.var.name, replace_operands(value, mapped), is_output=is_output)
         return replace_operands(view.result, mapped)
 
     return with_main(module, body)

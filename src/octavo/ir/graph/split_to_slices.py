@@ -19,12 +19,12 @@ import tvm
 from tvm.relax import Expr, TupleGetItem
 
 from ..untyped import relax
-from .dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, with_main
+from .dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, view_of_main, with_main
 
 
 def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
     """Write each part of a split as a slice, since an op with several results has no kernel."""
-    view = DataflowView(module["main"])
+    view = view_of_main(module)
     slices = {binding.var: part for binding in view.bindings if (part := _slice(view, binding.value)) is not None}
     if not slices:
         return module

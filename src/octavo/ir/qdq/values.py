@@ -14,9 +14,11 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...numerics import PerAxis, PerTensor, QuantParams
+from ...runtime.tensors import values_of
 from ...target.op_facts import SHARES_PARAMETERS
 from ..graph.dataflow import DataflowView, call_to, dtype_of
 from ..graph.moving import CONSTANT_MOVERS, apply_mover
+from ..graph.nodes import elements
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,28 +47,22 @@ class ConstantValue:
 
 def numpy_constant(expr: Expr) -> npt.NDArray[Any] | None:
     """Return a literal's value, or None if the expression isn't one. The array is the literal's own memory, and read-only."""
-    if not isinstance(expr, GenericConst):
+    if type(expr) is not GenericConst:
         return None
-    if str(expr.value.dtype) not in _SHARED:
-        return expr.value.numpy()
-    values = np.from_dlpack(expr.value)
+    values = values_of(expr.value)
     values.flags.writeable = False
     return values
 
 
-_SHARED = {"float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64"}
-"""Dtypes whose memory NumPy takes from TVM as it is; the rest is copied, which takes ten times as long."""
-
-
 def params_of(call: Any, dtype: str) -> QuantParams | None:
     """Return the parameters of a quantize or dequantize call over integers of `dtype`; None if they aren't constants."""
-    scale = numpy_constant(call.args[1])
-    zero_point = numpy_constant(call.args[2])
+    data, *parameters = elements(call.args)
+    scale, zero_point = (numpy_constant(each) for each in parameters[:2])
     if scale is None or zero_point is None:
         return None
     if scale.size == 1:
         return _checked_params(dtype, scale.reshape(()), zero_point.reshape(()), PerTensor())
-    ndim = len(call.args[0].ty.shape.values)
+    ndim = len(data.ty.shape.values)
     axis = int(call.attrs.axis) % ndim
     return _checked_params(dtype, scale.reshape(-1), np.broadcast_to(zero_point.reshape(-1), scale.shape), PerAxis(axis))
 
@@ -87,10 +83,11 @@ def dequantized(view: DataflowView, expr: Expr) -> Dequantized | None:
     call = call_to(view.definition(expr), "dequantize")
     if call is None:
         return None
-    params = params_of(call, dtype_of(call.args[0]))
+    source = call.args[0]
+    params = params_of(call, dtype_of(source))
     if params is None:
         return None
-    return Dequantized(source=call.args[0], params=params, var=view.binding_of(expr))
+    return Dequantized(source=source, params=params, var=view.binding_of(expr))
 
 
 def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:

@@ -7,6 +7,7 @@ them in afterwards.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from ....ir.composites.attributes import Composite
 from ....ir.composites.base import RELABELLING
 from ....ir.graph.dataflow import BodyWriter, dtype_of, static_shape
 from ....ir.graph.kernel_attributes import RESULT_ATTR
+from ....ir.graph.nodes import constant, tensor_buffer
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
 from ..external import External
@@ -58,13 +60,13 @@ class KernelTable:
     def shared(self, array: npt.NDArray[Any]) -> Expr:
         """Return the constant of an array that several ops may read: equal ones are one."""
         key = str(array.dtype), hashlib.sha256(array.tobytes()).digest()
-        return self.constants.setdefault(key, relax.const(array, str(array.dtype)))
+        return self.constants.setdefault(key, constant(array))
 
     def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> str:
         """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
         func: Any = with_shapes(kernel.func, shapes)
-        for key, value in attrs.items():
-            func = func.with_attr(key, value)
+        if attrs:
+            func = func.with_attrs(attrs)
         symbol = f"octavo_{len(self.placed)}_{name}"
         placed = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
         self.placed[symbol] = placed
@@ -75,9 +77,7 @@ class KernelTable:
     def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:
         """Give a kernel that was placed further attributes."""
         func: Any = self.placed[symbol].func
-        for key, value in attrs.items():
-            func = func.with_attr(key, value)
-        self.placed[symbol] = replace(self.placed[symbol], func=func)
+        self.placed[symbol] = replace(self.placed[symbol], func=func.with_attrs(attrs))
 
 
 def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.tirx.PrimFunc:
@@ -89,12 +89,13 @@ def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.t
     params: list[Any] = []
     views: list[Any] = []
     for flat, shape in zip(func.params, shapes, strict=True):
-        size = int(flat.ty.shape[0])
-        assert int(np.prod(shape)) == size, f"{flat.name}: {shape} is not {size} values"
+        ty = flat.ty
+        size = int(ty.shape[0])
+        assert math.prod(shape) == size, f"{flat.name}: {shape} is not {size} values"
         if len(shape) == 1:
             params.append(flat)
             continue
-        shaped = tir.decl_buffer(shape, str(flat.ty.dtype), name=flat.name)
+        shaped = tensor_buffer(flat.name, shape, str(ty.dtype))
         params.append(shaped)
         views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
     return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
@@ -181,7 +182,7 @@ class KernelContext:
         shapes = [*(shape_of(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
         symbol = self._table.add(name, kernel, shapes, self._attrs)
         if constants is None:
-            constants = [relax.const(array, str(array.dtype)) for array in kernel.constants]
+            constants = [constant(array) for array in kernel.constants]
         self._ran = kernel
         result = relax.TensorType(shape, dtype)
         var = self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))

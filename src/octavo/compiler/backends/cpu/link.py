@@ -18,9 +18,8 @@ from ....ir.graph.dataflow import (
     DataflowView,
     attrs_of,
     eliminate_dead_code,
-    operand_vars,
+    new_main,
     replace_operands,
-    write_function,
 )
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
 from ....ir.untyped import relax
@@ -83,21 +82,20 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         linked[placed[symbol]] = named
     main = module["main"]
     view = DataflowView(main)
-    mapping: dict[Var, Expr] = {}
-    returned = set(operand_vars(view.result))
+    mapping: dict[int, Expr] = {}  # by the address of the variable
+
+    def mapped(var: Var) -> Expr:
+        return mapping.get(hash(var), var)
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
-            value = replace_operands(binding.value, lambda var: mapping.get(var, var))
-            mapping[binding.var] = writer.emit(
-                binding.var.name, _linked(value, placed, lowered.kernels), is_output=binding.var in returned
-            )
-        return replace_operands(view.result, lambda var: mapping.get(var, var))
+            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels)
+            mapping[hash(binding.var)] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
+        return replace_operands(view.result, mapped)
 
-    linked_main = relax.BlockBuilder()
-    write_function(linked_main, "main", list(main.params), body, attrs_of(main))
+    linked_main = new_main(list(main.params), body, attrs_of(main))
     result = builder.get()
-    result.update_func(result.get_global_var("main"), linked_main.get()["main"])
+    result.update_func(result.get_global_var("main"), linked_main)
     for var, function in linked.items():
         result.update_func(var, function)
     if lowered.externals:
