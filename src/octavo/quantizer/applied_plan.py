@@ -13,6 +13,8 @@ from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
 from .constraints import Request
 from .placement import Layer, Placement
 from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
+from .plan.corrections import Corrections
+from .plan.equalization import Equalization
 
 WHO = "the plan"
 _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
@@ -127,6 +129,10 @@ class AppliedPlan:
         """Return the ops that stay float with the plan's reasons."""
         reasons = {op.tensor: op.reason for op in self.plan.float_ops}
         return tuple(replace(op, reason=reasons.get(op.tensor, op.reason)) for op in float_ops)
+
+    def corrections(self, equalization: Equalization) -> Corrections:
+        """Return the plan's, with how near they come; of other factors than the plan's nothing is known."""
+        return self.plan.corrections if equalization is self.plan.equalization else Corrections()
 
     def adjustments(self, new: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
         """Return what the plan says was chosen otherwise than asked, and what was now."""

@@ -241,7 +241,7 @@ class _Planning:
             weights=parameters.weights,
             biases=emitted.biases,
             corrections=replace(
-                Corrections() if applied is None else applied.plan.corrections,  # which says how near they come
+                Corrections() if applied is None else applied.corrections(choices.equalization),
                 bias_shifts=parameters.bias_shifts or choices.bias_shifts,
                 weight_values=choices.weight_values,
                 weight_scales=choices.weight_scales,
