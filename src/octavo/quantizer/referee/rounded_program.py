@@ -140,7 +140,7 @@ class RoundedProgram:
         layers = {program.variables[str(name)] for name in rounding.layers}
         operands = self._operands(rounding)
         needs = _Needs(real={program.variables[name] for name in results})
-        wanted = set(needs.real)
+        wanted = [program.variables[name] for name in results]
         backwards: list[tuple[int, bool, bool]] = []
         for number in reversed(range(len(program.calls))):
             call = program.calls[number]
