@@ -74,10 +74,10 @@ class Result:
     heavy_float_ops: tuple[str, ...]
 
 
-def measure(case: Case, *, limit: int | None) -> Result:
-    """Run one model in Octavo and in its peer on the same samples."""
+def measure(case: Case, *, limit: int | None, executable: octavo.Executable | None = None) -> Result:
+    """Run one model in Octavo and in its peer on the same samples; it is compiled here where nobody did."""
     path = datasets.shared_folder() / "models" / case.file
-    executable = octavo.compile(octavo.load(path))
+    executable = octavo.compile(octavo.load(path)) if executable is None else executable
     if case.data is None:
         samples, labels = random_inputs(executable, RANDOM_SAMPLES if limit is None else min(limit, RANDOM_SAMPLES)), None
     else:

@@ -33,8 +33,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ELSEWHERE = """
-import json, profile_bytes
+import importlib.util, json, profile_bytes
 from octavo.cli.main import main
+if importlib.util.find_spec("ray") is not None:
+    from ray._private.node import Node
+    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
+        assert hasattr(Node, name)
+        setattr(Node, name, lambda *_, **__: None)
 model, *commands = sys.argv[1:]
 sys.argv[1:] = ["--model", model, "--samples", "30"]
 sys.exit(profile_bytes.main() or any(main(json.loads(words)) for words in commands))
@@ -62,7 +67,8 @@ def elsewhere(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[st
     """What the benchmark prints, and the folder of what the command line makes, on the benchmark's cluster where Ray is.
 
     In a process of its own, as Ray's has warnings and threads that outlive it. What a cluster starts is Python without PyTorch,
-    too: to import it would be most of the time.
+    too: to import it would be most of the time. And it starts no scaling, no reading of logs and no dashboard's server, each a
+    Python of its own that no task has to do with.
     """
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "torch.py").write_text('raise ImportError("left out")\n')

@@ -32,8 +32,8 @@ def executable(mobilenet_uint8):
     return octavo.compile(octavo.load(mobilenet_uint8))
 
 
-def test_mobilenet_v2_uint8_chooses_litert_s_classes(shared):
-    result = accuracy.measure(by_name("mobilenet_v2_1.0_224_uint8"), limit=30)
+def test_mobilenet_v2_uint8_chooses_litert_s_classes(executable):
+    result = accuracy.measure(by_name("mobilenet_v2_1.0_224_uint8"), limit=30, executable=executable)
     assert result.samples == 30
     assert result.agreement >= 0.99
     assert result.top1 == pytest.approx(result.peer_top1, abs=0.005)
