@@ -25,8 +25,7 @@ def nets():
 
 
 @pytest.fixture(scope="module")
-def quantized(nets):
-    pytest.importorskip("torchao", reason=SETUP, exc_type=ImportError)
+def quantized(nets, patterns_once):
     return nets.quantize(nets.make_net(), {"is_per_channel": True}, IMAGES)
 
 

@@ -12,7 +12,7 @@ SETUP = "needs PyTorch and torchao: make test-torch"
 
 
 @pytest.fixture(scope="module")
-def bench():
+def bench(patterns_once):
     pytest.importorskip("torch", reason=SETUP)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -80,7 +80,7 @@ def quantize(net: nn.Module, config: dict[str, Any], shape: tuple[int, ...] = SH
         quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(**config))
         prepared = prepare_pt2e(export(net, torch.randn(shape)).module(), quantizer)
         generator = torch.Generator().manual_seed(1)
-        for _ in range(16):
+        for _ in range(4):
             prepared(torch.randn(shape, generator=generator))
         converted = convert_pt2e(prepared)
         return converted, export(converted, torch.randn(shape))
