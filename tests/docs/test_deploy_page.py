@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from page_files import write_files
 from pages import DOCS, blocks
 
 import octavo
@@ -35,23 +38,46 @@ return code;
 """
 
 
-@pytest.fixture
-def quantized(quick_workplace: Path) -> Path:
-    samples = np.load("calib.npz")["x"]
-    profile = octavo.profile(octavo.load("m.onnx"), [samples], keep_samples=0)
-    octavo.export_onnx(octavo.quantize(octavo.load("m.onnx"), profile), "m.int8.onnx")
-    return quick_workplace
-
-
-@pytest.fixture
-def others(quick_workplace: Path) -> None:
-    """m.tflite, which takes the samples in calib.npz; a network of open width and what it reads."""
-    samples = np.load("calib.npz")["x"]
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of what the page names: m.int8.onnx beside m.onnx; m.tflite, which takes the samples in calib.npz; a network of open
+    width and what it reads."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_files(folder, trained=False)
+    samples = np.load(folder / "calib.npz")["x"]
+    model = octavo.load(folder / "m.onnx")
+    octavo.export_onnx(octavo.quantize(model, octavo.profile(model, [samples], keep_samples=0)), folder / "m.int8.onnx")
     net = FloatNetwork(rng=np.random.default_rng(6))
     x = net.input((1, *samples.shape[1:]))
-    Path("m.tflite").write_bytes(net.write(net.dense(net.conv(x, 8), 10)))
-    write_lines(Path("ocr.int8.onnx"))
-    np.save("line.npy", np.zeros((1, 3, 48, 128), np.float32))
+    (folder / "m.tflite").write_bytes(net.write(net.dense(net.conv(x, 8), 10)))
+    write_lines(folder / "ocr.int8.onnx")
+    np.save(folder / "line.npy", np.zeros((1, 3, 48, 128), np.float32))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def c_library(prepared: Path) -> Path:
+    """The folder of C that the page's first command writes."""
+    folder = prepared / "written" / "mobilenet"
+    folder.parent.mkdir()
+    with contextlib.chdir(prepared):
+        assert main(shlex.split(COMMANDS[0].replace("-o mobilenet", f"-o {folder}"))[1:]) == 0
+    return folder
+
+
+@pytest.fixture
+def quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: Path) -> Path:
+    """Current folder with those files."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("written"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def with_c(quantized: Path, c_library: Path) -> Path:
+    """The same, with the library in C."""
+    shutil.copytree(c_library, quantized / "mobilenet")
+    return quantized
 
 
 def block_of(language: str, holding: str = "") -> str:
@@ -72,7 +98,7 @@ def write_lines(path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("quantized", "others")
+@pytest.mark.usefixtures("quantized")
 def test_the_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "aarch64" in command:
         needs_programs("aarch64-linux-gnu-gcc", installed_by="make emulation")
@@ -83,16 +109,14 @@ def test_the_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> N
     assert Path(command.split(" -o ")[1].split()[0]).exists()
 
 
-def test_the_program_builds_and_runs(quantized: Path) -> None:
-    assert main(shlex.split(COMMANDS[0])[1:]) == 0
+def test_the_program_builds_and_runs(with_c: Path) -> None:
     Path("own.c").write_text(PROGRAM.format(block=block_of("c")), encoding="utf-8")
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Imobilenet"]
     subprocess.run(["gcc", *flags, "own.c", "mobilenet/libmobilenet.a", "-lm", "-o", "own"], check=True)
     assert subprocess.run(["./own"], check=False).returncode == 0
 
 
-def test_the_folder_holds_what_the_table_lists(quantized: Path) -> None:
-    assert main(shlex.split(COMMANDS[0])[1:]) == 0
+def test_the_folder_holds_what_the_table_lists(with_c: Path) -> None:
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     listed = {name for line in lines for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
     assert listed - {".bin"} | {"mobilenet_constants.bin"} == {
@@ -110,16 +134,15 @@ def test_two_libraries_go_into_one_program(quantized: Path) -> None:
     assert subprocess.run(["./both"], check=False).returncode == 0
 
 
-def test_an_op_of_tvm_s_runtime_is_refused_with_the_reason(quick_workplace: Path) -> None:
+def test_an_op_of_tvm_s_runtime_is_refused_with_the_reason(tmp_path: Path) -> None:
     text = "g (float[4,8] x) => (float[4,3] y, int64[4,3] i) <int64[1] k = {3}> { y, i = TopK(x, k) }"
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {text}'), "sort.onnx")
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {text}'), tmp_path / "sort.onnx")
     with pytest.raises(CompileError, match="calls TVM's runtime"):
-        export_c(octavo.load("sort.onnx"), "sort")
+        export_c(octavo.load(tmp_path / "sort.onnx"), tmp_path / "sort")
 
 
-def test_rust_reads_the_header(quantized: Path) -> None:
+def test_rust_reads_the_header(with_c: Path) -> None:
     needs_programs("bindgen", "rustc")
-    assert main(shlex.split(COMMANDS[0])[1:]) == 0
     made = subprocess.run(["bindgen", "mobilenet/mobilenet.h"], check=True, capture_output=True, text=True)
     Path("mobilenet.rs").write_text(made.stdout, encoding="utf-8")
     Path("main.rs").write_text(block_of("rust"), encoding="utf-8")
@@ -128,9 +151,8 @@ def test_rust_reads_the_header(quantized: Path) -> None:
     assert subprocess.run(["./from_rust"], check=False).returncode == 0
 
 
-def test_go_reads_the_header(quantized: Path) -> None:
+def test_go_reads_the_header(with_c: Path) -> None:
     needs_programs("go")
-    assert main(shlex.split(COMMANDS[0])[1:]) == 0
     Path("main.go").write_text(block_of("go"), encoding="utf-8")
     here = {**os.environ, "GO111MODULE": "off", "GOCACHE": str(Path("cache").resolve()), "CGO_ENABLED": "1"}
     subprocess.run(["go", "build", "-o", "from_go", "main.go"], check=True, env=here)
@@ -138,7 +160,7 @@ def test_go_reads_the_header(quantized: Path) -> None:
 
 
 @pytest.mark.parametrize(("holding", "written"), [("SizeRange", "ocr.so"), ("export_tflite", "m.int8.tflite")])
-@pytest.mark.usefixtures("others")
+@pytest.mark.usefixtures("quantized")
 def test_the_python_runs(holding: str, written: str) -> None:
     exec(block_of("python", holding=holding), {"__name__": "page"})
     assert Path(written).exists()
