@@ -1,6 +1,7 @@
 """What the parser takes and refuses; no command runs here."""
 
 import argparse
+import runpy
 import shlex
 import subprocess
 import sys
@@ -185,9 +186,13 @@ def test_a_width_is_a_number_with_a_name_or_none(width: str, capsys: pytest.Capt
     assert f"expected a number of bits or NAME=BITS, got '{width}'" in capsys.readouterr().err
 
 
-def test_the_package_runs_as_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "octavo", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"octavo {octavo.__version__}, apache-tvm ")
+def test_the_package_runs_as_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `python -m octavo` does it, and in a process of its own, whose exit code says how it ended."""
+    monkeypatch.setattr(sys, "argv", ["octavo", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("octavo", run_name="__main__", alter_sys=True)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"octavo {octavo.__version__}, apache-tvm ")
     wrong = subprocess.run([sys.executable, "-m", "octavo", "wishes"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "octavo: error: " in wrong.stderr
