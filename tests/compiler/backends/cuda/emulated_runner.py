@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import tvm
 from cuda_emulator import Call, Check, Emulator
 
+import octavo
 from octavo import Executable
+from octavo.compiler.backends.cuda import backend
 from octavo.compiler.backends.cuda.code import CudaCode
 from octavo.compiler.backends.cuda.plan import LaunchPlan, Place
 
@@ -86,6 +90,23 @@ def emulated(executable: Executable) -> Executable:
     return Executable(
         EmulatedCode(plan=code.plan, isa=code.isa, cubins=code.cubins, outputs=code.outputs), executable.description
     )
+
+
+@contextmanager
+def no_machine_code() -> Iterator[None]:
+    """Let NVRTC compile no kernel of an executable whose calls run in the emulator alone: it takes most of the time.
+
+    That it compiles every family, for every generation, test_compiled_ops.py and test_cuda_machine_code.py see.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "compile_kernels", lambda *_: [])
+        yield
+
+
+def emulation(model: octavo.Model, isa: str) -> Executable:
+    """Compile a model for a GPU, to be called on this machine's CPU and nowhere else."""
+    with no_machine_code():
+        return emulated(octavo.compile(model, target=isa))
 
 
 class _PreparedEmulation:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_runner import emulated
+from emulated_runner import emulation
 from tvm.script import relax as R
 
 import octavo
@@ -113,7 +113,7 @@ def test_bytes_are_those_of_the_cpu(number: int) -> None:
     reference = octavo.compile(model)
     x = {spec.source_name: rng.integers(0, 256, spec.shape).astype(np.uint8).view(dtype) for spec in reference.inputs}
     for isa in list(ISAS)[number % 2 :: 2]:
-        found = emulated(octavo.compile(model, target=isa))(x)
+        found = emulation(model, isa)(x)
         for name, expected in reference(x).items():
             assert np.array_equal(found[name], expected)
             assert len(np.unique(expected)) > 20

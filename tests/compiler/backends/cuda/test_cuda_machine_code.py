@@ -13,7 +13,9 @@ from cuda_loops import dense_spec, instructions, product_loop, products_of, row_
 from octavo.compiler.backends.cuda.compiler import compile_kernels
 from octavo.compiler.backends.cuda.isa import Isa
 from octavo.compiler.backends.cuda.kernels.conv.conv2d import conv2d, product_of
+from octavo.compiler.backends.cuda.kernels.conv.conv2d_dot import dot_conv2d
 from octavo.compiler.backends.cuda.kernels.conv.conv2d_gemm import gemm_conv2d
+from octavo.compiler.backends.cuda.kernels.conv.depthwise import depthwise_conv2d
 from octavo.compiler.backends.cuda.kernels.elementwise.pair import sum_of
 from octavo.compiler.backends.cuda.kernels.matmuls.gemm import Tiling
 from octavo.compiler.backends.cuda.kernels.matmuls.tail import Tail
@@ -130,6 +132,16 @@ def test_a_sum_behind_a_product_fits_as_assumed(rng, isa):
         assert usage.spill_bytes == usage.stack_bytes == 0, tiling
         assumed = registers(tiling, product_of(spec), isa)
         assert blocks_of(usage.registers, tiling, isa) >= blocks_of(assumed, tiling, isa), tiling
+
+
+@pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
+def test_a_sum_behind_a_product_without_tiles_spills_nothing(rng, isa):
+    grouped = conv2d_case(rng, Shape(channels=(20, 10), kernel=(3, 3), groups=2)).spec
+    each_channel = conv2d_case(rng, Shape(channels=(16, 16), kernel=(3, 3), groups=16)).spec
+    specs = [grouped, each_channel, *(residual(spec, table=True) for spec in (grouped, each_channel))]
+    calls = [*(dot_conv2d(spec, isa)[0] for spec in specs[::2]), *(depthwise_conv2d(spec, isa)[0] for spec in specs[1::2])]
+    usages = Unit([call.kernel for call in calls], isa).usage
+    assert {(usage.spill_bytes, usage.stack_bytes) for usage in usages.values()} == {(0, 0)}
 
 
 def blocks_of(count, tiling, isa):

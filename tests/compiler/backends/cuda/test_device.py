@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from emulated_runner import emulated
+from emulated_runner import emulated, emulation
 from small_networks import dense_model
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -30,7 +30,7 @@ def test_a_network_gives_the_bytes_of_the_cpu(rng, isa: str) -> None:
     model = dense_model(rng)
     x = rng.integers(-128, 128, (5, 24)).astype(np.int8)
     (expected,) = octavo.compile(model)(x).values()
-    (found,) = emulated(octavo.compile(model, target=isa))(x).values()
+    (found,) = emulation(model, isa)(x).values()
     assert np.array_equal(found, expected)
 
 

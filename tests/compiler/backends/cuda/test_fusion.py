@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_runner import emulated
+from emulated_runner import emulated, emulation
 from tvm import relax
 from tvm.script import relax as R
 
@@ -18,6 +18,7 @@ from octavo.compiler.backends.cuda.backend import backend_of
 from octavo.compiler.backends.cuda.isa import ISAS
 from octavo.compiler.device_models import lowered_for
 from octavo.ir.graph import Model
+from octavo.ir.graph.inputs import input_specs
 from qdq_graph import Qdq, graph
 
 ISA = "cuda.sm_80"
@@ -180,7 +181,7 @@ def test_an_op_runs_in_the_kernel_of_the_product_that_it_alone_reads(body: Any) 
 
 def samples(model: Model) -> dict[str, Any]:
     rng = np.random.default_rng(5)
-    return {spec.source_name: rng.integers(-128, 128, spec.shape).astype(np.int8) for spec in octavo.compile(model).inputs}
+    return {spec.source_name: rng.integers(-128, 128, spec.shape).astype(np.int8) for spec in input_specs(model)}
 
 
 @pytest.mark.parametrize("number", range(len(EXPECTED)), ids=[body.__name__ for body in EXPECTED])
@@ -189,10 +190,10 @@ def test_bytes_are_those_of_the_cpu_and_of_single_launches(number: int, monkeypa
     model = model_of(body, ("NCHW", "NHWC")[number % 2] if body in (block, constant, two_products, two_tables) else "NHWC")
     x = samples(model)
     isa = list(ISAS)[number % len(ISAS)]
-    found = emulated(octavo.compile(model, target=isa))(x)
+    found = emulation(model, isa)(x)
     count = len(launches(model, isa))
     monkeypatch.setattr(lowering, "chains_of", lambda *_: {})
-    alone = emulated(octavo.compile(model, target=isa))(x)
+    alone = emulation(model, isa)(x)
     assert len(launches(model, isa)) - count == {read_twice: 0, sum_then_table: 2, table_then_sum: 2, two_tables: 3}.get(body, 1)
     for name, expected in octavo.compile(model)(x).items():
         assert np.array_equal(found[name], expected)
@@ -223,7 +224,7 @@ def test_a_tensor_that_is_asked_for_is_written(results: Sequence[str], expected:
     model = model_of(sum_then_table, "NHWC", results)
     assert launches(model)[: len(expected)] == expected
     x = samples(model)
-    found, wanted = emulated(octavo.compile(model, target=ISA))(x), octavo.compile(model)(x)
+    found, wanted = emulation(model, ISA)(x), octavo.compile(model)(x)
     assert all(np.array_equal(found[name], value) for name, value in wanted.items())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from emulated_runner import EmulatedRunner, emulated
+from emulated_runner import EmulatedRunner, emulation
 from tvm import relax
 
 import octavo
@@ -25,9 +25,9 @@ PARAMS = (0.05, 7)
 def check(module: tvm.IRModule, *inputs: np.ndarray, isa: str = ISA) -> octavo.Explanation:
     """Compare a network on a GPU with it on the CPU, and return what is said of its ops."""
     model = octavo.load(module)
-    executable = octavo.compile(model, target=isa)
+    executable = emulation(model, isa)
     named = {spec.source_name: value for spec, value in zip(executable.inputs, inputs, strict=True)}
-    expected, found = octavo.compile(model)(named), emulated(executable)(named)
+    expected, found = octavo.compile(model)(named), executable(named)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
