@@ -113,7 +113,8 @@ class Emulator:
             job, result = Path(folder) / "job", Path(folder) / "result"
             job.write_bytes(b"".join(parts))
             options = {
-                "TSAN_OPTIONS": "exitcode=66 halt_on_error=1 history_size=0",
+                # At its end it would wait a second for threads that race on, and takes the fibers for such.
+                "TSAN_OPTIONS": "exitcode=66 halt_on_error=1 history_size=0 atexit_sleep_ms=0",
                 "ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0",
             }
             found = subprocess.run(
