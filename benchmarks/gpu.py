@@ -120,7 +120,7 @@ def emulated(plan: Path) -> tuple[int, int]:
     tests = Path(__file__).resolve().parents[1] / "tests/compiler/backends/cuda"
     if not tests.is_dir():
         raise SystemExit(f"the emulator is part of Octavo's tests, and there is no {tests}: run this in a checkout")
-    sys.path.append(str(tests))
+    sys.path += [str(tests), str(tests.parents[2])]
     from emulated_runner import EmulatedRunner
 
     from octavo.compiler.backends.cuda.plan_file import unpacked

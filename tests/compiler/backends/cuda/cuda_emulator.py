@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from missing import find_program
 from octavo.compiler.backends.cuda import kernel as cuda_kernel
 from octavo.compiler.backends.cuda.kernel import Kernel, translation_unit
 from octavo.errors import CompileError, ExecutableError
@@ -178,7 +179,7 @@ def _program_of(text: str, check: Check, device: Path, optimization: str) -> Pat
 def _compiler(check: Check) -> str:
     """Return the path of a compiler: clang++ compiles long programs unoptimized in half the time, g++ brings its sanitizers."""
     names = ("clang++", "g++", "c++") if check == "none" else ("g++", "c++", "clang++")
-    found = next(filter(None, map(shutil.which, names)), None)
+    found = find_program(*names)
     if found is None:
         raise CompileError("kernels for CUDA are emulated by the host's C++ compiler: install g++ or clang++, and put it on PATH")
     return found
