@@ -1,4 +1,4 @@
-"""TVM's tensors from arrays and arrays from tensors, for where there are many small ones. Each is a copy.
+"""TVM's tensors from arrays and arrays from tensors, for where there are many small ones.
 
 TVM's own functions take 10 to 35 us for one, however small it is; a compiler makes some hundred for a network, and reads them.
 """

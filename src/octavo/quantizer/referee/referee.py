@@ -53,7 +53,7 @@ class Referee:
         self._results = [self._view.root_of(var).name for var in operand_vars(self._view.result)]
         layers = [str(layer.output) for layer in plan.layers]
         names = [*map(str, plan.activations), *layers, *self._results]
-        self._threads = ThreadPoolExecutor(threads)
+        self._threads = threads
         exchanged = {name for own in constants_of(simple, plan).values() for name in own}
         self._program = RoundedProgram(simple, names, exchanged, target)
         self._floats = self._run(NOTHING)
@@ -66,7 +66,8 @@ class Referee:
 
     def _run(self, rounding: Rounding) -> list[list[Array]]:
         prepared = self._program.prepare(rounding, self._results)
-        return list(self._threads.map(lambda arrays: self._program.run(prepared, arrays, self._results), self._samples))
+        with ThreadPoolExecutor(self._threads) as beside:
+            return list(beside.map(lambda arrays: self._program.run(prepared, arrays, self._results), self._samples))
 
 
 def _errors(floats: Sequence[Array], found: Sequence[Array]) -> list[float]:

@@ -8,7 +8,7 @@ their integers stand for. What integer kernels round besides (multipliers, to fl
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,14 +80,6 @@ class Prepared:
     steps: Sequence[_Step]
 
 
-@dataclass(slots=True)
-class _Needs:
-    """Which variables are read by float ops, and which by integer ops."""
-
-    real: set[Var] = field(default_factory=set[Var])
-    integer: set[Var] = field(default_factory=set[Var])
-
-
 class RoundedProgram:
     """A float model that rounds what it is told to.
 
@@ -121,7 +113,6 @@ class RoundedProgram:
             [_constant(value, place, self._flat, self._starts) for value, place in zip(*each, strict=True)]
             for each in zip(self._program.constants(), placed, strict=True)
         ]
-        self._results = [self._program.variables[name] for name in self._names]
         self._makers = {call.var: number for number, call in enumerate(self._program.calls)}
 
     def prepare(self, rounding: Rounding, results: Sequence[str]) -> Prepared:
@@ -139,12 +130,12 @@ class RoundedProgram:
         rounded = {program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rounding.activations.items()}
         layers = {program.variables[str(name)] for name in rounding.layers}
         operands = self._operands(rounding)
-        needs = _Needs(real={program.variables[name] for name in results})
         wanted = [program.variables[name] for name in results]
+        read_real, read_integer = set(wanted), set[Var]()  # by float ops and by integer ops
         backwards: list[tuple[int, bool, bool]] = []
         for number in reversed(range(len(program.calls))):
             call = program.calls[number]
-            is_real, is_integer = call.var in needs.real, call.var in needs.integer
+            is_real, is_integer = call.var in read_real, call.var in read_integer
             if call.var in layers:
                 is_real, is_integer = False, is_real or is_integer
             elif call.var in rounded:
@@ -152,9 +143,9 @@ class RoundedProgram:
             for each in call.operands:
                 if isinstance(each, Var):
                     if is_real:
-                        needs.real.add(each)
+                        read_real.add(each)
                     if is_integer:
-                        needs.integer.add(each)
+                        read_integer.add(each)
             if is_real or is_integer:
                 backwards.append((number, is_real, is_integer))
         order = backwards[::-1]
@@ -171,7 +162,7 @@ class RoundedProgram:
             )
             for number, is_real, is_integer in order
         ]
-        inputs = {param: rounded[param] for param in program.params if param in rounded and param in needs.integer}
+        inputs = {param: rounded[param] for param in program.params if param in rounded and param in read_integer}
         return Prepared(inputs=inputs, steps=steps)
 
     def run(self, prepared: Prepared, arrays: Sequence[Array], results: Sequence[str]) -> list[Array]:
