@@ -29,6 +29,8 @@ BiasCorrection = bool | Literal["analytic"]
 Preset = Literal["fast", "balanced", "best"]
 AUTO = "auto"
 """The range estimator that is a choice among others."""
+WIDEST = "min_max"
+"""The default: of all estimators the one whose range clips nothing that was observed."""
 WEIGHT_BITS = 8
 """Width of weights that use their whole dtype."""
 ANY = "*"
@@ -114,7 +116,7 @@ class Recipe:
     activation_dtype: ActivationDtype | None = None
     weight_dtype: WeightDtype = "int8"
     weight_granularity: WeightGranularity = "per_axis"
-    range_estimator: str = "min_max"
+    range_estimator: str = WIDEST
     percentile: float = 99.99
     weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
     wide_weights: float = 0.0
@@ -186,7 +188,7 @@ class Recipe:
     @property
     def has_plain_ranges(self) -> bool:
         """Whether ranges of activations are those that were observed: no other statistics count."""
-        return {self.range_estimator, *(each.range_estimator or "min_max" for each in self.overrides.values())} == {"min_max"}
+        return {self.range_estimator, *(each.range_estimator or WIDEST for each in self.overrides.values())} == {WIDEST}
 
     def with_ranges(self, estimator: str) -> Recipe:
         """Return the recipe with another range estimator, for all tensors."""

@@ -11,12 +11,11 @@ from .constraints import Request, Requests
 from .plan import QuantizedModel
 from .plan.nearness import Nearness
 from .planner import Planned, Planner
-from .recipe import AUTO, Recipe
+from .recipe import AUTO, WIDEST, Recipe
 from .sample_runs import SampleRuns
 from .steps import Evidence, correct, equalize, fuse_functions, keep_float, narrow_ranges, widen, widen_weights
 from .tensor_choice import ParamsOf, ask
 
-_WIDEST = "min_max"
 _NEAR_DB = 30.0
 """Outputs as near as that have little to gain from narrower ranges."""
 _LEEWAY_DB = 3.0
@@ -261,7 +260,7 @@ class _Correcting:
 
         Not where more is due, or ranges were tuned: those look at each range.
         """
-        if self.recipe.range_estimator != _WIDEST or not (self.recipe.min_sqnr or 0.0) <= best.sqnr_db < _NEAR_DB:
+        if self.recipe.range_estimator != WIDEST or not (self.recipe.min_sqnr or 0.0) <= best.sqnr_db < _NEAR_DB:
             return best
         choices = narrow_ranges.propose(best.planned, self.planner)
         if choices is None:

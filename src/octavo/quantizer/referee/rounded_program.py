@@ -24,7 +24,8 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from ..simulation.program import FloatProgram, as_array, calls_behind, unread_after, with_values
-from .rounding import Rounding, Steps
+from ..simulation.rounded import Steps
+from .rounding import Rounding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 from tvm.relax import Var
 
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
 from ...ir.identity import TensorId
-from ...numerics import PerAxis, QuantParams, dequantize
+from ...numerics import dequantize
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
+from ..simulation.rounded import Steps, steps_of
 from ..weights.constants import Constants
 from ..weights.convolution import WEIGHTED
 
 Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Steps:
-    """The numbers that an activation may have: scale * [qmin - zero_point; qmax - zero_point].
-
-    Parameters
-    ----------
-    scale
-        float32, of shape () or one that broadcasts to the tensor's.
-    low, high
-        First and last integer less the zero point, of the scale's shape or ().
-    """
-
-    scale: Floats
-    low: Floats
-    high: Floats
-
-    def rounded(self, value: Any) -> Any:
-        """Return a tensor of the nearest such numbers, half to even."""
-        result = tvm.runtime.empty(value.shape, "float32")
-        steps = np.from_dlpack(result)
-        np.divide(np.from_dlpack(value), self.scale, out=steps)
-        np.rint(steps, out=steps)
-        np.clip(steps, self.low, self.high, out=steps)
-        np.multiply(steps, self.scale, out=steps)
-        return result
-
-    def transposed(self, order: Sequence[int]) -> Steps:
-        """Return them for a tensor whose axes lie in another order."""
-        return Steps(**{name: _transposed(getattr(self, name), order) for name in ("scale", "low", "high")})
-
-
-def _transposed(value: Floats, order: Sequence[int]) -> Floats:
-    return value.transpose(order) if value.ndim else value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -129,7 +94,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         return (found / gains[name]).astype(np.float32) if name in gains else found
 
     return Rounding(
-        activations={name: _steps(each, factors.get(name)) for name, each in plan.activations.items()},
+        activations={name: steps_of(each, factors.get(name)) for name, each in plan.activations.items()},
         layers={
             output: {name: value(name, planned) for name, planned in own.items()}
             for output, own in constants_of(simple, plan).items()
@@ -144,11 +109,3 @@ def _gains(simple: Model, factors: Factors) -> dict[TensorId, Floats]:
     ones = {name: np.ones_like(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
     params = scaled(replace(simple, params=ones), factors, exact=False).params
     return {name: value for name, value in params.items() if name in ones and not np.array_equal(value, ones[name])}
-
-
-def _steps(params: QuantParams, factors: Floats | None) -> Steps:
-    scale, zero_point = params.scale, params.zero_point
-    if isinstance(params.granularity, PerAxis):
-        raise NotImplementedError("activations with a scale for each channel")
-    low, high = (np.asarray(end - zero_point, np.float32) for end in (params.qmin, params.qmax))
-    return Steps(scale=scale if factors is None else scale * factors, low=low, high=high)

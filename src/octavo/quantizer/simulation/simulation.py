@@ -31,6 +31,7 @@ from ..plan.plan import QuantizationPlan
 from .mean_shifts import channel_axes, mean_shift
 from .on_all_samples import Shifts, Trials
 from .program import FloatProgram, as_array, calls_behind, run_calls, unread_after, with_constants
+from .rounded import steps_of
 
 Constants = Sequence[list[Any]]
 """Of each call."""
@@ -290,7 +291,7 @@ class Simulation:
                 for number, params in enumerate(trials.params):
                     moved = 0.0
                     for var, each in params.items():
-                        rounded, exact = as_array(_rounded(state[var], each)), as_array(state[var])
+                        rounded, exact = as_array(steps_of(each).rounded(state[var])), as_array(state[var])
                         moved += float(np.sum(np.square(rounded - exact), dtype=np.float64))
                         if var in self._axes:
                             trials.add_shift(number, var, mean_shift([rounded], [exact], self._axes[var]))
@@ -300,7 +301,9 @@ class Simulation:
         powers = np.array([_power(as_array(state[var])) for var in self._outputs])
         changes = (
             self._changed(
-                state, {var: _shifted(_rounded(state[var], each), shifts[number].get(var)) for var, each in params.items()}, {}
+                state,
+                {var: _shifted(steps_of(each).rounded(state[var]), shifts[number].get(var)) for var, each in params.items()},
+                {},
             )
             for number, params in enumerate(trials.params)
         )
@@ -403,7 +406,8 @@ class Simulation:
 
     def _rounded_to(self, var: Var, params: QuantParams, values: Sequence[Any], exact: Sequence[Any]) -> list[Any]:
         """Return a tensor rounded, sample by sample, without what corrected biases take out of it."""
-        rounded = [_rounded(value, params) for value in values]
+        steps = steps_of(params)
+        rounded = [steps.rounded(value) for value in values]
         axis = self._axes.get(var)
         if axis is None:
             return rounded
@@ -482,17 +486,6 @@ def telling_samples(model: Model) -> int:
     return min(max(-(-_MANY_VALUES // values), MAX_SAMPLES), _TELLING_SAMPLES)
 
 
-def _rounded(value: Any, params: QuantParams) -> Any:
-    """Return a tensor rounded to the steps of its parameters (per tensor), and clipped to their range."""
-    scale, zero_point = np.float32(params.scale), int(params.zero_point)
-    rounded, steps = _like(value)
-    np.divide(as_array(value), scale, out=steps)
-    np.rint(steps, out=steps)
-    np.clip(steps, params.qmin - zero_point, params.qmax - zero_point, out=steps)
-    steps *= scale
-    return rounded
-
-
 def _bytes(state: Mapping[Var, Any]) -> int:
     return sum(as_array(value).nbytes for value in state.values() if isinstance(value, tvm.runtime.Tensor))
 
@@ -501,15 +494,9 @@ def _shifted(value: Any, shift: npt.NDArray[np.float32] | None) -> Any:
     """Return a tensor less what it is off on average."""
     if shift is None:
         return value
-    shifted, values = _like(value)
-    np.subtract(as_array(value), shift, out=values)
+    shifted = tvm.runtime.empty(value.shape, "float32")  # as kernels need it aligned
+    np.subtract(as_array(value), shift, out=as_array(shifted))
     return shifted
-
-
-def _like(value: Any) -> tuple[Any, npt.NDArray[np.float32]]:
-    """Return a new float32 tensor of a tensor's shape, as kernels need it aligned, and its memory."""
-    made = tvm.runtime.empty(value.shape, "float32")
-    return made, as_array(made)
 
 
 def _difference_power(value: Any, other: Any) -> float:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from ..choices import Choices
 from ..plan.nearness import Nearness
 from ..planner import Planned
+from ..recipe import WIDEST
 from .evidence import Evidence
-
-_WIDEST = "min_max"
 
 
 def propose(planned: Planned, evidence: Evidence, *, has_own_ranges: bool = False) -> tuple[Choices, Nearness | None]:
@@ -43,4 +42,4 @@ def _unclipped(planned: Planned, evidence: Evidence, *, has_own_ranges: bool) ->
     choices, planner = planned.choices, evidence.planner
     if planner.recipe.has_plain_ranges and (has_own_ranges or not choices.ranges):
         return planned
-    return planner.planned(replace(choices, range_estimator=_WIDEST, ranges=choices.ranges if has_own_ranges else {}))
+    return planner.planned(replace(choices, range_estimator=WIDEST, ranges=choices.ranges if has_own_ranges else {}))
