@@ -53,6 +53,10 @@ class ExecutableError(OctavoError):
     """An executable file that cannot be saved, or is not one of ours."""
 
 
+class QuantizationWarning(UserWarning):
+    """A model was quantized with less than was asked for; the message says what is missing, and what to do."""
+
+
 def check_type(value: object, kind: type | UnionType, error: type[OctavoError], expected: str) -> None:
     """Raise `error` unless `value` is of a type of `kind`: callers may not check types. bool counts as no number.
 

@@ -84,6 +84,21 @@ class Choices:
             requests=_merged(self.requests, more.requests),
         )
 
+    def said_beside(self, others: Choices) -> str:
+        """Say in words what these choose that others don't."""
+        counts = {
+            "factors of %d tensors": len(self.equalization.factors.keys() - others.equalization.factors.keys()),
+            "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
+            "%d activations of 16 bits": len(self.wide_activations.keys() - others.wide_activations.keys()),
+            "%d ranges": sum(ends != others.ranges.get(name) for name, ends in self.ranges.items()),
+            "%d weights rounded by what their layers read": len(self.weight_values.keys() - others.weight_values.keys()),
+            "%d biases": len(self.bias_shifts.keys() - others.bias_shifts.keys()),
+        }
+        said = [what % count for what, count in counts.items() if count]
+        if self.range_estimator not in (None, others.range_estimator):
+            said.insert(0, f"ranges by {self.range_estimator}")
+        return ", ".join(said) or "the same, fitted anew"
+
     def corrected_by(self, corrections: Corrections) -> Choices:
         """Return them with what running the model told of weights and biases, in place of what was known of these."""
         return replace(

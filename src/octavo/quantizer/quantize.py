@@ -1,17 +1,21 @@
 """Quantize: a float model, by its profile and the samples that it keeps, or by a plan, becomes a model in QDQ form.
 
-`octavo.quantize` stands here. What runs on samples is sample_runs.py's, the order of all steps job.py's.
+`octavo.quantize` stands here. What runs on samples is sample_runs.py's, the order of all steps tune.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from ..compiler.float_values import FloatValues
 from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
-from ..errors import ProfileError, QuantizationError, check_type
+from ..errors import ProfileError, QuantizationError, QuantizationWarning, check_type
 from ..ir.graph import Model
 from ..ir.graph.model import checked_model
 from ..profiling import Profile, check_model
@@ -26,6 +30,7 @@ from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .sample_runs import SampleRuns
 from .tensor_choice import ParamsOf
+from .tune import LEAST_SAMPLES, Split, is_held_back
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -111,7 +116,7 @@ def _by_plan(
     target: ResolvedTarget, model: Model, plan: QuantizationPlan, changes: Choices | None = None, runs: SampleRuns | None = None
 ) -> QuantizedModel:
     forget_profilers(model)
-    return quantize_graph(model, target=target, plan=plan, changes=changes, runs=runs)
+    return quantize_graph(model, target=target, plan=plan, changes=changes, refitted=runs)
 
 
 def by_profile(
@@ -121,6 +126,7 @@ def by_profile(
     recipe: Recipe | None,
     params: ParamsOf | None = None,
     changes: Choices | None = None,
+    seconds: float | None = None,
 ) -> QuantizedModel:
     """Quantize a float model by its profile, with what running the samples that it keeps tells."""
     recipe = recipe or Recipe()
@@ -131,24 +137,53 @@ def by_profile(
     if params is None and has_functions and not target.backends and recipe.may_leave_float:
         known = Choices(float_tensors=uncovered_outputs(model, profile))
     with ThreadPoolExecutor(1) as beside:
-        runs = _sample_runs(profile, samples, recipe, beside, has_functions=has_functions) if samples else None
+        split = _split(profile, samples, recipe, beside, has_functions=has_functions)
+        if params is not None and split is not None:
+            split = replace(split, fitted=replace(split.fitted, equalizer=None), every=replace(split.every, equalizer=None))
+        if split is None and recipe.corrects:
+            warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
         changes = known.with_more(changes or Choices())
-        return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=changes, runs=runs)
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        return quantize_graph(
+            model, profile, target=target, recipe=recipe, params=params, changes=changes, split=split, deadline=deadline
+        )
 
 
-def _sample_runs(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool) -> SampleRuns:
+def _nothing_verified(count: int) -> str:
+    found = "keeps no samples" if not count else f"keeps {count} sample{'s' if count > 1 else ''}, fewer than {LEAST_SAMPLES}"
+    return (
+        f"nothing was tried to bring the model's outputs nearer, for nothing could be verified: the profile {found}; profile the "
+        'model with keep_samples=64 on as many samples, or say preset="fast"'
+    )
+
+
+def _split(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool) -> Split | None:
+    """Return what runs the model on samples; None where these are too few to hold any back."""
+    if len(samples) < LEAST_SAMPLES:
+        return None
     here = resolve_target(None)
     floats = FloatValues(here.host, here.isas, here.llvm)
-    equalizer = Equalizer(
-        profile,
-        samples,
-        floats,
-        beside,
-        results=profile.kept_results,
-        only_ranges=recipe.has_plain_ranges,
-        has_functions=has_functions,
+
+    def runs(places: Sequence[int]) -> SampleRuns:
+        chosen = [samples[place] for place in places]
+        equalizer = Equalizer(
+            profile,
+            chosen,
+            floats,
+            beside,
+            results=[profile.kept_results[place] for place in places] if profile.kept_results else (),
+            only_ranges=recipe.has_plain_ranges,
+            has_functions=has_functions,
+        )
+        return SampleRuns(samples=chosen, few=corrected_on(chosen, recipe), target=here, floats=floats, equalizer=equalizer)
+
+    every = range(len(samples))
+    held_back = [place for place in every if is_held_back(place)]
+    return Split(
+        fitted=runs([place for place in every if place not in held_back]),
+        held_back=[samples[place] for place in held_back],
+        every=runs(every),
     )
-    return SampleRuns(samples=samples, few=corrected_on(samples, recipe), target=here, floats=floats, equalizer=equalizer)
 
 
 def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:

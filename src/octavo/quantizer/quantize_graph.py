@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..compiler.target_choice import ResolvedTarget
@@ -22,7 +24,7 @@ from .recipe import Recipe
 from .sample_runs import SampleRuns
 from .simplify import simplify
 from .tensor_choice import ParamsOf
-from .tune import tuned
+from .tune import Split, applied_with, tuned
 
 
 def quantize_graph(
@@ -34,7 +36,9 @@ def quantize_graph(
     params: ParamsOf | None = None,
     plan: QuantizationPlan | None = None,
     changes: Choices | None = None,
-    runs: SampleRuns | None = None,
+    split: Split | None = None,
+    refitted: SampleRuns | None = None,
+    deadline: float = math.inf,
 ) -> QuantizedModel:
     """Quantize a float model, by statistics of its tensors or by a plan.
 
@@ -49,8 +53,12 @@ def quantize_graph(
         several share the model, each op goes to the first that takes it.
     changes
         Choices that are known from the start. Of a plan ops stay integer where that still pays beside what they leave float.
-    runs
-        Of the model on samples: what they tell corrects weights, biases and ranges. Without it none are corrected.
+    split
+        What runs the model on samples: steps are fitted to some, and compared on others. Without it none is tried.
+    refitted
+        What runs it where a plan's weights and biases are to be corrected anew.
+    deadline
+        By `time.monotonic`: no step is tried that would end behind it.
 
     Returns
     -------
@@ -71,7 +79,7 @@ def quantize_graph(
             recipe=(recipe or Recipe()) if plan is None else plan.recipe,
             applied=applied,
         )
-        quantized = tuned(planner, runs, params, known)
+        quantized = tuned(planner, split, params, known, deadline) if applied is None else applied_with(planner, refitted, known)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 

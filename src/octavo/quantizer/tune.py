@@ -1,118 +1,108 @@
-"""The order in which steps are asked what to choose, and what is kept: what brings outputs nearer on the profile's samples."""
+"""The loop: each step of the preset proposes, the referee scores what that makes of the model, and only what gains is kept.
+
+Which steps are kept is all that is searched: choices follow from a list of steps, and of these the samples to fit to. Plans are
+compared on samples held back from that. Steps that are kept are fitted again, to all samples.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from itertools import count
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from ..numerics.arrays import Samples
 from .choices import Choices
 from .constraints import Request, Requests
 from .plan import QuantizedModel
-from .plan.nearness import Nearness
+from .plan.journal import Journal, JournalEntry
 from .planner import Planned, Planner
-from .recipe import AUTO, WIDEST, Recipe
+from .referee import Gain, Referee, Score
 from .sample_runs import SampleRuns
-from .steps import Evidence, correct, equalize, fuse_functions, keep_float, narrow_ranges, widen, widen_weights
+from .steps import LAST, ORDER, Evidence, Step, correct, equalize, rank, widen, widen_weights
 from .tensor_choice import ParamsOf, ask
 
-_NEAR_DB = 30.0
-"""Outputs as near as that have little to gain from narrower ranges."""
-_LEEWAY_DB = 3.0
-"""Outputs with less than that above what they must have are little better."""
-_ROUNDS = 3
-"""Of ranges and what stays float: each finds what the one before it made visible."""
-_WORTH_DB = 1.0
-"""A round that brings less is the last; narrower ranges that do are left."""
+LEAST_SAMPLES = 4
+"""With fewer, none can be held back that say anything."""
+_MOST_HELD_BACK = 24
+_LEAST_GAIN_DB = 0.1
+"""What gains less is not worth what it makes of the plan."""
+_CERTAIN = 1.0
+"""Standard errors that a gain must have."""
 
 
-_CANDIDATES = (
-    ("min_max", False),
-    ("min_max", True),
-    ("mean", False),
-    ("mean", True),
-    ("mse", False),
-    ("percentile:99.99", False),
-)
-"""Estimators, and whether what they give is tuned: first those that clip less; the first is the default."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Split:
+    """Samples that steps are fitted to, those that plans are compared on, and both."""
+
+    fitted: SampleRuns
+    held_back: Samples
+    every: SampleRuns
 
 
-def tuned(planner: Planner, runs: SampleRuns | None, params: ParamsOf | None, changes: Choices) -> QuantizedModel:
-    """Return the model with all that is wanted; a plan that is followed to the letter needs none of it.
+def is_held_back(place: int) -> bool:
+    """Return whether the sample at a place is one of those that nothing is fitted to: each third, and no more than say enough."""
+    return place % 3 == 1 and place // 3 < _MOST_HELD_BACK
+
+
+def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, changes: Choices, deadline: float) -> QuantizedModel:
+    """Return the model with all that is wanted, and with what gains.
 
     Parameters
     ----------
-    runs
-        Without it nothing is corrected, evened out or looked for.
+    split
+        Without it nothing is tried.
     params
-        Asked for each tensor's parameters once all are chosen.
+        Asked for each tensor's parameters.
     changes
         Choices that are known from the start.
+    deadline
+        By `time.monotonic`: what would end behind it is not tried.
     """
-    if planner.applied is not None:
-        planned = _planned(planner, replace(planner.first_choices.with_more(changes), wide_activations={}))
-        return planned.quantized if runs is None else _corrected(planned, planner, runs, tunes_ranges=False).quantized
-    plain = widen_weights.plain_recipe(planner.recipe)
-    if runs is not None and plain is not None:
-        bare = replace(planner, recipe=plain)
-        found = _by_profile(bare, runs, None, Choices())
+    plain = _plain(planner, None if split is None else split.every, params, changes)
+    if split is None or not planner.recipe.corrects:
+        return plain.quantized
+    try:
+        referee = Referee(planner.simple, plain.plan, split.held_back, split.fitted.target)
+    except NotImplementedError:
+        return plain.quantized
+    return _Tuning(planner=planner, split=split, referee=referee, plain=plain, deadline=deadline).run()
+
+
+def applied_with(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> QuantizedModel:
+    """Return the model of a plan with these changes, to the letter but for weights and biases that may be corrected anew."""
+    planned = planned_with(planner, replace(planner.first_choices.with_more(changes), wide_activations={}))
+    if refitted is not None:
+        evidence = Evidence(planner=planner, runs=refitted, equalization=planned.choices.equalization)
+        choices = correct.Correct().propose(planned, evidence)
+        planned = planned if choices is None else planned_with(planner, choices)
+    elif changes == Choices() and planner.applied is not None:
+        plan = replace(planned.plan, journal=planner.applied.plan.journal)
+        return replace(planned.quantized, plan=plan)
+    return planned.quantized
+
+
+def _plain(planner: Planner, runs: SampleRuns | None, params: ParamsOf | None, changes: Choices) -> Planned:
+    """Return the model by what recipe, overrides and callback say, and nothing else."""
+    narrow = widen_weights.plain_recipe(planner.recipe)
+    if runs is not None and narrow is not None:
+        bare = replace(planner, recipe=narrow)
+        found = planned_with(bare, bare.first_choices.with_more(replace(changes, wide_activations={})))
         evidence = Evidence(planner=bare, runs=runs, equalization=found.choices.equalization)
         changes = widen_weights.propose(found, evidence, planner.recipe.wide_weights).with_more(changes)
-    if runs is not None and planner.recipe.range_estimator == AUTO:
-        return _with_best_ranges(planner, runs, params, changes)
-    return _by_profile(planner, runs, params, changes).quantized
-
-
-def _with_best_ranges(planner: Planner, runs: SampleRuns, params: ParamsOf | None, changes: Choices) -> QuantizedModel:
-    """Return the model quantized with the ranges that leave the least error on the samples that the profile keeps.
-
-    Ranges and weights were fitted to these samples, and what is clipped costs others more: of those that are no more than one
-    standard error from the best the first is taken (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3).
-    Its plan names the estimator, and its corrections the signal to noise ratio of each that was tried.
-    """
-    found: dict[str, QuantizedModel] = {}
-    for name, tunes in _CANDIDATES:
-        other = replace(planner, recipe=replace(planner.recipe, range_estimator=name))
-        found[f"{name}, tuned" if tunes else name] = _by_profile(other, runs, params, changes, tunes_ranges=tunes).quantized
-    measured = {name: each.plan.corrections.nearness for name, each in found.items()}
-    best = max(measured.values(), key=lambda each: each.sqnr_db)
-    chosen = found[next(name for name, each in measured.items() if not best.is_surely_nearer(each))]
-    tried = {name: each.sqnr_db for name, each in measured.items()}
-    return replace(chosen, plan=replace(chosen.plan, corrections=replace(chosen.plan.corrections, tried=tried)))
-
-
-def _by_profile(
-    planner: Planner, runs: SampleRuns | None, params: ParamsOf | None, changes: Choices, *, tunes_ranges: bool = False
-) -> Planned:
-    """Return the model by one recipe.
-
-    Parameters
-    ----------
-    tunes_ranges
-        Whether ranges are chosen by simulation wherever that brings the outputs nearer, not only where they are too far off.
-    """
     first = planner.first_choices.with_more(changes)
-    wide, first = first.wide_activations, replace(first, wide_activations={})
-    equalizer = None if runs is None or params is not None or planner.recipe.equalization == "none" else runs.equalizer
-    for attempt in count():
-        choices = first if equalizer is None else equalize.propose(first, planner, equalizer, attempt)
-        planned = _planned(planner, choices)
-        planned = _with_requests(planned, planner, _of_overrides(planned))
-        if params is not None:
-            planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
-        if wide:
-            planned = _unless_fewer_layers(widen.propose(planned, planner, wide), planned, planner)
-        if runs is not None and (most := planner.recipe.wide_activations):
-            evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
-            planned = _unless_fewer_layers(widen.propose_worst(planned, evidence, most), planned, planner)
-        if runs is not None and (planner.recipe.corrects or tunes_ranges):
-            planned = _corrected(planned, planner, runs, tunes_ranges=tunes_ranges)
-        if equalizer is None or equalizer.holds():
-            return planned
-    raise AssertionError("an equalization without factors holds")
+    planned = planned_with(planner, replace(first, wide_activations={}))
+    planned = _with_requests(planned, planner, _of_overrides(planned))
+    if params is not None:
+        planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
+    if first.wide_activations:
+        planned = _unless_fewer_layers(widen.propose(planned, planner, first.wide_activations), planned, planner)
+    if runs is not None and (most := planner.recipe.wide_activations):
+        evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
+        planned = _unless_fewer_layers(widen.propose_worst(planned, evidence, most), planned, planner)
+    return planned
 
 
-def _planned(planner: Planner, choices: Choices) -> Planned:
+def planned_with(planner: Planner, choices: Choices) -> Planned:
     """Return the model without factors that need a clip where integers don't saturate."""
     planned = planner.planned(choices)
     while (fewer := equalize.without_clips(planned)) is not None:
@@ -128,150 +118,143 @@ def _of_overrides(planned: Planned) -> Requests:
 
 
 def _with_requests(planned: Planned, planner: Planner, requests: Requests) -> Planned:
-    return _planned(planner, planned.choices.with_more(Choices(requests=requests))) if requests else planned
+    return planned_with(planner, planned.choices.with_more(Choices(requests=requests))) if requests else planned
 
 
 def _unless_fewer_layers(choices: Choices | None, planned: Planned, planner: Planner) -> Planned:
     """Return the model of other choices, but where an op would be float for them."""
-    found = planned if choices is None else _planned(planner, choices)
+    found = planned if choices is None else planned_with(planner, choices)
     return found if len(found.plan.layers) >= len(planned.plan.layers) else planned
 
 
-def _corrected(planned: Planned, planner: Planner, runs: SampleRuns, *, tunes_ranges: bool) -> Planned:
-    """Return the model with what running it tells, and with less that is rounded where its outputs are too far off."""
-    while True:
-        evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
-        best = _Correcting(evidence=evidence, tunes_ranges=tunes_ranges).run(planned)
-        fewer = equalize.without_clips(best.planned)
-        if fewer is None:
-            plan = best.planned.plan
-            plan = replace(plan, corrections=replace(plan.corrections, nearness=best.nearness))
-            return replace(best.planned, quantized=replace(best.planned.quantized, plan=plan))
-        planned = _planned(planner, fewer)
+Steps = tuple[Step, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Scored:
-    """A model as choices make it, and how near its outputs come to the float model's."""
+class _Tried:
+    """A model with some steps, fitted to some samples."""
 
+    steps: Steps
     planned: Planned
-    nearness: Nearness
-
-    @property
-    def sqnr_db(self) -> float:
-        """Of its worst output."""
-        return self.nearness.sqnr_db
+    score: Score
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Correcting:
-    """The steps that run a quantized model, of one equalization."""
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Tuning:
+    planner: Planner
+    split: Split
+    referee: Referee
+    plain: Planned
+    deadline: float
+    _made: dict[Steps, Planned | None] = field(init=False)
+    _scores: dict[Steps, Score] = field(default_factory=dict[Steps, Score])
+    _entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
+    _longest: float = 0.0
 
-    evidence: Evidence
-    tunes_ranges: bool
+    def __post_init__(self) -> None:
+        self._made = {(): self.plain}
 
-    @property
-    def planner(self) -> Planner:
-        """What makes models of choices."""
-        return self.evidence.planner
+    def run(self) -> QuantizedModel:
+        """Return the model with the steps that gain, fitted to all samples."""
+        plain = self._tried(())
+        assert plain is not None, "nothing needs no proposal"
+        best = plain
+        for kind in (LAST, *ORDER):  # what others gain is asked beside corrections, which make up for much
+            best = self._better(best, kind.of(self.planner.recipe))
+        best = self._without_useless(best)
+        journal = Journal(
+            entries=tuple(
+                replace(each, kept=each.kept and each.step in {step.name for step in best.steps}) for each in self._entries
+            ),
+            held_back=len(self.split.held_back),
+            plain_db=plain.score.sqnr_db,
+            sqnr_db=best.score.sqnr_db,
+            agreement=best.score.agreement,
+        )
+        quantized = self._fitted_to_all(best).quantized
+        return replace(quantized, plan=replace(quantized.plan, journal=journal))
 
-    @property
-    def recipe(self) -> Recipe:
-        """The user's."""
-        return self.planner.recipe
+    def _fitted_to_all(self, best: _Tried) -> Planned:
+        """Return the model with the same steps, fitted to all samples, if these are more than they were fitted to."""
+        if len(self.split.fitted.few) == len(self.split.every.few):
+            return best.planned
+        planned = self.plain
+        for step in best.steps:
+            planned = self._with(planned, step, self.split.every) or planned
+        return planned
 
-    def run(self, planned: Planned) -> _Scored:
-        """Return the best model.
-
-        What corrections make of large errors says nothing of their cause: what is better not rounded is first looked for without
-        them, then with what they leave of the errors.
-        """
-        equalizer, best = self.evidence.runs.equalizer, self._corrected(planned)
-        if equalizer is not None and not equalizer.holds():
-            return best
-        if self.planner.applied is not None:
-            return self._with_narrower_ranges(best)
-        best = self._with_functions(best)
-        is_close = self._is_close(best)
-        if not is_close:
-            best = self._with_narrower_ranges(best)
-        found = self._with_less_rounding(best, planned)
-        return self._with_narrower_ranges(best) if found is best and is_close else found
-
-    def _score(self, planned: Planned) -> _Scored:
-        return _Scored(planned=planned, nearness=self.evidence.corrector.nearness(planned.quantized))
-
-    def _corrected(self, planned: Planned, *, has_own_ranges: bool = False) -> _Scored:
-        """Return the model with weights and biases corrected."""
-        choices, nearness = correct.propose(planned, self.evidence, has_own_ranges=has_own_ranges)
-        found = planned if choices is planned.choices else self.planner.planned(choices)
-        return self._score(found) if nearness is None else _Scored(planned=found, nearness=nearness)
-
-    def _with_functions(self, best: _Scored) -> _Scored:
-        """Return the model with functions in the kernels of products, if it comes nearer so.
-
-        Not where more is due: that leaves as many as it takes.
-        """
-        if self.recipe.min_sqnr is None or best.sqnr_db < self.recipe.min_sqnr:
-            return best
-        choices = fuse_functions.propose(best.planned, self.evidence)
-        return best if choices is None else _nearer(self._corrected(self.planner.planned(choices)), best)
-
-    def _with_less_rounding(self, best: _Scored, uncorrected: Planned) -> _Scored:
-        """Return the model with other ranges and float activations, where its outputs are too far off, if it comes nearer so.
-
-        Ranges are tuned once, too, where outputs are little better than they must be: other samples may have less.
-        """
-        goal, is_close = self.recipe.min_sqnr, self._is_close(best)
-        for number in range(_ROUNDS):
-            is_near = goal is None or best.sqnr_db >= goal
-            if is_near and not (self.tunes_ranges or (is_close and not number)):
+    def _better(self, best: _Tried, alternatives: Sequence[Step]) -> _Tried:
+        """Return the model with that of several steps of a kind which gains most, if one does."""
+        kept = best
+        for step in alternatives:
+            if self._is_late():
                 break
-            # What simulation leaves out made the round before fall short: the next asks for as much more.
-            if goal is None or is_near:
-                wanted = math.inf if goal is None or not is_close else goal + _LEEWAY_DB
-            else:
-                wanted = goal + (goal - best.sqnr_db if number else 0.0)
-            known = best.planned.choices
-            start, base = (best.planned, known) if number else (uncorrected, known.uncorrected)
-            choices = keep_float.propose(start, base, self.evidence, wanted, only_ranges=is_near)
-            before = best
-            if choices is not None:
-                best = _nearer(self._corrected_anew(choices, best.sqnr_db), best)
-            if (number and best is before) or before.sqnr_db < best.sqnr_db < before.sqnr_db + _WORTH_DB:
+            if kept.score.sqnr_db >= step.below_db or step in best.steps:
+                continue
+            started = time.monotonic()
+            others = [each for each in best.steps if type(each) is not type(step)]
+            found = self._tried(tuple(sorted([*others, step], key=rank)))
+            seconds = time.monotonic() - started
+            self._longest = max(self._longest, seconds)
+            if found is None:
+                self._note(step, "", None, is_kept=False, seconds=seconds)
+                continue
+            gain = found.score.gain_over(best.score)
+            is_kept = _is_worth(gain) and found.score.sqnr_db > kept.score.sqnr_db
+            self._note(step, found.planned.choices.said_beside(best.planned.choices), gain, is_kept=is_kept, seconds=seconds)
+            if is_kept:
+                kept = found
+        return kept
+
+    def _without_useless(self, best: _Tried) -> _Tried:
+        """Return the model without steps that others made useless."""
+        for step in best.steps:
+            without = tuple(each for each in best.steps if each != step)
+            if self._is_late():
                 break
+            started = time.monotonic()
+            found = self._tried(without)
+            if found is not None and not _is_worth(best.score.gain_over(found.score)):
+                gain = found.score.gain_over(best.score)
+                self._note(step, "left out again", gain, is_kept=False, seconds=time.monotonic() - started)
+                best = found
         return best
 
-    def _corrected_anew(self, choices: Choices, least_db: float) -> _Scored:
-        """Return the model of other choices, corrected with the ranges that these have, or with observed ones."""
-        planned = self.planner.planned(choices)
-        found = self._corrected(planned, has_own_ranges=True)
-        return found if found.sqnr_db > least_db or not choices.ranges else self._corrected(planned)
+    def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
+        self._entries.append(
+            JournalEntry(
+                step=step.name,
+                proposal=proposal,
+                gain_db=None if gain is None else gain.db,
+                standard_error_db=None if gain is None else gain.standard_error,
+                kept=is_kept,
+                seconds=round(seconds, 2),
+            )
+        )
 
-    def _is_close(self, scored: _Scored) -> bool:
-        """Return whether outputs are as near as they must be, but little nearer, with ranges as they were observed."""
-        goal = self.recipe.min_sqnr
-        if goal is None or self.tunes_ranges or not self.recipe.has_plain_ranges:
-            return False
-        return goal <= scored.sqnr_db < goal + _LEEWAY_DB
+    def _is_late(self) -> bool:
+        """Return whether one more step, and fitting all anew, would end too late."""
+        return time.monotonic() + 2 * self._longest > self.deadline
 
-    def _with_narrower_ranges(self, best: _Scored) -> _Scored:
-        """Return the model with narrower ranges where outliers of single samples make them, if it comes nearer so.
+    def _tried(self, steps: Steps) -> _Tried | None:
+        """Return the model with these steps; None where one of them proposes nothing."""
+        planned = self._planned(steps)
+        if planned is None:
+            return None
+        if steps not in self._scores:
+            self._scores[steps] = self.referee.score(planned.plan)
+        return _Tried(steps=steps, planned=planned, score=self._scores[steps])
 
-        Not where more is due, or ranges were tuned: those look at each range.
-        """
-        if self.recipe.range_estimator != WIDEST or not (self.recipe.min_sqnr or 0.0) <= best.sqnr_db < _NEAR_DB:
-            return best
-        choices = narrow_ranges.propose(best.planned, self.planner)
-        if choices is None:
-            return best
-        found = self._corrected(self.planner.planned(choices))
-        without = correct.propose_without_shifts(found.planned)
-        if without is not None:
-            found = _nearer(self._score(self.planner.planned(without)), found)
-        return found if found.sqnr_db >= best.sqnr_db + _WORTH_DB else best
+    def _planned(self, steps: Steps) -> Planned | None:
+        if steps not in self._made:
+            before = self._planned(steps[:-1])
+            self._made[steps] = None if before is None else self._with(before, steps[-1], self.split.fitted)
+        return self._made[steps]
+
+    def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned | None:
+        choices = step.propose(planned, Evidence(planner=self.planner, runs=runs, equalization=planned.choices.equalization))
+        return None if choices is None else planned_with(self.planner, choices)
 
 
-def _nearer(found: _Scored, best: _Scored) -> _Scored:
-    """Return what was found last if it is nearer to the float model than the best, else the best."""
-    return found if found.sqnr_db > best.sqnr_db else best
+def _is_worth(gain: Gain) -> bool:
+    return gain.db >= _LEAST_GAIN_DB and gain.is_certain(_CERTAIN)

@@ -21,12 +21,12 @@ def nearness(view: DataflowView, floats: Sequence[Sequence[Array]], results: Seq
     pairs = [pair for pair in compared_results(view, floats, results) if pair is not None]
     worst = min(pairs, key=_sqnr_db, default=None)
     if worst is None:
-        return Nearness(agreement=_same_class(floats, results))
+        return Nearness(agreement=same_class(floats, results))
     expected, found = ([np.ravel(value).astype(np.float64) for value in values] for values in worst)
     power = sum(float(value @ value) for value in expected) / len(expected)
     noise = [float((value - other) @ (value - other)) for value, other in zip(expected, found, strict=True)]
     errors = tuple(each / power for each in noise) if power else ()
-    return Nearness(sqnr_db=_sqnr_db(worst), agreement=_same_class(floats, results), errors=errors)
+    return Nearness(sqnr_db=_sqnr_db(worst), agreement=same_class(floats, results), errors=errors)
 
 
 def sqnr_by_result(
@@ -65,7 +65,7 @@ def _sqnr_db(pair: tuple[list[Array], list[Array]]) -> float:
     return sqnr_db(*(np.concatenate([np.ravel(value) for value in values]) for values in pair))
 
 
-def _same_class(floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float | None:
+def same_class(floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float | None:
     """Return the share of samples of which results [1, classes] name the same class, of several the least; None without any."""
     shares: list[float] = []
     for place, first in enumerate(floats[0]):

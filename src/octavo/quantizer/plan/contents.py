@@ -14,6 +14,7 @@ from ..recipe import Recipe
 from .corrections import Corrections
 from .entries import Adjustment, FloatOp, Fold, IntegerLayer
 from .equalization import Equalization
+from .journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,8 @@ class PlanContents:
         Parameters that were chosen otherwise than asked.
     shared
         Tensors that have one scale and zero point, for ops move values between them.
+    journal
+        Which steps were tried, and what the referee said of them.
     """
 
     fingerprint: str
@@ -75,3 +78,4 @@ class PlanContents:
     folds: tuple[Fold, ...] = ()
     adjustments: tuple[Adjustment, ...] = ()
     shared: tuple[tuple[TensorId, ...], ...] = ()
+    journal: Journal = field(default_factory=Journal, compare=False)

@@ -29,13 +29,27 @@ from .contents import PlanContents
 from .corrections import Corrections
 from .entries import Adjustment, FloatOp, Fold, IntegerLayer
 from .equalization import Equalization
+from .journal import Journal, JournalEntry
 
 FORMAT = "octavo-plan"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_WITHOUT_JOURNAL = 3
+"""The version before: it is read, too."""
 
 _KEYS = (
     *("format", "schema_version", "fingerprint", "recipe"),
-    *("activations", "weights", "layers", "float_ops", "adjustments", "equalization", "bias_shifts", "weight_values", "derived"),
+    *(
+        "activations",
+        "weights",
+        "layers",
+        "float_ops",
+        "adjustments",
+        "equalization",
+        "bias_shifts",
+        "weight_values",
+        "derived",
+        "journal",
+    ),
 )
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
@@ -89,7 +103,33 @@ def encode(plan: PlanContents) -> str:
         f'"shared": {_compact(_plain(plan.shared))}',
     ]
     lines.append('"derived": {\n' + ",\n".join(derived) + "\n}")
+    lines.append(f'"journal": {_journal_to_json(plan.journal)}')
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _journal_to_json(journal: Journal) -> str:
+    header = {
+        "held_back": journal.held_back,
+        "plain_db": _real_to_json(journal.plain_db),
+        "sqnr_db": _real_to_json(journal.sqnr_db),
+        "agreement": journal.agreement,
+    }
+    entries = [
+        _compact(
+            {
+                each.name: _real_to_json(value) if isinstance(value := getattr(entry, each.name), float) else value
+                for each in fields(entry)
+            }
+        )
+        for entry in journal.entries
+    ]
+    lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in header.items()]
+    return "{\n" + ",\n".join([*lines, f'"entries": [{",".join(chr(10) + "  " + entry for entry in entries)}]']) + "\n}"
+
+
+def _real_to_json(value: float | None) -> Any:
+    """Return a number, or the word for what JSON has no number for."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _compact(value: Any) -> str:
@@ -148,8 +188,11 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _decode(data: Any) -> PlanContents:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise _Malformed(f'it has no "format": "{FORMAT}"; give what QuantizationPlan.save wrote')
-    if data.get("schema_version") != SCHEMA_VERSION:
-        found = brief(data.get("schema_version"))
+    version = data.get("schema_version")
+    if version == _WITHOUT_JOURNAL:
+        data = {**data, "journal": {"held_back": 0, "plain_db": None, "sqnr_db": None, "agreement": None, "entries": []}}
+    elif version != SCHEMA_VERSION:
+        found = brief(version)
         raise _Malformed(f"schema_version must be {SCHEMA_VERSION}, got {found}; quantize the model again with this version")
     header = _object("the plan", cast("Any", data), _KEYS)
     derived = _object("derived", header["derived"], _DERIVED)
@@ -202,6 +245,7 @@ def _decode(data: Any) -> PlanContents:
         enclosed=_names("derived: enclosed", derived["enclosed"]),
         folds=_entries("derived: folds", derived["folds"], Fold),
         shared=tuple(_names("derived: shared", group) for group in _list("derived: shared", derived["shared"])),
+        journal=_journal(header["journal"]),
     )
     _check_ops(plan)
     return plan
@@ -219,6 +263,40 @@ def _check_ops(plan: PlanContents) -> None:
     both = next((op.tensor for op in plan.float_ops if op.tensor in outputs), None)
     if both is not None:
         raise _Malformed(f"{both} is the output of a layer and stands in float_ops; keep one of the two")
+
+
+def _journal(value: Any) -> Journal:
+    data = _object("journal", value, ("held_back", "plain_db", "sqnr_db", "agreement", "entries"))
+    return Journal(
+        entries=tuple(
+            _journal_entry(f"journal: entries[{place}]", each) for place, each in enumerate(_list("journal", data["entries"]))
+        ),
+        held_back=_integer("journal: held_back", data["held_back"], 0, 2**31),
+        plain_db=_real("journal: plain_db", data["plain_db"]),
+        sqnr_db=_real("journal: sqnr_db", data["sqnr_db"]),
+        agreement=_real("journal: agreement", data["agreement"]),
+    )
+
+
+def _journal_entry(where: str, value: Any) -> JournalEntry:
+    data = _object(where, value, tuple(each.name for each in fields(JournalEntry)))
+    if not isinstance(data["kept"], bool) or not isinstance(data["proposal"], str):
+        raise _Malformed(f"{where}: kept must be true or false, and proposal a text")
+    return JournalEntry(
+        step=_text(f"{where}: step", data["step"]),
+        proposal=data["proposal"],
+        gain_db=_real(f"{where}: gain_db", data["gain_db"]),
+        standard_error_db=_real(f"{where}: standard_error_db", data["standard_error_db"]),
+        kept=data["kept"],
+        seconds=_real(f"{where}: seconds", data["seconds"]) or 0.0,
+    )
+
+
+def _real(where: str, value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not is_number and value not in ("inf", "-inf"):
+        raise _Malformed(f'{where} must be a number, "inf", "-inf" or null, got {brief(value)}')
+    return None if value is None else float(value)
 
 
 def _recipe(value: Any) -> Recipe:

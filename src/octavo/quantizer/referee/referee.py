@@ -12,7 +12,7 @@ from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, operand_vars
 from ...numerics.arrays import Array, Samples
-from ..corrections.error import compared_results
+from ..corrections.error import compared_results, same_class
 from ..plan.plan import QuantizationPlan
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, constants_of, rounding_of
@@ -62,7 +62,7 @@ class Referee:
         """Return how far the outputs are off with a plan, which has the integers of its weights and biases."""
         found = self._run(rounding_of(self._simple, plan))
         pairs = [pair for pair in compared_results(self._view, self._floats, found) if pair is not None]
-        return Score(errors=np.array([_errors(*pair) for pair in pairs]))
+        return Score(errors=np.array([_errors(*pair) for pair in pairs]), agreement=same_class(self._floats, found))
 
     def _run(self, rounding: Rounding) -> list[list[Array]]:
         prepared = self._program.prepare(rounding, self._results)

@@ -9,18 +9,34 @@ import numpy as np
 import numpy.typing as npt
 
 _DB = 10 / math.log(10)
+_LEAST = 1e-6
+"""Of a plan's error: a sample that has less has next to none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """What one plan's error is below another's, in dB, and the standard error of that over samples."""
+    """What one plan's error is below another's, in dB, and the standard error of that over samples.
+
+    Parameters
+    ----------
+    db, standard_error
+        Of the errors of all samples together; single samples may decide these.
+    typical_db, typical_error
+        Of a sample's error: the mean over samples.
+    """
 
     db: float
     standard_error: float
+    typical_db: float
+    typical_error: float
 
     def is_certain(self, errors: float = 1.0) -> bool:
-        """Return whether it is more than so many standard errors: what single samples decide, others would decide otherwise."""
-        return self.db > errors * self.standard_error
+        """Return whether it is a gain by more than so many standard errors, of all samples together or of the typical one.
+
+        What single samples decide, others would decide otherwise; where few have large errors, what most gain tells more.
+        """
+        is_certain = self.db > errors * self.standard_error or self.typical_db > errors * self.typical_error
+        return self.db > 0 and is_certain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -32,9 +48,12 @@ class Score:
     errors
         float64 [outputs, samples]: power of an output's error on a sample, in shares of that output's mean power over all; inf
         where it is not finite.
+    agreement
+        Share of the samples of which outputs [1, classes] name the float model's class, in [0; 1]; None without such.
     """
 
     errors: npt.NDArray[np.float64]
+    agreement: float | None = None
 
     @property
     def sqnr_db(self) -> float:
@@ -45,20 +64,28 @@ class Score:
     def gain_over(self, other: Score) -> Gain:
         """Return what this plan gains over another one, both on the same samples: each by its worst output.
 
-        The standard error is that of the logarithm of a ratio of two means of paired values (Cochran, Sampling Techniques, 1977,
-        section 6.4).
+        Standard errors are the jackknife's (Efron and Stein, The Jackknife Estimate of Variance, 1981).
         """
         mine, others = self._worst, other._worst
-        first, second = (float(each.mean()) if each.size else 0.0 for each in (mine, others))
+        first, second = (float(each.sum()) for each in (mine, others))
         if first == second:
-            return Gain(db=0.0, standard_error=0.0)
+            return Gain(db=0.0, standard_error=0.0, typical_db=0.0, typical_error=0.0)
         if math.isinf(second) or not first:
-            return Gain(db=math.inf, standard_error=0.0)
+            return Gain(db=math.inf, standard_error=0.0, typical_db=math.inf, typical_error=0.0)
         if math.isinf(first) or not second:
-            return Gain(db=-math.inf, standard_error=0.0)
-        spread = mine / first - others / second
-        error = spread.std(ddof=1) / math.sqrt(spread.size) if spread.size > 1 else math.inf
-        return Gain(db=_DB * math.log(second / first), standard_error=_DB * float(error))
+            return Gain(db=-math.inf, standard_error=0.0, typical_db=-math.inf, typical_error=0.0)
+        count = mine.size
+        least = _LEAST * max(first, second) / count
+        ratios = _DB * np.log((others + least) / (mine + least))
+        if count == 1:
+            return Gain(db=float(ratios[0]), standard_error=math.inf, typical_db=float(ratios[0]), typical_error=math.inf)
+        without = _DB * np.log((second - others + least) / (first - mine + least))
+        return Gain(
+            db=_DB * math.log(second / first),
+            standard_error=float(without.std() * math.sqrt(count - 1)),
+            typical_db=float(ratios.mean()),
+            typical_error=float(ratios.std(ddof=1) / math.sqrt(count)),
+        )
 
     @property
     def _means(self) -> list[float]:

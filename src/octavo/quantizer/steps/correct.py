@@ -2,44 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
 
 from ..choices import Choices
-from ..plan.nearness import Nearness
 from ..planner import Planned
-from ..recipe import WIDEST
+from ..recipe import WIDEST, Recipe
 from .evidence import Evidence
 
 
-def propose(planned: Planned, evidence: Evidence, *, has_own_ranges: bool = False) -> tuple[Choices, Nearness | None]:
-    """Return choices with weights and biases corrected, and how near the model is with them where that was seen on the way.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correct:
+    """Weights rounded so that layers' sums change least, and biases that take back what these are off on average.
 
     Parameters
     ----------
-    has_own_ranges
-        Whether ranges that were chosen may clip: they are the best with that in the biases, as they were tried.
+    shifts
+        Whether biases are corrected.
+    clipped
+        What becomes of ranges that clip while that is fitted: they hold all that was observed, they clip, so that biases make up
+        for it, or they hold all and biases stay as they are. The latter two are for models with such ranges alone.
     """
-    unclipped = _unclipped(planned, evidence, has_own_ranges=has_own_ranges)
-    found = evidence.corrector.corrections(unclipped.quantized, planned.choices.asked)
-    if not found:
-        return planned.choices, None
-    return planned.choices.corrected_by(found), found.nearness if unclipped is planned else None
+
+    shifts: bool = True
+    clipped: Literal["", "clipped", "weights alone"] = ""
+    below_db: float = inf
+
+    @property
+    def name(self) -> str:
+        """With what it does about clipping."""
+        return f"correct, {self.clipped}" if self.clipped else "correct"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[Correct]:
+        """Return what the recipe corrects."""
+        if not recipe.corrects:
+            return []
+        shifts = recipe.bias_correction is True
+        kinds: tuple[Literal["", "clipped", "weights alone"], ...] = ("", "clipped", "weights alone")
+        return [cls(shifts=shifts, clipped=kind) for kind in (kinds if shifts else kinds[:1])]
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with weights and biases corrected."""
+        if self.clipped and not _clips(planned, evidence):
+            return None
+        unclipped = planned if self.clipped == "clipped" else _unclipped(planned, evidence)
+        found = evidence.corrector.corrections(unclipped.quantized, planned.choices.asked)
+        choices = planned.choices.corrected_by(found)
+        if self.clipped == "weights alone":
+            choices = replace(choices, bias_shifts={})
+        return choices if choices.weight_values or choices.bias_shifts else None
 
 
-def propose_without_shifts(planned: Planned) -> Choices | None:
-    """Return choices with biases as they were; None where nothing is added to any.
-
-    They were corrected without clipping, which moves the means that they are to keep.
-    """
-    return replace(planned.choices, bias_shifts={}) if planned.choices.bias_shifts else None
+def _clips(planned: Planned, evidence: Evidence) -> bool:
+    """Return whether any range may hold less than was observed."""
+    choices = planned.choices
+    return bool(choices.ranges or choices.range_estimator) or not evidence.planner.recipe.has_plain_ranges
 
 
-def _unclipped(planned: Planned, evidence: Evidence, *, has_own_ranges: bool) -> Planned:
+def _unclipped(planned: Planned, evidence: Evidence) -> Planned:
     """Return the model with ranges that hold all that was observed.
 
     Clipping moves means, too: by what outliers are beyond the range. A bias that made up for it would move all other values.
     """
-    choices, planner = planned.choices, evidence.planner
-    if planner.recipe.has_plain_ranges and (has_own_ranges or not choices.ranges):
+    if not _clips(planned, evidence):
         return planned
-    return planner.planned(replace(choices, range_estimator=WIDEST, ranges=choices.ranges if has_own_ranges else {}))
+    return evidence.planner.planned(replace(planned.choices, range_estimator=WIDEST, ranges={}))

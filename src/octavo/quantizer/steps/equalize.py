@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import count
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -10,22 +12,37 @@ import numpy.typing as npt
 from ...ir.identity import TensorId
 from ...numerics import quantize as quantize_values
 from ..choices import Choices
-from ..equalization import Equalizer
 from ..plan import QuantizationPlan
-from ..planner import Planned, Planner
+from ..planner import Planned
+from ..recipe import Recipe
 from ..weights.widths import usual_width
+from .evidence import Evidence
 
 
-def propose(choices: Choices, planner: Planner, equalizer: Equalizer, attempt: int) -> Choices:
-    """Return choices with factors for channels, but those of tensors of which somebody says what they must be.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equalize:
+    """Factors for channels of unlike ranges."""
 
-    Parameters
-    ----------
-    attempt
-        How many times what was proposed did not leave the float model's results as they are.
-    """
-    found = equalizer(planner.simple, set(choices.asked), usual_width(planner.recipe), attempt)
-    return Choices(equalization=found, float_tensors=found.uneven).with_more(choices)
+    name: str = "equalize"
+    below_db: float = inf
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[Equalize]:
+        """Return it, unless channels are to stay."""
+        return [] if recipe.equalization == "none" else [cls()]
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with factors, but of tensors of which somebody says what they must be."""
+        planner, equalizer = evidence.planner, evidence.runs.equalizer
+        if equalizer is None:
+            return None
+        for attempt in count():
+            found = equalizer(planner.simple, set(planned.choices.asked), usual_width(planner.recipe), attempt)
+            if equalizer.holds():
+                is_nothing = not found.factors and not found.uneven
+                more = Choices(equalization=found, float_tensors=found.uneven)
+                return None if is_nothing else planned.choices.with_more(more)
+        raise AssertionError("an equalization without factors holds")
 
 
 def without_clips(planned: Planned) -> Choices | None:

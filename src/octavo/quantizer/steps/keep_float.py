@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..choices import Choices
 from ..plan import QuantizationPlan
 from ..planner import Planned
+from ..recipe import Recipe
 from .evidence import Evidence
+
+_MORE_DB = (0.0, 3.0, 6.0)
 
 
 def propose(planned: Planned, choices: Choices, evidence: Evidence, wanted_db: float, *, only_ranges: bool) -> Choices | None:
@@ -28,3 +33,26 @@ def propose(planned: Planned, choices: Choices, evidence: Evidence, wanted_db: f
     found = choices.with_more(more).uncorrected
     is_same = found.ranges == choices.ranges and found.float_tensors == choices.float_tensors
     return None if is_same else found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeepFloat:
+    """Other ranges and float activations, as many as it takes for outputs to have a signal to noise ratio in dB."""
+
+    wanted_db: float
+    below_db: float
+
+    @property
+    def name(self) -> str:
+        """With what it simulates outputs to have."""
+        return f"keep float for {self.wanted_db:g} dB"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[KeepFloat]:
+        """Return those with more and more float, where outputs must have so much: simulated errors leave some out."""
+        goal = recipe.min_sqnr
+        return [] if goal is None else [cls(wanted_db=goal + more, below_db=goal) for more in _MORE_DB]
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with them."""
+        return propose(planned, planned.choices, evidence, self.wanted_db, only_ranges=False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
 
 from ...ir.identity import TensorId
 from ..choices import Choices
-from ..planner import Planned, Planner
+from ..planner import Planned
 from ..ranges.estimator import QuantScheme
 from ..ranges.mean import Mean
+from ..recipe import AUTO, WIDEST, Recipe
 from ..tensor_choice import TensorChoice
+from .evidence import Evidence
 
 _SHARE = 0.67
 """Of the observed range: a wider mean range saves less than 3.5 dB of the tensor's rounding, which clipping soon costs."""
@@ -21,11 +25,23 @@ _STRONG = 0.35
 """Share of the observed range that is such a one."""
 
 
-def propose(planned: Planned, planner: Planner) -> Choices | None:
-    """Return choices with narrower ranges for activations of which nobody says anything; None where there are none to take in."""
-    named = planned.named
-    ranges = ranges_without_outliers(each for each in planner.tensor_choices(planned).values() if each.id not in named)
-    return Choices(ranges=ranges).with_more(planned.choices).uncorrected if ranges else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NarrowRanges:
+    """The mean range of samples where it is much narrower than the observed one."""
+
+    name: str = "narrow ranges"
+    below_db: float = inf
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[NarrowRanges]:
+        """Return it, unless the recipe names an estimator."""
+        return [cls()] if recipe.range_estimator in (AUTO, WIDEST) else []
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with such ranges for activations of which nobody says anything."""
+        named, known = planned.named, evidence.planner.tensor_choices(planned).values()
+        ranges = ranges_without_outliers(each for each in known if each.id not in named)
+        return planned.choices.with_more(Choices(ranges=ranges)) if ranges else None
 
 
 def ranges_without_outliers(choices: Iterable[TensorChoice]) -> dict[TensorId, tuple[float, float]]:

@@ -1,0 +1,84 @@
+"""The journal of a plan: steps that were tried, what the referee said of each, what was kept, as data. It decides nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JournalEntry:
+    """One step that was tried.
+
+    Parameters
+    ----------
+    step
+        Its name.
+    proposal
+        What it proposed, in words; "" where it had nothing to propose.
+    gain_db, standard_error_db
+        What the worst output's error on held-back samples was less with it, and the standard error of that over the samples;
+        None where nothing was scored.
+    kept
+        Whether the plan has it.
+    seconds
+        What it took.
+    """
+
+    step: str
+    proposal: str
+    gain_db: float | None
+    standard_error_db: float | None
+    kept: bool
+    seconds: float
+
+    @property
+    def said(self) -> str:
+        """One line."""
+        verdict = "kept" if self.kept else "left out"
+        if self.gain_db is None:
+            return f"{self.step}: {self.proposal or 'nothing to propose'}"
+        gain = f"{self.gain_db:+.2f} dB ({_number(self.standard_error_db)} standard error)"
+        return f"{self.step}: {self.proposal}: {gain}, {verdict}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Journal:
+    """What a plan's choices rest on.
+
+    Parameters
+    ----------
+    entries
+        Steps in the order in which they were tried.
+    held_back
+        On how many samples plans were compared, that no step was fitted to; 0: nothing was verified.
+    plain_db, sqnr_db
+        Signal to noise ratio in dB of the worst output on these, without any step and with those that were kept; inf where
+        outputs are equal, None where nothing was verified.
+    agreement
+        Share of these samples of which the model names the float model's class, in [0; 1]; None where outputs are no scores.
+    """
+
+    entries: tuple[JournalEntry, ...] = ()
+    held_back: int = 0
+    plain_db: float | None = None
+    sqnr_db: float | None = None
+    agreement: float | None = None
+
+    @property
+    def kept(self) -> list[str]:
+        """Names of the steps that the plan has."""
+        return [entry.step for entry in self.entries if entry.kept]
+
+    @property
+    def summary(self) -> str:
+        """Say what was kept, and how near the model is to the float one; "" of a plan that nothing was tried for."""
+        if self.sqnr_db is None or self.plain_db is None:
+            return ""
+        kept = ", ".join(dict.fromkeys(self.kept)) or "no step"
+        gained = f" ({self.plain_db:.1f} dB without)" if math.isfinite(self.plain_db) and self.kept else ""
+        return f"{kept} kept: outputs {self.sqnr_db:.1f} dB above their error on {self.held_back} samples held back{gained}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None or math.isinf(value) else f"{value:.2f}"

@@ -1,0 +1,42 @@
+"""What a step is: something that may bring a model's outputs nearer, as a value. It decides nothing: the referee does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..choices import Choices
+from ..planner import Planned
+from ..recipe import Recipe
+from .evidence import Evidence
+
+
+class Step(Protocol):
+    """A value: two that are equal propose the same for the same model and samples."""
+
+    @property
+    def name(self) -> str:
+        """What the journal calls it."""
+        ...
+
+    @property
+    def below_db(self) -> float:
+        """It is tried where the worst output's signal to noise ratio is less."""
+        ...
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Step]:
+        """Return those of the kind that a recipe wants tried, of which one can be kept."""
+        ...
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return the model's choices with the step's own; None where it has none to make.
+
+        Parameters
+        ----------
+        planned
+            The model as the steps before this one leave it.
+        evidence
+            What samples tell of it.
+        """
+        ...
