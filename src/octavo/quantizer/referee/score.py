@@ -76,10 +76,10 @@ class Score:
             return Gain(db=-math.inf, standard_error=0.0, typical_db=-math.inf, typical_error=0.0)
         count = mine.size
         least = _LEAST * max(first, second) / count
-        ratios = _DB * np.log((others + least) / (mine + least))
+        ratios = _DB * np.log(np.maximum(others, least) / np.maximum(mine, least))
         if count == 1:
             return Gain(db=float(ratios[0]), standard_error=math.inf, typical_db=float(ratios[0]), typical_error=math.inf)
-        without = _DB * np.log((second - others + least) / (first - mine + least))
+        without = _DB * np.log(np.maximum(second - others, least) / np.maximum(first - mine, least))
         return Gain(
             db=_DB * math.log(second / first),
             standard_error=float(without.std() * math.sqrt(count - 1)),
