@@ -16,11 +16,11 @@ from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize, quantize
 from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantizer.referee.program import run_calls
 from octavo.quantizer.simplify import simplify
 from octavo.quantizer.simulation import Simulation
 from octavo.quantizer.simulation.mean_shifts import channel_axes
 from octavo.quantizer.simulation.on_all_samples import Trials
-from octavo.quantizer.simulation.program import run_calls
 from octavo.quantizer.simulation.ranges import RangeTuning, range_of
 from octavo.quantizer.simulation.simulation import measured_outputs
 

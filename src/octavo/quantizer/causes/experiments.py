@@ -22,8 +22,8 @@ from ..equalization.channel_groups import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import WEIGHT_BITS, bits_of
+from ..referee.program import with_values
 from ..simulation import Simulation
-from ..simulation.program import with_values
 from ..simulation.ranges import Range, range_of, scheme_of
 from .causes import Finding
 

@@ -22,8 +22,8 @@ from ...numerics.arrays import Array
 from ...runtime.inputs import split_batch
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..referee.program import with_values
 from ..simulation import Simulation
-from ..simulation.program import with_values
 from ..simulation.simulation import telling_samples
 from .causes import FAULTS, Cause, Finding
 from .experiments import Experiments

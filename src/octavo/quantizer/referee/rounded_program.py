@@ -23,8 +23,8 @@ from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
-from ..simulation.program import FloatProgram, as_array, calls_behind, unread_after, with_values
-from ..simulation.rounded import Steps
+from .program import FloatProgram, as_array, calls_behind, unread_after, with_values
+from .rounded import Steps
 from .rounding import Rounding
 
 

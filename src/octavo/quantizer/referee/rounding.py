@@ -16,9 +16,9 @@ from ...ir.identity import TensorId
 from ...numerics import dequantize
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
-from ..simulation.rounded import Steps, steps_of
 from ..weights.constants import Constants
 from ..weights.convolution import WEIGHTED
+from .rounded import Steps, steps_of
 
 Floats = npt.NDArray[np.float32]
 

@@ -28,10 +28,10 @@ from ...ir.identity import TensorId
 from ...numerics import QuantParams
 from ...numerics.arrays import Samples
 from ..plan.plan import QuantizationPlan
+from ..referee.program import FloatProgram, as_array, calls_behind, run_calls, unread_after, with_constants
+from ..referee.rounded import steps_of
 from .mean_shifts import channel_axes, mean_shift
 from .on_all_samples import Shifts, Trials
-from .program import FloatProgram, as_array, calls_behind, run_calls, unread_after, with_constants
-from .rounded import steps_of
 
 Constants = Sequence[list[Any]]
 """Of each call."""
