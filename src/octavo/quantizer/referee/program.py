@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ...compiler.codegen.kernel_calls import KernelCall, KernelCalls
 from ...compiler.partition.pipeline import partition_module
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, operand_vars
+from ...ir.graph.dataflow import DataflowView, dtype_of, operand_vars, static_shape
 from ...ir.graph.results import with_results
 from ...ir.identity import TensorId
 from ...numerics import dequantize
@@ -57,7 +58,7 @@ class FloatProgram:
         self.variables: dict[str, Var] = {}
         for name, result in zip(names, program.results, strict=True):
             # TVM's passes rename what no kernel of ours writes: then it is the result itself, or what is laid out for that.
-            renamed = makers[result].operands[0] if name in moved else result
+            renamed = makers[result].operands[0] if name in moved and (not runs or _only_moves(makers[result])) else result
             self.variables[name] = variables.get(holders.get(name, name), renamed)
         self._constants = [[each.value for each in call.operands if isinstance(each, GenericConst)] for call in program.calls]
         for call in program.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
@@ -83,6 +84,16 @@ def _laid_out_for_return(module: tvm.IRModule, names: Sequence[str], holders: Ma
         if name in holders and made is not None and made.name != holders[name] and [var.name for var in read] == [holders[name]]:
             found.add(name)
     return found
+
+
+def _only_moves(call: KernelCall) -> bool:
+    """Return whether a call gives what it reads in another order: one that computes besides makes the tensor itself."""
+    shape = static_shape(call.operands[0])
+    if shape is None or len(call.operands) != 1 or dtype_of(call.operands[0]) != "float32":
+        return False
+    values = np.arange(prod(shape), dtype=np.float32).reshape(shape) - prod(shape) / 2 + 0.25  # of both signs, no two alike
+    found = as_array(call.run([tvm.runtime.tensor(values.astype(np.float32))]))
+    return np.array_equal(np.sort(found.reshape(-1)), values.reshape(-1))
 
 
 def with_constants(model: Model, plan: QuantizationPlan) -> Model:
