@@ -44,6 +44,8 @@ def call(args: argparse.Namespace) -> int:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
     print(f"{_interface(explanation)}\n\n{_ops(explanation)}\n\n{explanation.summary}")
+    if explanation.journal:
+        print("\nhow it was quantized:\n" + "\n".join(f"  {line}" for line in explanation.journal))
     if explanation.advice:
         print(explanation.advice)
     return 0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
-from ..compiler.target_choice import resolve_target
 from ..evaluation import WORDS, better, calibration_warnings, level_of_agreement, level_of_sqnr
 from ..export.onnx import export_onnx
 from ..export.tflite import EDGE_DTYPES, export_tflite, restricted, target_of
@@ -18,18 +16,19 @@ from ..profiling.model_profile import Profile
 from ..profiling.profile import profile
 from ..quantizer.causes import FixResult, fix
 from ..quantizer.compile import explain
-from ..quantizer.corrections import measured_nearness
 from ..quantizer.encodings import FORMATS, read_encodings, write_encodings
-from ..quantizer.plan.nearness import Nearness
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize
 from ..quantizer.recipe import Recipe
+from ..quantizer.referee import score_of
 from .calibration import add_data, open_data
-from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
+from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target, positive_seconds
 from .outputs import check_output
-from .progress import progress_bar
+from .progress import progress_bar, progress_steps
 from .sources import UsageError, load_model, recipe_of
 
+_STEPS = "octavo.quantizer.tune"
+"""Who logs the steps of quantizing."""
 _TFLITE = ".tflite"
 
 
@@ -49,6 +48,12 @@ def add_to(commands: Subcommands) -> None:
         )
     add_target(parser)
     add_recipe(parser)
+    parser.add_argument(
+        "--seconds",
+        type=positive_seconds,
+        metavar="S",
+        help="how long to look for better parameters; the best so far is taken then (default: as long as it takes)",
+    )
     parser.add_argument(
         "--fix",
         action="store_true",
@@ -147,7 +152,8 @@ def _quantized(args: argparse.Namespace, model: Model, known: Profile | None) ->
     recipe = recipe_of(args)
     if _writes_tflite(args):
         return quantize_for_tflite(model, known, recipe=recipe)
-    return quantize(model, known, target=args.target, recipe=recipe)
+    with progress_steps("quantize", _STEPS):
+        return quantize(model, known, target=args.target, recipe=recipe, seconds=args.seconds)
 
 
 def _by_plan(args: argparse.Namespace, model: Model, plan: QuantizationPlan) -> QuantizedModel:
@@ -160,37 +166,32 @@ def _say(
     args: argparse.Namespace, model: Model, quantized: QuantizedModel, fixed: FixResult | None, known: Profile | None
 ) -> None:
     """Print what was made, and how good it is."""
-    said = [explain(quantized).summary, quantized.plan.corrections.summary]
+    said = [explain(quantized).summary, quantized.plan.journal.summary or quantized.plan.corrections.summary]
     widths = quantized.plan.widths
     if len(widths) > 1:
         said.insert(1, ", ".join(f"{count:,} weights of {bits} bits" for bits, count in widths.items()))
     print(f"{args.output}: {'; '.join(each for each in said if each)}")
     if fixed is not None:
         print("\n".join(_steps(fixed)))
-    print(_verdict(args, quantized, _measured(model, quantized, known)))
+    print(_verdict(args, model, quantized, known))
     if known is not None:
         for warning in calibration_warnings(model, known):
             print(f"warning: {warning}")
 
 
-def _measured(model: Model, quantized: QuantizedModel, known: Profile | None) -> Nearness:
-    """Return how near the outputs are to the float model's on the samples of the profile: as quantizing measured it, or now."""
-    measured = quantized.plan.corrections.nearness
-    if measured.sqnr_db < math.inf or known is None:
-        return measured
-    return measured_nearness(model, quantized, known, resolve_target(None))
-
-
-def _verdict(args: argparse.Namespace, quantized: QuantizedModel, measured: Nearness) -> str:
+def _verdict(args: argparse.Namespace, model: Model, quantized: QuantizedModel, known: Profile | None) -> str:
     """Say how good the model is, and what to do next."""
     after = f"octavo evaluate {args.model} {args.output} --data FILE"
-    if measured.sqnr_db == math.inf:
+    journal = quantized.plan.journal
+    sqnr_db, agreement, where = journal.sqnr_db, journal.agreement, f"{journal.held_back} samples held back from calibration"
+    if sqnr_db is None and known is not None and (score := score_of(model, quantized, known)) is not None:
+        sqnr_db, agreement, where = score.sqnr_db, score.agreement, "samples that it was calibrated on"
+    if sqnr_db is None:
         return f"verdict: not measured here; {after} says how good it is"
-    agreement = measured.agreement
-    level = level_of_sqnr(measured.sqnr_db)
-    said = f"its worst output keeps {measured.sqnr_db:.1f} dB"
+    level = level_of_sqnr(sqnr_db)
+    said = f"its worst output keeps {sqnr_db:.1f} dB"
     goal = quantized.plan.recipe.min_sqnr
-    if goal is not None and measured.sqnr_db < goal:
+    if goal is not None and sqnr_db < goal:
         said = f"{said}, less than the {goal:g} dB that --min-sqnr asks for"
     if agreement is not None:
         level = better(level, level_of_agreement(agreement))
@@ -199,7 +200,7 @@ def _verdict(args: argparse.Namespace, quantized: QuantizedModel, measured: Near
     if level != "good":
         more = f"octavo causes {args.model} --profile FILE says why, --fix applies what helps; {more}"
     words = WORDS[level].replace("the reference", "the float model")
-    return f"verdict: {words} on samples that it was calibrated on: {said}; {more}"
+    return f"verdict: {words} on {where}: {said}; {more}"
 
 
 def _fixed(args: argparse.Namespace, model: Model, quantized: QuantizedModel, known: Profile) -> FixResult:

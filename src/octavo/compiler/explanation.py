@@ -80,11 +80,18 @@ class ExplainedPort:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """What became of each op of a model, in graph order, and what the model takes and gives."""
+    """What became of each op of a model, in graph order, and what the model takes and gives.
+
+    Parameters
+    ----------
+    journal
+        Of a model that was quantized here, a line for each step that was tried, and what all came to.
+    """
 
     ops: tuple[ExplainedOp, ...]
     inputs: tuple[ExplainedPort, ...] = ()
     outputs: tuple[ExplainedPort, ...] = ()
+    journal: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the ops as lines, and the summary: `octavo explain` prints them as a table."""
@@ -93,7 +100,7 @@ class Explanation:
         lines = [
             "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[4]]).rstrip() for row in rows
         ]
-        return "\n".join((*self.interface, *lines, self.summary, *([self.advice] if self.advice else [])))
+        return "\n".join((*self.interface, *lines, *self.journal, self.summary, *([self.advice] if self.advice else [])))
 
     @property
     def interface(self) -> tuple[str, ...]:
@@ -148,6 +155,7 @@ class Explanation:
         return {
             "summary": self.summary,
             "advice": self.advice,
+            "journal": list(self.journal),
             "inputs": [asdict(each) for each in self.inputs],
             "outputs": [asdict(each) for each in self.outputs],
             "ops": [asdict(op) for op in self.ops],

@@ -22,6 +22,7 @@ from ..numerics.floats.half import HALF_DTYPES, HalfDtype
 from ..profiling import Profile, check_model, unfit_tensors
 from ..runtime.executable import Executable
 from ..target.precision import Precision
+from .plan import QuantizedModel
 from .quantize import by_profile
 from .recipe import Recipe
 
@@ -111,7 +112,8 @@ def explain(
         module, backends = model.bound(), chosen.backends
         records = op_records(module, chosen.host, chosen.isas, model.tensors, downcast, backends)
     ops = explained_ops(records, model)
-    return Explanation(ops=ops, inputs=ports(input_specs(model)), outputs=ports(output_specs(model)))
+    journal = model.plan.journal.lines if isinstance(model, QuantizedModel) else ()
+    return Explanation(ops=ops, inputs=ports(input_specs(model)), outputs=ports(output_specs(model)), journal=journal)
 
 
 def prepared(

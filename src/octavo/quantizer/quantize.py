@@ -25,7 +25,7 @@ from .corrections import corrected_on, samples_of
 from .corrections.correct import Samples
 from .equalization import Equalizer
 from .plan import QuantizationPlan, QuantizedModel
-from .quantize_graph import quantize_graph
+from .quantize_graph import apply_plan, quantize_graph
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .sample_runs import SampleRuns
@@ -43,6 +43,7 @@ def quantize(
     params: ParamsOf | None = None,
     plan: QuantizationPlan | str | Path | None = None,
     preset: Preset = "balanced",
+    seconds: float | None = None,
 ) -> QuantizedModel:
     """Quantize a float model to QDQ form, where the target has integer kernels.
 
@@ -62,30 +63,36 @@ def quantize(
         What an earlier call decided (`QuantizedModel.plan`), as it was or edited, or the path of its file: these layers with
         these parameters, and no others. In place of profile, recipe and params.
     preset
-        How much to try. "fast" corrects biases by what the profile says, and runs nothing; "balanced" runs samples to correct
-        them, evens out channels and rounds weights by what their layers read; "best" also tries several ranges of activations,
-        which takes about ten times as long. What the recipe says other than by default counts.
+        How much to try. "fast" corrects biases by what the profile says, and runs nothing. "balanced" tries steps: it corrects
+        biases, rounds weights by what their layers read, evens out channels, narrows ranges, and keeps what brings the outputs
+        nearer to the float model's on samples that no step is fitted to; the plan's journal says what that was. "best" also
+        tries several ranges of activations. What the recipe says other than by default counts.
+    seconds
+        What all may take: no step is tried that would end later, and the best that was found is returned. None: as long as it
+        takes. To plan the model without any step is not left out.
 
     Raises
     ------
     ProfileError
         A profile of another model, or none where there is no plan.
     QuantizationError
-        An unknown preset; a recipe or params that ask for what there is not; a plan that cannot be read, or that model or target
-        cannot take.
+        An unknown preset; seconds that are no positive number; a recipe or params that ask for what there is not; a plan that
+        cannot be read, or that model or target cannot take.
     """
     checked, chosen = checked_model(model), resolve_target(target)
     if plan is not None:
-        if any(given is not None for given in (profile, recipe, params)) or preset != "balanced":
+        if any(given is not None for given in (profile, recipe, params, seconds)) or preset != "balanced":
             raise QuantizationError("a plan says all that profile, recipe, preset and params decide: give it alone")
         read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
         return _by_plan(chosen, checked, read)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    if seconds is not None and (isinstance(seconds, bool) or not 0 < seconds < math.inf):
+        raise QuantizationError(f"seconds must be a positive number, or None for as long as it takes, got {seconds!r}")
     check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
     assert profile is not None, "its type was checked"
     check_model(profile, checked)
-    return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params)
+    return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params, seconds=seconds)
 
 
 def quantize_with(
@@ -116,7 +123,7 @@ def _by_plan(
     target: ResolvedTarget, model: Model, plan: QuantizationPlan, changes: Choices | None = None, runs: SampleRuns | None = None
 ) -> QuantizedModel:
     forget_profilers(model)
-    return quantize_graph(model, target=target, plan=plan, changes=changes, refitted=runs)
+    return apply_plan(model, plan, target=target, changes=changes, refitted=runs)
 
 
 def by_profile(
@@ -129,7 +136,7 @@ def by_profile(
     seconds: float | None = None,
 ) -> QuantizedModel:
     """Quantize a float model by its profile, with what running the samples that it keeps tells."""
-    recipe = recipe or Recipe()
+    started, recipe = time.monotonic(), recipe or Recipe()
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
     samples, known = samples_of(model, profile), Choices()
@@ -138,15 +145,13 @@ def by_profile(
         known = Choices(float_tensors=uncovered_outputs(model, profile))
     with ThreadPoolExecutor(1) as beside:
         split = _split(profile, samples, recipe, beside, has_functions=has_functions)
+        split = split if split is None or seconds is None else replace(split, deadline=started + seconds)
         if params is not None and split is not None:
             split = replace(split, fitted=replace(split.fitted, equalizer=None), every=replace(split.every, equalizer=None))
         if split is None and recipe.corrects:
             warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
         changes = known.with_more(changes or Choices())
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
-        return quantize_graph(
-            model, profile, target=target, recipe=recipe, params=params, changes=changes, split=split, deadline=deadline
-        )
+        return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=changes, split=split)
 
 
 def _nothing_verified(count: int) -> str:

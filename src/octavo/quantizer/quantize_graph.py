@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from .recipe import Recipe
 from .sample_runs import SampleRuns
 from .simplify import simplify
 from .tensor_choice import ParamsOf
-from .tune import Split, applied_with, tuned
+from .tune import Split, applied, tuned
 
 
 def quantize_graph(
@@ -34,17 +35,14 @@ def quantize_graph(
     target: TargetDescription | ResolvedTarget = CPU,
     recipe: Recipe | None = None,
     params: ParamsOf | None = None,
-    plan: QuantizationPlan | None = None,
     changes: Choices | None = None,
     split: Split | None = None,
-    refitted: SampleRuns | None = None,
-    deadline: float = math.inf,
 ) -> QuantizedModel:
-    """Quantize a float model, by statistics of its tensors or by a plan.
+    """Quantize a float model by statistics of its tensors.
 
     Parameters
     ----------
-    model, recipe, params, plan
+    model, recipe, params
         As `octavo.quantize` takes them.
     profile
         Of this model: a Profile, or statistics from elsewhere.
@@ -52,36 +50,68 @@ def quantize_graph(
         Of a resolved one what its integer ops don't take gets no Q and DQ; a description alone is taken at its word. Where
         several share the model, each op goes to the first that takes it.
     changes
-        Choices that are known from the start. Of a plan ops stay integer where that still pays beside what they leave float.
+        Choices that are known from the start.
     split
         What runs the model on samples: steps are fitted to some, and compared on others. Without it none is tried.
-    refitted
-        What runs it where a plan's weights and biases are to be corrected anew.
-    deadline
-        By `time.monotonic`: no step is tried that would end behind it.
 
     Returns
     -------
     QuantizedModel
         In QDQ form (see qdq.py), with its plan and a fingerprint of its own.
     """
-    known = changes or Choices()
-    applied = None if plan is None else AppliedPlan(plan=plan, lets_go=known.changes_layers)
-    # With one thread of BLAS's, any number of Octavo's gives the same bytes. Corrections have their own threads.
-    with one_step(), one_blas_thread():
-        simplified = simplify(model)
-        trim_heap(model.constant_bytes)
-        planner = Planner(
-            model=model,
-            simplified=simplified,
-            profile=profile,
-            chosen=target,
-            recipe=(recipe or Recipe()) if plan is None else plan.recipe,
-            applied=applied,
-        )
-        quantized = tuned(planner, split, params, known, deadline) if applied is None else applied_with(planner, refitted, known)
+    with _quantizing():
+        planner = _planner(model, profile, target, recipe or Recipe(), None)
+        quantized = tuned(planner, split, params, changes or Choices())
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
+
+
+def apply_plan(
+    model: Model,
+    plan: QuantizationPlan,
+    *,
+    target: TargetDescription | ResolvedTarget = CPU,
+    changes: Choices | None = None,
+    refitted: SampleRuns | None = None,
+) -> QuantizedModel:
+    """Return a float model quantized as a plan says: the same plan, the same bytes.
+
+    Parameters
+    ----------
+    model, plan
+        As `octavo.quantize` takes them.
+    target
+        As `quantize_graph` takes it.
+    changes
+        What is otherwise than in the plan. Ops stay integer where that still pays beside what they leave float.
+    refitted
+        What runs the model on samples, where weights and biases are to be corrected anew.
+    """
+    known = changes or Choices()
+    with _quantizing():
+        planner = _planner(model, None, target, plan.recipe, AppliedPlan(plan=plan, lets_go=known.changes_layers))
+        quantized = applied(planner, refitted, known)
+    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
+    return quantized
+
+
+@contextmanager
+def _quantizing() -> Generator[None, None, None]:
+    """With one thread of BLAS's, any number of Octavo's gives the same bytes. Corrections have their own threads."""
+    with one_step(), one_blas_thread():
+        yield
+
+
+def _planner(
+    model: Model,
+    profile: Statistics | None,
+    target: TargetDescription | ResolvedTarget,
+    recipe: Recipe,
+    plan: AppliedPlan | None,
+) -> Planner:
+    simplified = simplify(model)
+    trim_heap(model.constant_bytes)
+    return Planner(model=model, simplified=simplified, profile=profile, chosen=target, recipe=recipe, applied=plan)
 
 
 def _announced(quantized: QuantizedModel) -> Announced:

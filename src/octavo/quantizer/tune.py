@@ -6,6 +6,8 @@ compared on samples held back from that. Steps that are kept are fitted again, t
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +23,8 @@ from .sample_runs import SampleRuns
 from .steps import LAST, ORDER, Evidence, Step, correct, equalize, rank, widen, widen_weights
 from .tensor_choice import ParamsOf, ask
 
+_LOG = logging.getLogger(__name__)
+
 LEAST_SAMPLES = 4
 """With fewer, none can be held back that say anything."""
 _MOST_HELD_BACK = 24
@@ -32,11 +36,20 @@ _CERTAIN = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Split:
-    """Samples that steps are fitted to, those that plans are compared on, and both."""
+    """Samples that steps are fitted to, those that plans are compared on, and both.
+
+    Parameters
+    ----------
+    fitted, every
+        What runs models on samples.
+    deadline
+        By `time.monotonic`: what would end behind it is not tried.
+    """
 
     fitted: SampleRuns
     held_back: Samples
     every: SampleRuns
+    deadline: float = math.inf
 
 
 def is_held_back(place: int) -> bool:
@@ -44,7 +57,7 @@ def is_held_back(place: int) -> bool:
     return place % 3 == 1 and place // 3 < _MOST_HELD_BACK
 
 
-def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, changes: Choices, deadline: float) -> QuantizedModel:
+def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, changes: Choices) -> QuantizedModel:
     """Return the model with all that is wanted, and with what gains.
 
     Parameters
@@ -55,8 +68,6 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
         Asked for each tensor's parameters.
     changes
         Choices that are known from the start.
-    deadline
-        By `time.monotonic`: what would end behind it is not tried.
     """
     plain = _plain(planner, None if split is None else split.every, params, changes)
     if split is None or not planner.recipe.corrects:
@@ -65,10 +76,10 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
         referee = Referee(planner.simple, plain.plan, split.held_back, split.fitted.target)
     except NotImplementedError:
         return plain.quantized
-    return _Tuning(planner=planner, split=split, referee=referee, plain=plain, deadline=deadline).run()
+    return _Tuning(planner=planner, split=split, referee=referee, plain=plain).run()
 
 
-def applied_with(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> QuantizedModel:
+def applied(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> QuantizedModel:
     """Return the model of a plan with these changes, to the letter but for weights and biases that may be corrected anew."""
     planned = planned_with(planner, replace(planner.first_choices.with_more(changes), wide_activations={}))
     if refitted is not None:
@@ -145,7 +156,6 @@ class _Tuning:
     split: Split
     referee: Referee
     plain: Planned
-    deadline: float
     _made: dict[Steps, Planned | None] = field(init=False)
     _scores: dict[Steps, Score] = field(default_factory=dict[Steps, Score])
     _entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
@@ -191,6 +201,7 @@ class _Tuning:
                 break
             if kept.score.sqnr_db >= step.below_db or step in best.steps:
                 continue
+            _LOG.info("%s", step.name)
             started = time.monotonic()
             others = [each for each in best.steps if type(each) is not type(step)]
             found = self._tried(tuple(sorted([*others, step], key=rank)))
@@ -234,7 +245,7 @@ class _Tuning:
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""
-        return time.monotonic() + 2 * self._longest > self.deadline
+        return time.monotonic() + 2 * self._longest > self.split.deadline
 
     def _tried(self, steps: Steps) -> _Tried | None:
         """Return the model with these steps; None where one of them proposes nothing."""

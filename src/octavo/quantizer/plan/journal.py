@@ -71,6 +71,12 @@ class Journal:
         return [entry.step for entry in self.entries if entry.kept]
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """All in words: a line for each entry, and the summary."""
+        steps = [f"{entry.said}, {entry.seconds:.1f} s" for entry in self.entries if entry.proposal]
+        return tuple(each for each in (*steps, self.summary) if each)
+
+    @property
     def summary(self) -> str:
         """Say what was kept, and how near the model is to the float one; "" of a plan that nothing was tried for."""
         if self.sqnr_db is None or self.plain_db is None:

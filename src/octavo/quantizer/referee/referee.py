@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ...compiler.target_choice import ResolvedTarget
+from ...compiler.target_choice import ResolvedTarget, resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, operand_vars
 from ...numerics.arrays import Array, Samples
+from ...profiling import Profile
+from ..corrections.correct import samples_of
 from ..corrections.error import compared_results, same_class
-from ..plan.plan import QuantizationPlan
+from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..simplify import simplify
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, constants_of, rounding_of
 from .score import Score
@@ -77,3 +80,15 @@ def _errors(floats: Sequence[Array], found: Sequence[Array]) -> list[float]:
     if not power:
         return [float("inf") if each else 0.0 for each in noise]
     return [each / power if np.isfinite(each) else float("inf") for each in noise]
+
+
+def score_of(model: Model, quantized: QuantizedModel, profile: Profile) -> Score | None:
+    """Return how far outputs are off on the samples that a profile keeps; None without such, or where nothing can run it here."""
+    samples = samples_of(model, profile)
+    if not samples:
+        return None
+    try:
+        simple, _ = simplify(model)
+        return Referee(simple, quantized.plan, samples, resolve_target(None)).score(quantized.plan)
+    except NotImplementedError:
+        return None
