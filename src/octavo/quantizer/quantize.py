@@ -29,6 +29,7 @@ from .quantize_graph import apply_plan, quantize_graph
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .sample_runs import SampleRuns
+from .steps import order
 from .tensor_choice import ParamsOf
 from .tune import LEAST_SAMPLES, Split, is_held_back
 from .uncovered_outputs import uncovered_outputs
@@ -84,6 +85,13 @@ def quantize(
         if any(given is not None for given in (profile, recipe, params, seconds)) or preset != "balanced":
             raise QuantizationError("a plan says all that profile, recipe, preset and params decide: give it alone")
         read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
+        known = [kind.name for kind in order()]
+        unknown = next((entry.step for entry in read.journal.entries if entry.step not in known), None)
+        if unknown is not None:
+            raise QuantizationError(
+                f"the plan's journal names a step {unknown!r}, and there is none here: register it (register_step), or take its "
+                f"entry out; known are {', '.join(known)}"
+            )
         return _by_plan(chosen, checked, read)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")

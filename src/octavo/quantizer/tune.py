@@ -20,7 +20,7 @@ from .plan.journal import Journal, JournalEntry
 from .planner import Planned, Planner
 from .referee import Gain, Referee, Score
 from .sample_runs import SampleRuns
-from .steps import LAST, ORDER, Evidence, Step, correct, equalize, rank, widen, widen_weights
+from .steps import Evidence, Step, correct, equalize, order, widen, widen_weights
 from .tensor_choice import ParamsOf, ask
 
 _LOG = logging.getLogger(__name__)
@@ -30,8 +30,10 @@ LEAST_SAMPLES = 4
 _MOST_HELD_BACK = 24
 _LEAST_GAIN_DB = 0.1
 """What gains less is not worth what it makes of the plan."""
-_CERTAIN = 1.0
-"""Standard errors that a gain must have."""
+_CERTAIN = 0.5
+"""Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
+_NO_LOSS_DB = 0.5
+"""What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -158,7 +160,7 @@ class _Tuning:
     plain: Planned
     _made: dict[Steps, Planned | None] = field(init=False)
     _scores: dict[Steps, Score] = field(default_factory=dict[Steps, Score])
-    _entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
+    _entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
     _longest: float = 0.0
 
     def __post_init__(self) -> None:
@@ -169,13 +171,12 @@ class _Tuning:
         plain = self._tried(())
         assert plain is not None, "nothing needs no proposal"
         best = plain
-        for kind in (LAST, *ORDER):  # what others gain is asked beside corrections, which make up for much
+        for kind in (order()[-1], *order()):  # what others gain is asked beside corrections, which make up for much
             best = self._better(best, kind.of(self.planner.recipe))
         best = self._without_useless(best)
+        best = best if _is_worth(best.score.gain_over(plain.score)) else plain
         journal = Journal(
-            entries=tuple(
-                replace(each, kept=each.kept and each.step in {step.name for step in best.steps}) for each in self._entries
-            ),
+            entries=tuple(replace(entry, kept=entry.kept and step in best.steps) for step, entry in self._entries),
             held_back=len(self.split.held_back),
             plain_db=plain.score.sqnr_db,
             sqnr_db=best.score.sqnr_db,
@@ -201,47 +202,49 @@ class _Tuning:
                 break
             if kept.score.sqnr_db >= step.below_db or step in best.steps:
                 continue
-            _LOG.info("%s", step.name)
+            _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
             others = [each for each in best.steps if type(each) is not type(step)]
-            found = self._tried(tuple(sorted([*others, step], key=rank)))
+            found = self._tried(tuple(sorted([*others, step], key=lambda each: order().index(type(each)))))
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
             if found is None:
-                self._note(step, "", None, is_kept=False, seconds=seconds)
+                if all(entry.step != step.name for _, entry in self._entries):
+                    self._note(step, "", None, is_kept=False, seconds=seconds)
                 continue
             gain = found.score.gain_over(best.score)
-            is_kept = _is_worth(gain) and found.score.sqnr_db > kept.score.sqnr_db
+            may_gain = _is_worth(gain) or (step.below_db == math.inf and gain.db > -min(_NO_LOSS_DB, gain.standard_error))
+            is_kept = may_gain and (kept is best or found.score.sqnr_db > kept.score.sqnr_db)
             self._note(step, found.planned.choices.said_beside(best.planned.choices), gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
                 kept = found
         return kept
 
     def _without_useless(self, best: _Tried) -> _Tried:
-        """Return the model without steps that others made useless."""
-        for step in best.steps:
-            without = tuple(each for each in best.steps if each != step)
-            if self._is_late():
-                break
+        """Return the model without steps that don't gain beside the others, those first that gain least."""
+        while best.steps and not self._is_late():
             started = time.monotonic()
-            found = self._tried(without)
-            if found is not None and not _is_worth(best.score.gain_over(found.score)):
-                gain = found.score.gain_over(best.score)
-                self._note(step, "left out again", gain, is_kept=False, seconds=time.monotonic() - started)
-                best = found
+            others = {step: self._tried(tuple(each for each in best.steps if each != step)) for step in best.steps}
+            gains = {step: best.score.gain_over(found.score) for step, found in others.items() if found is not None}
+            step = min((each for each in gains if not _is_worth(gains[each])), key=lambda each: gains[each].db, default=None)
+            found = None if step is None else others[step]
+            if step is None or found is None:
+                break
+            gain = found.score.gain_over(best.score)
+            self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
+            best = found
         return best
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
-        self._entries.append(
-            JournalEntry(
-                step=step.name,
-                proposal=proposal,
-                gain_db=None if gain is None else gain.db,
-                standard_error_db=None if gain is None else gain.standard_error,
-                kept=is_kept,
-                seconds=round(seconds, 2),
-            )
+        entry = JournalEntry(
+            step=step.name,
+            proposal=": ".join(each for each in (step.detail, proposal) if each) if proposal else "",
+            gain_db=None if gain is None else gain.db,
+            standard_error_db=None if gain is None else gain.standard_error,
+            kept=is_kept,
+            seconds=round(seconds, 2),
         )
+        self._entries.append((step, entry))
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""

@@ -11,15 +11,28 @@ from .ranges import Ranges
 from .step import Step
 from .tune_ranges import TuneRanges
 
-LAST = Correct
-"""Makes up for what all others leave."""
-ORDER: tuple[type[Step], ...] = (Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, LAST)
-"""In which steps are applied: each is fitted to what those before it leave."""
+_ORDER: list[type[Step]] = [Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, Correct]
+"""In which steps are applied: each is fitted to what those before it leave. The last makes up for what all others leave."""
 
 
-def rank(step: Step) -> int:
-    """Return where a step stands in that order."""
-    return ORDER.index(type(step))
+def order() -> tuple[type[Step], ...]:
+    """Return all kinds of steps, in the order in which they are applied."""
+    return tuple(_ORDER)
 
 
-__all__ = ["LAST", "ORDER", "Evidence", "Step", "correct", "equalize", "rank", "widen", "widen_weights"]
+def register_step(kind: type[Step]) -> None:
+    """Add a kind of step: each model is quantized with it, too, where its `of` says so and the referee finds a gain.
+
+    It is applied before corrections, and behind all others.
+
+    Raises
+    ------
+    ValueError
+        There is one of that name.
+    """
+    if any(known.name == kind.name for known in _ORDER):
+        raise ValueError(f"there is a step {kind.name!r}")
+    _ORDER.insert(-1, kind)
+
+
+__all__ = ["Evidence", "Step", "correct", "equalize", "order", "register_step", "widen", "widen_weights"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..choices import Choices
 from ..planner import Planned
@@ -25,14 +25,15 @@ class Correct:
         for it, or they hold all and biases stay as they are. The latter two are for models with such ranges alone.
     """
 
+    name: ClassVar = "correct"
     shifts: bool = True
     clipped: Literal["", "clipped", "weights alone"] = ""
     below_db: float = inf
 
     @property
-    def name(self) -> str:
-        """With what it does about clipping."""
-        return f"correct, {self.clipped}" if self.clipped else "correct"
+    def detail(self) -> str:
+        """What it does about clipping."""
+        return self.clipped
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[Correct]:

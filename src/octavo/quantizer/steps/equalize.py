@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,13 @@ from .evidence import Evidence
 class Equalize:
     """Factors for channels of unlike ranges."""
 
-    name: str = "equalize"
+    name: ClassVar = "equalize"
     below_db: float = inf
+
+    @property
+    def detail(self) -> str:
+        """Nothing more."""
+        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[Equalize]:

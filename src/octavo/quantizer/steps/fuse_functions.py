@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 from ..choices import Choices, float_without_loss
 from ..planner import Planned
@@ -15,8 +16,13 @@ from .evidence import Evidence
 class FuseFunctions:
     """Products' results that are not rounded before a function of them."""
 
-    name: str = "fuse functions"
+    name: ClassVar = "fuse functions"
     below_db: float = inf
+
+    @property
+    def detail(self) -> str:
+        """Nothing more."""
+        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[FuseFunctions]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..choices import Choices
 from ..plan import QuantizationPlan
@@ -39,13 +40,14 @@ def propose(planned: Planned, choices: Choices, evidence: Evidence, wanted_db: f
 class KeepFloat:
     """Other ranges and float activations, as many as it takes for outputs to have a signal to noise ratio in dB."""
 
+    name: ClassVar = "keep float"
     wanted_db: float
     below_db: float
 
     @property
-    def name(self) -> str:
-        """With what it simulates outputs to have."""
-        return f"keep float for {self.wanted_db:g} dB"
+    def detail(self) -> str:
+        """What outputs are to have, as they are simulated."""
+        return f"for {self.wanted_db:g} dB"
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[KeepFloat]:

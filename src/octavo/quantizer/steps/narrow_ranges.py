@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 from ...ir.identity import TensorId
 from ..choices import Choices
@@ -29,8 +30,13 @@ _STRONG = 0.35
 class NarrowRanges:
     """The mean range of samples where it is much narrower than the observed one."""
 
-    name: str = "narrow ranges"
+    name: ClassVar = "narrow ranges"
     below_db: float = inf
+
+    @property
+    def detail(self) -> str:
+        """Nothing more."""
+        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[NarrowRanges]:

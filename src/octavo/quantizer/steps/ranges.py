@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import ClassVar
 
 from ..choices import Choices
 from ..planner import Planned
@@ -17,13 +18,14 @@ _TRIED = ("mean", "mse", "percentile:99.99")
 class Ranges:
     """Ranges of all activations by one estimator of `octavo.quantizer.ranges`, its argument behind a colon."""
 
+    name: ClassVar = "ranges"
     estimator: str
     below_db: float = inf
 
     @property
-    def name(self) -> str:
-        """With the estimator."""
-        return f"ranges by {self.estimator}"
+    def detail(self) -> str:
+        """The estimator."""
+        return self.estimator
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[Ranges]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..choices import Choices
 from ..planner import Planned
@@ -14,9 +14,12 @@ from .evidence import Evidence
 class Step(Protocol):
     """A value: two that are equal propose the same for the same model and samples."""
 
+    name: ClassVar[str]
+    """What the journal calls it, and all others of its kind."""
+
     @property
-    def name(self) -> str:
-        """What the journal calls it."""
+    def detail(self) -> str:
+        """What tells it from others of its kind, in words; "" of the only one."""
         ...
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 from ..choices import Choices
 from ..planner import Planned
@@ -19,9 +20,14 @@ _FEW_DB = 3.0
 class TuneRanges:
     """Other ranges for activations whose rounding costs most, until outputs have a signal to noise ratio in dB."""
 
+    name: ClassVar = "tune ranges"
     wanted_db: float
     below_db: float
-    name: str = "tune ranges"
+
+    @property
+    def detail(self) -> str:
+        """Nothing more."""
+        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[TuneRanges]:
