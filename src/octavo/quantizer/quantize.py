@@ -31,7 +31,7 @@ from .recipe import Preset, Recipe
 from .sample_runs import SampleRuns
 from .steps import order
 from .tensor_choice import ParamsOf
-from .tune import LEAST_SAMPLES, Split, is_held_back
+from .tune import LEAST_SAMPLES, Split, is_held_back, is_tried
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -156,7 +156,7 @@ def by_profile(
         split = split if split is None or seconds is None else replace(split, deadline=started + seconds)
         if params is not None and split is not None:
             split = replace(split, fitted=replace(split.fitted, equalizer=None), every=replace(split.every, equalizer=None))
-        if split is None and recipe.corrects:
+        if split is None and is_tried(recipe):
             warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
         changes = known.with_more(changes or Choices())
         return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=changes, split=split)

@@ -18,6 +18,7 @@ from .constraints import Request, Requests
 from .plan import QuantizedModel
 from .plan.journal import Journal, JournalEntry
 from .planner import Planned, Planner
+from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .sample_runs import SampleRuns
 from .steps import Evidence, Step, correct, equalize, order, widen, widen_weights
@@ -59,6 +60,11 @@ def is_held_back(place: int) -> bool:
     return place % 3 == 1 and place // 3 < _MOST_HELD_BACK
 
 
+def is_tried(recipe: Recipe) -> bool:
+    """Return whether a recipe wants any step tried."""
+    return any(kind.of(recipe) for kind in order())
+
+
 def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, changes: Choices) -> QuantizedModel:
     """Return the model with all that is wanted, and with what gains.
 
@@ -72,7 +78,7 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
         Choices that are known from the start.
     """
     plain = _plain(planner, None if split is None else split.every, params, changes)
-    if split is None or not planner.recipe.corrects:
+    if split is None or not is_tried(planner.recipe):
         return plain.quantized
     try:
         referee = Referee(planner.simple, plain.plan, split.held_back, split.fitted.target)

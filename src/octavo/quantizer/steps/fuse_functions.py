@@ -26,8 +26,8 @@ class FuseFunctions:
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[FuseFunctions]:
-        """Return it."""
-        return [cls()]
+        """Return it, unless bare rounding is wanted."""
+        return [cls()] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them; where an op would become float for it, what that reads stays rounded."""

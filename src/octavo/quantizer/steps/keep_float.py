@@ -53,7 +53,7 @@ class KeepFloat:
     def of(cls, recipe: Recipe) -> list[KeepFloat]:
         """Return those with more and more float, where outputs must have so much: simulated errors leave some out."""
         goal = recipe.min_sqnr
-        return [] if goal is None else [cls(wanted_db=goal + more, below_db=goal) for more in _MORE_DB]
+        return [] if goal is None or not recipe.corrects else [cls(wanted_db=goal + more, below_db=goal) for more in _MORE_DB]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them."""

@@ -40,8 +40,8 @@ class NarrowRanges:
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[NarrowRanges]:
-        """Return it, unless the recipe names an estimator."""
-        return [cls()] if recipe.range_estimator in (AUTO, WIDEST) else []
+        """Return it, unless the recipe names an estimator, or bare rounding is wanted."""
+        return [cls()] if recipe.range_estimator == AUTO or (recipe.range_estimator == WIDEST and recipe.corrects) else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with such ranges for activations of which nobody says anything."""

@@ -35,7 +35,7 @@ class TuneRanges:
         if recipe.range_estimator == AUTO:
             return [cls(wanted_db=inf, below_db=inf)]
         goal = recipe.min_sqnr
-        return [] if goal is None else [cls(wanted_db=goal + _FEW_DB, below_db=goal + _FEW_DB)]
+        return [] if goal is None or not recipe.corrects else [cls(wanted_db=goal + _FEW_DB, below_db=goal + _FEW_DB)]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these ranges."""

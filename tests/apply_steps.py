@@ -1,0 +1,65 @@
+"""Steps applied to a model whatever they gain, fitted to all samples that its profile keeps: for tests of what a step does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from octavo.compiler.float_values import FloatValues
+from octavo.compiler.target_choice import TargetLike, resolve_target
+from octavo.ir.graph import Model
+from octavo.profiling import Profile
+from octavo.quantizer import tune
+from octavo.quantizer.blas_threads import one_blas_thread
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.corrections import corrected_on, samples_of
+from octavo.quantizer.equalization import Equalizer
+from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.planner import Planner
+from octavo.quantizer.recipe import Recipe
+from octavo.quantizer.sample_runs import SampleRuns
+from octavo.quantizer.simplify import simplify
+from octavo.quantizer.steps import ORDER, Equalize, Evidence, Step, rank
+
+
+def with_steps(
+    model: Model,
+    profile: Profile,
+    steps: Sequence[Step] | None = None,
+    *,
+    recipe: Recipe | None = None,
+    target: TargetLike = "cpu",
+) -> QuantizedModel:
+    """Return the model quantized with these steps, in their order, or with those of `default_steps`.
+
+    Parameters
+    ----------
+    profile
+        It keeps a sample at least.
+    """
+    recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
+    floats, samples = FloatValues(here.host, here.isas, here.llvm), samples_of(model, profile)
+    with ThreadPoolExecutor(1) as beside, one_blas_thread():
+        equalizer = Equalizer(
+            profile,
+            samples,
+            floats,
+            beside,
+            results=profile.kept_results,
+            only_ranges=recipe.has_plain_ranges,
+            has_functions=any(support.float_function for support in chosen.description.ops),
+        )
+        few = corrected_on(samples, recipe)
+        runs = SampleRuns(samples=samples, few=few, target=here, floats=floats, equalizer=equalizer)
+        planner = Planner(model=model, simplified=simplify(model), profile=profile, chosen=chosen, recipe=recipe, applied=None)
+        planned = tune._plain(planner, runs, None, Choices())
+        for step in sorted(default_steps(recipe) if steps is None else steps, key=rank):
+            evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
+            choices = step.propose(planned, evidence)
+            planned = planned if choices is None else tune.planned_with(planner, choices)
+    return planned.quantized
+
+
+def default_steps(recipe: Recipe) -> list[Step]:
+    """Return the first step of a recipe of each kind that evens out channels, or corrects weights and biases."""
+    return [kind.of(recipe)[0] for kind in (Equalize, ORDER[-1]) if kind.of(recipe)]
