@@ -57,6 +57,9 @@ class TorchStyle:
 
 DynamicStyle = Literal["litert", "onnx"] | TorchStyle
 
+PER_ROW = TorchStyle(dtype="uint8", qmin=0, qmax=255, eps=float(np.finfo(np.float32).tiny), by_row=True)
+"""How `quantize` has activations quantized per row when run: what torchao's asymmetric activations are, in uint8."""
+
 
 def is_by_row(style: DynamicStyle) -> bool:
     """Return whether each index of the first axis has parameters of its own."""
@@ -74,40 +77,51 @@ def style_bounds(style: DynamicStyle) -> tuple[int, int]:
 
 
 def dynamic_parameters(x: npt.NDArray[np.float32], style: DynamicStyle) -> npt.NDArray[np.float32]:
-    """Return scale and zero point for each row of finite float32 values (rows, values), as float32 (rows, 2).
+    """Return scale and zero point for each row of float32 values (rows, values), as float32 (rows, 2).
 
-    Zero points are integers in [0; 255]. A row of zeros alone has scale 1; in PyTorch's style the smallest one.
+    Zero points are integers in [0; 255]. A row of zeros alone has scale 1; in PyTorch's style the smallest one. One that holds NaN
+    or infinity, or whose range is beyond float32, has scale NaN and zero point 0: what a product gives of it is NaN.
 
     Notes
     -----
     "litert" takes the end of the range whose zero point errs less, and all of it in float32; the others take the lower end.
     """
     low, high = np.minimum(x.min(axis=1), _F(0)), np.maximum(x.max(axis=1), _F(0))
-    span = high - low
-    if isinstance(style, TorchStyle):
-        scale, zero_point = _torch_parameters(low, high, style)
-    elif style == "onnx":
-        scale = np.where(span == 0, _F(1), span / _F(255)).astype(_F)
-        scale = np.where(scale == 0, _F(1), scale)
-        zero_point = np.rint(np.clip((_F(0) - low) / scale, _F(0), _F(255)))  # 0 - low: no negative zero
-    else:
-        with np.errstate(divide="ignore"):
-            factor = np.where(span == 0, _F(1), _F(255) / span).astype(_F)
-        below, above = low * factor, high * factor
-        zero = np.where((_F(-128) + below) + (_F(127) + above) > 0, _F(-128) - below, _F(127) - above)
-        zero_point = np.rint(np.clip(zero, _F(-128), _F(127))) + _F(128)
-        scale = _F(1) / factor
-    return np.stack([scale, zero_point], axis=1).astype(_F)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scale, zero_point = _parameters(low, high, style)
+    is_finite = np.isfinite(scale)
+    return np.stack([np.where(is_finite, scale, _F(np.nan)), np.where(is_finite, zero_point, _F(0))], axis=1).astype(_F)
 
 
 def dynamic_quantize(
     x: npt.NDArray[np.float32], parameters: npt.NDArray[np.float32], style: DynamicStyle
 ) -> npt.NDArray[np.uint8]:
-    """Return clamp(rint(x / scale) + zero_point) of rows of values; all but "onnx" multiply by float32 1 / scale instead."""
+    """Return clamp(rint(x / scale) + zero_point) of rows of values; all but "onnx" multiply by float32 1 / scale instead.
+
+    Of a row whose scale is NaN all are qmin.
+    """
     scale, zero_point = parameters[:, :1], parameters[:, 1:]
-    steps = x / scale if style == "onnx" else x * (_F(1) / scale)
     qmin, qmax = (_F(bound) for bound in style_bounds(style))
+    with np.errstate(invalid="ignore"):
+        steps = x / scale if style == "onnx" else x * (_F(1) / scale)
+    steps = np.where(np.isnan(scale), qmin - zero_point, steps)
     return (np.clip(np.rint(steps), qmin - zero_point, qmax - zero_point) + zero_point).astype(np.uint8)
+
+
+def _parameters(
+    low: npt.NDArray[np.float32], high: npt.NDArray[np.float32], style: DynamicStyle
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    span = high - low
+    if isinstance(style, TorchStyle):
+        return _torch_parameters(low, high, style)
+    if style == "onnx":
+        scale = np.where(span == 0, _F(1), span / _F(255)).astype(_F)
+        scale = np.where(scale == 0, _F(1), scale)
+        return scale, np.rint(np.clip((_F(0) - low) / scale, _F(0), _F(255)))  # 0 - low: no negative zero
+    factor = np.where(span == 0, _F(1), _F(255) / span).astype(_F)
+    below, above = low * factor, high * factor
+    zero = np.where((_F(-128) + below) + (_F(127) + above) > 0, _F(-128) - below, _F(127) - above)
+    return _F(1) / factor, np.rint(np.clip(zero, _F(-128), _F(127))) + _F(128)
 
 
 def _torch_parameters(

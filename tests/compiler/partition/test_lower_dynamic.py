@@ -140,6 +140,33 @@ def test_two_integer_matmuls_of_one_input_quantize_it_once(weight_dtype):
     assert [(record.op, record.integer) for record in lowered.records] == [("matmul", True)] * 2
 
 
+@pytest.mark.parametrize("end", ["", "nn.relu", "clip"])
+def test_a_row_that_is_not_finite_gives_nan_and_the_others_are_as_without_it(end):
+    rng = np.random.default_rng(3)
+    weight, scale = rng.integers(-127, 128, (20, 40)).astype(np.int8), rng.uniform(0.001, 0.02, 40).astype(np.float32)
+    bounds = {"": (-np.inf, np.inf), "nn.relu": (0, np.inf), "clip": (-1, 1)}[end]
+
+    def body(writer, params):
+        x = dequantized(writer, "x", params["x"], (40, 20), dynamic.PER_ROW)
+        w = Qdq(writer, "int8").weight("w", weight, scale, axis=1)
+        y = writer.emit("y", relax.op.matmul(x, w), is_output=not end)
+        clamp = {"nn.relu": relax.op.nn.relu, "clip": lambda value: relax.op.clip(value, *bounds)}
+        return writer.emit("end", clamp[end](y), is_output=True) if end else y
+
+    x = rng.normal(size=(40, 20)).astype(np.float32)
+    module = graph({"x": ((40, 20), "float32")}, body)
+    plain = {isa: run_lowered(module, x, isa=isa) for isa in ISAS}
+    x[[3, 17, 18, 39], [0, 19, 7, 4]] = [np.nan, np.inf, -np.inf, np.nan]
+    x[5] = 0
+    bad = np.isin(np.arange(40), [3, 17, 18, 39])
+    for isa in ISAS:
+        found = run_lowered(module, x, isa=isa)
+        assert np.isnan(found[bad]).all(), isa
+        assert (found[5] == 0).all()
+        kept = ~bad & (np.arange(40) != 5)
+        np.testing.assert_array_equal(found[kept], plain[isa][kept])
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_matmul_with_parameters_for_each_row(rows):
     rng = np.random.default_rng(rows)

@@ -129,7 +129,7 @@ def _equal(function: Callable[..., None], case: Case) -> bool:
     function(*tensors, storage._create_view((expected.size,), str(expected.dtype)))
     got = storage.numpy()
     assert np.array_equal(got[expected.size :], filler[expected.size :]), f"written behind the end: {case.about}"
-    return np.array_equal(got[: expected.size], expected)
+    return np.array_equal(got[: expected.size], expected, equal_nan=expected.dtype.kind == "f")
 
 
 __all__ = [

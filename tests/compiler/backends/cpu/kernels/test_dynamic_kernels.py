@@ -22,13 +22,19 @@ every_style = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def rows_of(size: int) -> np.ndarray:
     """Rows of both signs, one sign, zeros alone, a tiny and a huge range, and halves of a step."""
     rng = np.random.default_rng(size)
-    rows = rng.normal(size=(9, size)).astype(np.float32)
+    rows = rng.normal(size=(14, size)).astype(np.float32)
     rows[1], rows[2], rows[3] = np.abs(rows[1]), -np.abs(rows[2]), 0
     rows[4] *= np.float32(1e-30)
     rows[5] *= np.float32(1e30)
     rows[6] += 100
     rows[7] = rng.integers(-255, 256, size) / 2
+    rows[9, size // 2], rows[10, 0], rows[11, -1] = np.nan, np.inf, -np.inf
+    rows[12, -1] = -np.float32(np.nan)
+    rows[13, [0, -1]] = [3e38, -3e38]  # a range beyond float32 where they are two
     return rows
+
+
+NOT_FINITE = slice(9, 13)
 
 
 def cases(style: dynamic.DynamicStyle, isa: str, threads: int = 1, sizes: tuple[int, ...] = SIZES) -> list[Case]:
@@ -37,7 +43,8 @@ def cases(style: dynamic.DynamicStyle, isa: str, threads: int = 1, sizes: tuple[
         x = rows_of(size)
         spec = DynamicSpec(rows=len(x), size=size, style=style, threads=threads)
         parameters = dynamic.dynamic_parameters(x, style)
-        assert (parameters[:, 0] > 0).all()
+        assert (parameters[:9, 0] > 0).all()
+        assert np.isnan(parameters[NOT_FINITE, 0]).all()
         integers = dynamic.dynamic_quantize(x, parameters, style)
         found.append(Case(kernel=dynamic_parameters(spec, isa=isa), inputs=(x,), expected=parameters, about=(spec, "parameters")))
         found.append(Case(kernel=dynamic_quantize(spec, isa=isa), inputs=(x, parameters), expected=integers, about=spec))
@@ -63,7 +70,7 @@ def test_targets_without_fused_multiply_add(style: dynamic.DynamicStyle) -> None
 
 @every_style
 def test_an_error_of_half_a_step_and_an_exact_zero(style: dynamic.DynamicStyle) -> None:
-    x = rows_of(100)
+    x = rows_of(100)[:9]
     parameters = dynamic.dynamic_parameters(x, style)
     real = (dynamic.dynamic_quantize(x, parameters, style) - parameters[:, 1:]) * parameters[:, :1]
     # The zero point is rounded, so an end of the range may lie half a step outside.

@@ -8,7 +8,18 @@ namespace octavo {
 // How parameters follow from a range; numbers as `kernels/dynamic.py` writes them.
 enum DynamicStyle { ONNX = 0, LITERT = 1, TORCH = 2, TORCH_SYMMETRIC = 3 };
 
-// x: [rows, size]; ranges: [rows, parts, 2], the least and the greatest of 0 and the values of a part. A block takes one.
+// Of two ends of ranges, NaN where one is: fminf and fmaxf would lose it.
+__device__ __forceinline__ float lower_end(float end, float value) { return value < end || value != value ? value : end; }
+__device__ __forceinline__ float upper_end(float end, float value) { return value > end || value != value ? value : end; }
+struct LowerEnd {
+  __device__ __forceinline__ float operator()(float a, float b) const { return lower_end(a, b); }
+};
+struct UpperEnd {
+  __device__ __forceinline__ float operator()(float a, float b) const { return upper_end(a, b); }
+};
+
+// x: [rows, size]; ranges: [rows, parts, 2], the least and the greatest of 0 and the values of a part, NaN where one of these is.
+// A block takes one.
 template <class P>
 __device__ __forceinline__ void dynamic_ranges(const float* x, float* ranges) {
   constexpr int T = P::threads;
@@ -18,12 +29,12 @@ __device__ __forceinline__ void dynamic_ranges(const float* x, float* ranges) {
   float low = 0.0f, high = 0.0f;
   for (long long i = begin + threadIdx.x; i < end; i += T) {
     float value = from[i];
-    low = value < low ? value : low;
-    high = value > high ? value : high;
+    low = lower_end(low, value);
+    high = upper_end(high, value);
   }
   float* shared = reinterpret_cast<float*>(shared_memory());
-  low = joined<T>(low, shared, int(threadIdx.x), Least());
-  high = joined<T>(high, shared, int(threadIdx.x), Greatest());
+  low = joined<T>(low, shared, int(threadIdx.x), LowerEnd());
+  high = joined<T>(high, shared, int(threadIdx.x), UpperEnd());
   if (threadIdx.x > 0) return;
   ranges[2 * blockIdx.x] = low;
   ranges[2 * blockIdx.x + 1] = high;
@@ -54,6 +65,10 @@ __device__ __forceinline__ void parameters_of(float low, float high, float& scal
     scale = fmaxf(__fdiv_rn(span, qmax - qmin), P::least());
     zero_point = bounded(qmin - whole(__fdiv_rn(low, scale)), qmin, qmax);
   }
+  constexpr float largest = 3.402823466e38f;
+  bool is_finite = low >= -largest && high <= largest && scale <= largest;
+  scale = is_finite ? scale : __int_as_float(0x7fc00000);
+  zero_point = is_finite ? zero_point : 0.0f;
 }
 
 // ranges: [rows, parts, 2]; parameters: [rows, 2], scale and zero point. A warp takes a row.
@@ -63,12 +78,12 @@ __device__ __forceinline__ void dynamic_parameters(const float* ranges, float* p
   const float* from = ranges + 2LL * blockIdx.x * P::parts;
   float low = 0.0f, high = 0.0f;
   for (int i = threadIdx.x; i < P::parts; i += T) {
-    low = fminf(low, from[2 * i]);
-    high = fmaxf(high, from[2 * i + 1]);
+    low = lower_end(low, from[2 * i]);
+    high = upper_end(high, from[2 * i + 1]);
   }
   float* shared = reinterpret_cast<float*>(shared_memory());
-  low = joined<T>(low, shared, int(threadIdx.x), Least());
-  high = joined<T>(high, shared, int(threadIdx.x), Greatest());
+  low = joined<T>(low, shared, int(threadIdx.x), LowerEnd());
+  high = joined<T>(high, shared, int(threadIdx.x), UpperEnd());
   if (threadIdx.x == 0) parameters_of<P>(low, high, parameters[2 * blockIdx.x], parameters[2 * blockIdx.x + 1]);
 }
 
@@ -106,8 +121,8 @@ __device__ __forceinline__ void dynamic_result(const int* sums, const float* par
     float scale = parameters[2 * row], real = __int2float_rn(sum);
     float result = P::is_stepwise ? __fadd_rn(__fmul_rn(real, __fmul_rn(scale, multiplier[channel])), bias[channel])
                                   : __fmaf_rn(__fmul_rn(real, scale), multiplier[channel], bias[channel]);
-    result = P::has_low ? fmaxf(result, P::low()) : result;
-    y[item] = P::has_high ? fminf(result, P::high()) : result;
+    result = P::has_low && P::low() > result ? P::low() : result;  // NaN stays
+    y[item] = P::has_high && P::high() < result ? P::high() : result;
   }
 }
 

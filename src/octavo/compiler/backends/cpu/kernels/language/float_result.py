@@ -37,10 +37,13 @@ def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, s
         value = scaled(acc, multiplier, bias, lanes)
     else:
         value = intrinsic("llvm.fma", dtype, acc.astype(dtype) * splat(scale, lanes), multiplier, bias)
+    # The bound comes first: a comparison with NaN is false, and the value stays what it is.
     if not math.isinf(output.low):
-        value = B.max(value, splat(B.float32(output.low), lanes))
+        value, low = B.Bind(value), splat(B.float32(output.low), lanes)
+        value = B.Select(low > value, low, value)
     if not math.isinf(output.high):
-        value = B.min(value, splat(B.float32(output.high), lanes))
+        value, high = B.Bind(value), splat(B.float32(output.high), lanes)
+        value = B.Select(high < value, high, value)
     return value
 
 

@@ -11,9 +11,23 @@ from ......numerics.dynamic import DynamicStyle, TorchStyle, style_bounds
 from ..language.float_result import input_scale
 from ..language.kernel import Kernel
 from ..language.rounding import integer_of, run_time_rounded
-from ..language.vectors import Buffer, Expr, chunked, intrinsic, load, prim_func, splat, store, worthwhile
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    intrinsic,
+    load,
+    prim_func,
+    splat,
+    store,
+    vector_type,
+    worthwhile,
+)
 
 _LANES = 16
+_MAGNITUDE_BITS, _INFINITY_BITS, _NAN_BITS = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
+"""As integers, the bits of magnitudes of finite numbers lie below those of infinity, and NaN's above. A comparison of floats would
+lose NaN, in one order of its operands or the other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +45,12 @@ def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
 
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
-            low, high = _range(x, row * spec.size, spec.size)
+            low, high, largest = _range(x, row * spec.size, spec.size)
             scale, zero_point = _parameters(low, high, spec.style)
-            B.buffer_store(y, scale, [2 * row])
-            B.buffer_store(y, zero_point.astype("float32"), [2 * row + 1])
+            greatest = B.Bind(B.max(largest, B.reinterpret("int32", scale)))  # a scale is positive, or NaN
+            is_finite = B.Bind(greatest < B.int32(_INFINITY_BITS))
+            B.buffer_store(y, B.Select(is_finite, scale, B.reinterpret("float32", B.int32(_NAN_BITS))), [2 * row])
+            B.buffer_store(y, B.Select(is_finite, zero_point.astype("float32"), B.float32(0)), [2 * row + 1])
 
     arguments = [("x", spec.rows * spec.size, "float32"), ("y", 2 * spec.rows, "float32")]
     return Kernel(name="quantization parameters", isa=isa, func=prim_func(arguments, emit))
@@ -68,30 +84,32 @@ def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
     return Kernel(name="quantize at run time", isa=isa, func=prim_func(arguments, emit))
 
 
-def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr]:
-    """Emit the least and greatest of 0 and `size` values from `start` on."""
+def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
+    """Emit the least and greatest of 0 and `size` values from `start` on, and the bits of the largest magnitude."""
     lanes = _LANES if size >= _LANES else 1
-    ends = [B.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2)]
-    for end in ends:
-        store(end, 0, splat(B.float32(0), lanes), lanes)
+    ends = [B.alloc_buffer((lanes,), dtype, scope="local") for dtype in ("float32", "float32", "int32")]
+    for end, nothing in zip(ends, (B.float32(0), B.float32(0), B.int32(0)), strict=True):
+        store(end, 0, splat(nothing, lanes), lanes)
 
     def take(at: Expr) -> None:
         value = B.Bind(load(x, at, lanes))
-        for end, choose in zip(ends, (B.min, B.max), strict=True):
-            store(end, 0, choose(load(end, 0, lanes), value), lanes)
+        magnitude = B.reinterpret(vector_type("int32", lanes), value) & splat(B.int32(_MAGNITUDE_BITS), lanes)
+        for end, choose, other in zip(ends, (B.min, B.max, B.max), (value, value, magnitude), strict=True):
+            store(end, 0, choose(load(end, 0, lanes), other), lanes)
 
     with B.serial(0, size // lanes) as index:
         take(start + index * lanes)
     if size % lanes:  # the last vector overlaps its neighbour, which changes no extreme
         take(start + (size - lanes))
     if lanes == 1:
-        return B.Bind(ends[0][0]), B.Bind(ends[1][0])
-    names = ("fmin", "fmax")
-    low, high = (
-        B.Bind(intrinsic(f"llvm.vector.reduce.{name}.v{lanes}f32", "float32", load(end, 0, lanes)))
-        for name, end in zip(names, ends, strict=True)
+        low, high, largest = (B.Bind(end[0]) for end in ends)
+        return low, high, largest
+    reductions = (("fmin", "f32", "float32"), ("fmax", "f32", "float32"), ("smax", "i32", "int32"))
+    low, high, largest = (
+        B.Bind(intrinsic(f"llvm.vector.reduce.{name}.v{lanes}{kind}", dtype, load(end, 0, lanes)))
+        for (name, kind, dtype), end in zip(reductions, ends, strict=True)
     )
-    return low, high
+    return low, high, largest
 
 
 def _parameters(low: Expr, high: Expr, style: DynamicStyle) -> tuple[Expr, Expr]:
