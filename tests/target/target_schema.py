@@ -80,6 +80,7 @@ def _op_fields() -> Schema:
         "float_output": {"type": "boolean"},
         "sum_output": {"type": "boolean"},
         "float_input": {"type": "boolean"},
+        "per_row_input": {"type": "boolean"},
         "requantize": _name(REQUANTIZE),
         "rounding": {"anyOf": [_name(("", *roundings)), _names(roundings, minimum=1)]},
         "accumulator_bits": _integer(MIN_ACCUMULATOR_BITS, MAX_ACCUMULATOR_BITS),

@@ -73,6 +73,7 @@ CASES: dict[str, list[tuple[tuple[Any, ...], Any]]] = {
     "float_output": [((*MATMUL, "float_output"), True)],
     "sum_output": [((*MATMUL, "sum_output"), True)],
     "float_input": [((*ADD, "float_input"), True)],
+    "per_row_input": [((*MATMUL, "per_row_input"), True)],
     "requantize": [((*CONV, "requantize"), "fixed_point")],
     "rounding": [((*ADD, "rounding"), "half_up")],
     "accumulator_bits": [((*CONV, "accumulator_bits"), 20)],

@@ -23,6 +23,7 @@ INT8_MACS, FLOAT_MACS = 128, 32
 _BYTES = 16
 """A cycle of an elementwise op, which reading and writing memory bound."""
 FLOAT_BYTES = 4
+_EDGES = ("quantize", "dequantize")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,13 +109,13 @@ class Explanation:
         return (*(f"takes {each}" for each in self.inputs), *(f"gives {each}" for each in self.outputs))
 
     def reason_of(self, op: ExplainedOp) -> str:
-        """Return why an op is float; "" where that is only that the model is, which `advice` says of all of them."""
+        """Return what is to be said of an op, why it is float above all; "" where `advice` says that of all: the model is."""
         return "" if op.reason == FLOAT_MODEL and self.advice else op.reason
 
     @property
     def counted(self) -> tuple[ExplainedOp, ...]:
         """The ops that count in the summary: all but the edges (quantize, dequantize) and pure data movement."""
-        return tuple(op for op in self.ops if op.op not in ("quantize", "dequantize", "move"))
+        return tuple(op for op in self.ops if op.op not in (*_EDGES, "move"))
 
     @property
     def summary(self) -> str:
@@ -199,9 +200,12 @@ def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[Explaine
     named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | shown_names(model)
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
     reasons = {str(tensor): reason for tensor, reason in model.float_reasons.items()}
+    notes = {str(tensor): note for tensor, note in model.notes.items()}
     found: list[ExplainedOp] = []
     for record in records:
         chosen = None if record.integer else reasons.get(record.core, reasons.get(record.tensor))
+        if record.integer and record.op not in _EDGES:
+            record = replace(record, reason=notes.get(record.tensor, record.reason))
         if chosen is not None:  # what a back end finds of an op that was left float is only that it is
             record = replace(record, reason=chosen, declined="")
         found.append(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")))

@@ -79,8 +79,8 @@ def style_bounds(style: DynamicStyle) -> tuple[int, int]:
 def dynamic_parameters(x: npt.NDArray[np.float32], style: DynamicStyle) -> npt.NDArray[np.float32]:
     """Return scale and zero point for each row of float32 values (rows, values), as float32 (rows, 2).
 
-    Zero points are integers in [0; 255]. A row of zeros alone has scale 1; in PyTorch's style the smallest one. One that holds NaN
-    or infinity, or whose range is beyond float32, has scale NaN and zero point 0: what a product gives of it is NaN.
+    Zero points are integers in [0; 255]. A row of zeros alone has scale 1; in PyTorch's style the smallest one. One that holds
+    NaN or infinity, or whose range is beyond float32, has scale NaN and zero point 0: what a product gives of it is NaN.
 
     Notes
     -----

@@ -1,14 +1,14 @@
-"""What a plan says of single tensors besides their parameters: idle requests, and ranges that are no estimator's."""
+"""What a plan says of single tensors besides their parameters: idle requests, and what no estimator of ranges chose."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..ir.identity import TensorId
 from .choices import Choices
 from .constraints import Requests
 from .parameters import Parameters
-from .plan import Adjustment
+from .plan import Adjustment, IntegerLayer
 from .qdq import Emitted
 
 
@@ -34,3 +34,14 @@ def chosen_otherwise(choices: Choices, parameters: Parameters) -> Iterator[Adjus
         if name in made:
             message = f"its range is [{low:.5g}; {high:.5g}]: rounded so, it costs the model's outputs least"
             yield Adjustment(tensor=name, message=message)
+
+
+def per_row_or_not(choices: Choices, layers: Iterable[IntegerLayer]) -> Iterator[Adjustment]:
+    """Yield the results of layers that were to quantize their activation per row when run: why they do, or that none can."""
+    for layer in layers:
+        reason = choices.per_row.get(layer.output)
+        if reason is not None and layer.per_row:
+            yield Adjustment(tensor=layer.output, message=f"its input is quantized per row, when run: {reason}")
+        elif reason is not None:
+            refusal = f"target {layer.target} quantizes no input of {layer.op} per row when run"
+            yield Adjustment(tensor=layer.output, message=f"its input has static parameters, for {refusal} ({reason})")

@@ -65,8 +65,9 @@ class AppliedPlan:
                     f"{', '.join(map(repr, targets))}: pass its target"
                 )
             weight = () if layer.weight is None else (layer.weight,)
+            in_float = {*layer.per_row, *(reals if layer.op in _READ_FLOAT else ())}
             read = (
-                *(each for each in layer.inputs if layer.op not in _READ_FLOAT or each not in reals),
+                *(each for each in layer.inputs if each not in in_float),
                 *layer.constants,
                 *weight,
             )
@@ -165,7 +166,14 @@ class PlannedLayers:
         weight = None if layer.op is None else layer.op.weight.name
         constants = tuple(constant.name for constant in layer.constants)
         found = replace(
-            wanted, op=layer.support.op, inputs=inputs, weight=weight, fused=layer.fused, constants=constants, target=layer.taker
+            wanted,
+            op=layer.support.op,
+            inputs=inputs,
+            weight=weight,
+            fused=layer.fused,
+            constants=constants,
+            target=layer.taker,
+            per_row=tuple(TensorId(var.name) for var in layer.per_row),
         )
         if found == wanted:
             self._cores[layer.name] = TensorId(layer.core.name)
@@ -198,4 +206,5 @@ class PlannedLayers:
 
 def _said(layer: IntegerLayer) -> str:
     reads = ", ".join((*layer.inputs, *layer.constants, *(() if layer.weight is None else (layer.weight,))))
-    return f"{' + '.join((layer.op, *layer.fused))} of {reads} for {layer.target}"
+    how = ", per row when run," if layer.per_row else ""
+    return f"{' + '.join((layer.op, *layer.fused))} of {reads}{how} for {layer.target}"

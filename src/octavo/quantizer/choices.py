@@ -34,6 +34,8 @@ class Choices:
         Weights that keep 8 bits where a recipe lets some, each with the reason; without any those of the smallest layers do.
     wide_activations
         Activations that have 16 bits, each with who asks for that.
+    per_row
+        Results of layers whose activation is quantized per row when run, each with the reason; where the target takes it so.
     ranges
         Of activations, in place of those that the range estimator finds.
     range_estimator
@@ -48,6 +50,7 @@ class Choices:
     float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     wide_weights: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     wide_activations: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    per_row: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     ranges: Mapping[TensorId, tuple[float, float]] = field(default_factory=dict[TensorId, "tuple[float, float]"])
     range_estimator: str | None = None
     weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
@@ -58,7 +61,7 @@ class Choices:
     @property
     def changes_layers(self) -> bool:
         """Whether other ops may be integer with them than without."""
-        return bool(self.float_tensors or self.wide_activations)
+        return bool(self.float_tensors or self.wide_activations or self.per_row)
 
     @property
     def asked(self) -> Requests:
@@ -76,6 +79,7 @@ class Choices:
             float_tensors=float_tensors,
             wide_weights=_merged(self.wide_weights, more.wide_weights),
             wide_activations=_merged(self.wide_activations, more.wide_activations),
+            per_row=_merged(self.per_row, more.per_row),
             ranges={name: ends for name, ends in ranges.items() if name not in float_tensors},
             range_estimator=more.range_estimator or self.range_estimator,
             weight_values=_merged(self.weight_values, more.weight_values),

@@ -60,6 +60,8 @@ class Statistics(Protocol):
 class Parameters:
     """Parameters by variable; weights and biases by the name of their parameter, with their integers.
 
+    A bias that is added in float32 has no parameters, and its value stands here only where it is another than the model's.
+
     `rejected` are the results of layers whose numbers do not fit after all, with reasons; `shared` the tensors that have one set
     of parameters, group by group; `bias_shifts` what was added to biases by the profile alone.
     """
@@ -126,9 +128,14 @@ class ParameterChooser:
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in placement.layers:
-            if layer.op is not None and layer.bias is not None:
+            if layer.op is None or layer.bias is None:
+                continue
+            moved = shifts or self.choices.bias_shifts
+            if layer.per_row and layer.name not in moved:
+                continue  # the model's own
+            bias = bias_values[layer.output] = self._bias(layer, layer.bias, moved)
+            if not layer.per_row:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
-                bias = self._bias(layer, layer.bias, shifts or self.choices.bias_shifts)
                 bias_values[layer.output] = quantize(bias, biases[layer.output])
         return Parameters(
             activations=activations,
@@ -152,7 +159,7 @@ class ParameterChooser:
         found: dict[TensorId, npt.NDArray[np.float32]] = {}
         for layer in placement.layers:
             source = None if layer.op is None or layer.bias is None else self.sources.source(layer.inputs[0])
-            if layer.op is None or source is None:
+            if layer.op is None or source is None or layer.per_row:
                 continue
             name = layer.op.weight.name
             shift = analytic_shift(layer, self.params[name], values[name], weights[name], statistics[source], source)

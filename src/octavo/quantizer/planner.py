@@ -18,7 +18,7 @@ from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
 from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
-from .adjustments import chosen_otherwise, unused
+from .adjustments import chosen_otherwise, per_row_or_not, unused
 from .applied_plan import AppliedPlan, PlannedLayers
 from .choices import Choices
 from .constraints import Request, Requests, TensorConstraints
@@ -149,7 +149,9 @@ class Planner:
         """What recipe or plan say, before anything is tried."""
         if self.applied is not None:
             plan = self.applied.plan
-            return Choices(equalization=plan.equalization, requests=self.applied.requests()).corrected_by(plan.corrections)
+            per_row = {layer.output: "the plan says so" for layer in plan.layers if layer.per_row}
+            known = Choices(equalization=plan.equalization, requests=self.applied.requests(), per_row=per_row)
+            return known.corrected_by(plan.corrections)
         resolved = self.recipe.resolved(_names(self.simple))
         return Choices(
             requests={name: Request(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()},
@@ -229,6 +231,7 @@ class _Planning:
             *parameters.adjustments,
             *unused(self.requests, parameters, emitted),
             *chosen_otherwise(choices, parameters),
+            *(() if applied is not None else per_row_or_not(choices, emitted.layers)),
         )
         activations = {TensorId(var.name): params for var, params in parameters.activations.items()}
         named = (*activations, *parameters.weights)
@@ -283,6 +286,7 @@ class _Planning:
                 refuse=rejections.beside(weights, constraints),
                 requested={name: each.width for name, each in self.requests.items() if applied is None or applied.insists(name)},
                 float_tensors=self.choices.float_tensors,
+                per_row=self.choices.per_row.keys(),
                 declined=rejections.declined,
                 unlike_plan=None if layers is None or layers.applied.lets_go else layers.unlike_plan,
             )
@@ -328,7 +332,7 @@ class _Planning:
         planner, vendors = self.planner, self.planner.vendors
         if vendors is None:
             return None
-        layers = [(layer.output, layer.taker) for layer in placement.layers]
+        layers = [(layer.output, layer.taker, layer.per_row) for layer in placement.layers]
         asked = (self.form, layers, parameters.activations, parameters.weights, parameters.biases, emitted.roundings)
         return planner.last_claims.find(asked, lambda: integer_claims(emitted.model.bound(), *planner.targets, vendors=vendors))
 
@@ -339,6 +343,7 @@ class _Planning:
             self.form,
             self.requests,
             choices.float_tensors,
+            choices.per_row,
             choices.wide_weights,
             choices.ranges,
             self.recipe,

@@ -9,7 +9,8 @@ Form of the result, for a tensor `t` that gets quantized::
 Where an integer op makes `t`, every consumer reads t_dq, the graph's outputs too: a kernel leaves integers only, and the
 simulation shows what the machine computes. Where a float op or an input of the graph makes it, float consumers go on reading
 `t`, which is there. A weight is a parameter `w_q` of int8 and `w = R.dequantize(w_q, ...)`; a bias `b_q` of int32 likewise. Zero
-points are int32 constants.
+points are int32 constants. A layer that quantizes `t` per row when run reads what `ir.qdq.runtime_inputs.write_rows` makes of it,
+once for all such layers, and adds its bias in float32.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.graph.nodes import constant
 from ..ir.identity import TensorId
 from ..ir.qdq.rounding import with_rounding
+from ..ir.qdq.runtime_inputs import write_rows
 from ..numerics import PerAxis, QuantParams
 from ..target import TargetDescription
 from ..target.vocabulary import HALF_EVEN
@@ -71,6 +73,7 @@ class QdqWriter:
     _new_params: list[Var] = field(default_factory=list[Var])
     _emitted: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
     _dequantized: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _of_rows: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
     _layer_of: dict[Var, Layer] = field(default_factory=dict[Var, Layer])
     _bias_names: dict[Var, TensorId] = field(default_factory=dict[Var, TensorId])
     _bias_params: dict[Var, Var] = field(default_factory=dict[Var, Var])
@@ -88,7 +91,7 @@ class QdqWriter:
         params = list(self.view.function.params)
         weight_params = [self._integer_param(name, self.parameters.weight_values[name]) for name in self.parameters.weights]
         for layer in self.placement.layers:
-            if layer.bias is not None:
+            if layer.output in self.parameters.bias_values:
                 self._name_bias(layer)
 
         def body(writer: BodyWriter) -> Expr:
@@ -124,6 +127,7 @@ class QdqWriter:
             fused=layer.fused,
             constants=tuple(constant.name for constant in layer.constants),
             target=layer.taker,
+            per_row=tuple(TensorId(var.name) for var in layer.per_row),
         )
 
     def _source(self, var: Var | None) -> TensorId | None:
@@ -145,10 +149,11 @@ class QdqWriter:
         layer = self._layer_of.get(var)
         if layer is None:
             new = replace_operands(_inline_tuples(self.view, value), self._read_by_float)
-        elif layer.bias is not None and len(layer.members) > 1 and var.same_as(layer.members[1]):
+        elif layer.output in self._bias_names and len(layer.members) > 1 and var.same_as(layer.members[1]):
             new = self._biased(writer, layer)
         elif var.same_as(layer.core):
-            new = replace_operands(_inline_tuples(self.view, value), self._read_by_integer)
+            plain = _inline_tuples(self.view, value)
+            new = replace_operands(plain, lambda read: self._read_by(layer, read, writer))
         else:
             members = layer.members
             new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
@@ -157,7 +162,7 @@ class QdqWriter:
         self._quantize(writer, var, self._emitted[var])
 
     def _name_bias(self, layer: Layer) -> None:
-        """Give a layer an int32 bias of its own: under the source's name, or a new one where others read the constant too."""
+        """Give a layer a bias of its own: under the source's name, or a new one where others read the constant too."""
         assert layer.bias is not None, "checked by the caller"
         root = layer.bias.constant.root
         is_only = all(self.view.only_user(var) is not None for var in (root, *layer.bias.constant.moves))
@@ -170,7 +175,8 @@ class QdqWriter:
         assert layer.bias is not None, "checked by the caller"
         name = self._bias_names[layer.output]
         integers = self._bias_params[layer.output]
-        bias: Expr = writer.emit(str(name), _dequantize(integers, self.parameters.biases[layer.output]))
+        quant = self.parameters.biases.get(layer.output)
+        bias: Expr = integers if quant is None else writer.emit(str(name), _dequantize(integers, quant))
         for move in layer.bias.constant.moves:
             moved = _with_operand(self.view.definition(move), bias)
             bias = writer.emit(self._names.fresh(f"{name}_shaped"), moved)
@@ -187,6 +193,16 @@ class QdqWriter:
         self._dequantized[var] = writer.emit(
             self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
         )
+
+    def _read_by(self, layer: Layer, var: Var, writer: BodyWriter) -> Expr:
+        """Return what a layer's own op reads, quantized per row where it is not yet."""
+        root = self.view.root_of(var)
+        if root not in layer.per_row:
+            return self._read_by_integer(var)
+        if root not in self._of_rows:
+            name = f"{root.name}_rows"
+            self._of_rows[root] = write_rows(self._read_by_float(root), lambda value: writer.emit(self._names.fresh(name), value))
+        return self._of_rows[root]
 
     def _rounding_of(self, var: Var) -> str:
         """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""

@@ -72,6 +72,7 @@ CPU = TargetDescription(
                 fusions=(*_WEIGHTED_FUSIONS, FLOAT_FUNCTION),
                 float_output=True,
                 sum_output=True,
+                per_row_input=True,
             )
             for name in ("nn.conv2d", "matmul")
         ),

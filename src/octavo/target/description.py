@@ -75,6 +75,9 @@ class OpSupport:
         Whether such an op may leave the int32 sums of its products as they are.
     float_input
         Whether an addition may read what such ops leave in float32.
+    per_row_input
+        Whether an op with weights may read an activation in float32 that it quantizes when run, each row with a scale and a zero
+        point of its own; it leaves float32 then.
     requantize
         What brings sums, or real values, to the scale of the result: "float_multiplier", "fixed_point" or "shift".
     rounding
@@ -110,6 +113,7 @@ class OpSupport:
     float_output: bool = False
     sum_output: bool = False
     float_input: bool = False
+    per_row_input: bool = False
     requantize: str = FLOAT_MULTIPLIER
     rounding: str | tuple[str, ...] = ""
     accumulator_bits: int = 32
@@ -152,7 +156,7 @@ class OpSupport:
                 raise TargetError(f"{where}: tensors: {role}: {needed}, got {found.scales!r}")
 
     def _check_numbers(self, where: str) -> None:
-        for name in ("same_params", "float_output", "sum_output", "float_input"):
+        for name in ("same_params", "float_output", "sum_output", "float_input", "per_row_input"):
             if not isinstance(getattr(self, name), bool):
                 raise TargetError(f"{where}: {name}: expected true or false, got {brief(getattr(self, name))}")
         for name in ("accumulator_bits", "wide_accumulator_bits"):

@@ -10,12 +10,14 @@ from tvm.ir import Call
 from tvm.relax import Expr, Var
 
 from ...ir.composites.attributes import HOST, Composite
-from ...ir.composites.base import FloatOp
+from ...ir.composites.base import CompositeOp, FloatOp
 from ...ir.composites.elementwise import MixedElementwiseOp
+from ...ir.composites.weighted import DynamicTensor, WeightedOp
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...ir.graph.macs import float_macs
 from ...ir.graph.partition_state import PartitionState
 from ...ir.graph.probes import read_probe
+from ...numerics.dynamic import is_by_row
 from ...target import TargetDescription
 from ...target.op_facts import movers
 
@@ -36,7 +38,7 @@ class OpRecord:
         The kernel that runs, and its instruction set; "" and "tvm" for an op that TVM compiles. A float op with constant weights
         has a kernel too.
     reason
-        Why it is float; "" for an integer op.
+        Why it is float; of an integer op what is to be said of it: that its input is quantized when run; "" without such.
     macs
         Multiply-accumulates of one inference, of a float op too; 0 for ops without a product of tensors.
     shape
@@ -119,6 +121,13 @@ def float_record(view: DataflowView, state: PartitionState, var: Var, target: Ta
     )
 
 
+def _when_run(op: CompositeOp) -> str:
+    x = op.x if isinstance(op, WeightedOp) else None
+    if not isinstance(x, DynamicTensor):
+        return ""
+    return f"its input is quantized {'per row, ' if is_by_row(x.style) else ''}when run"
+
+
 def composite_record(composite: Composite, state: PartitionState, var: Var, kernel: NamedKernel | None) -> OpRecord:
     """Return the record of a composite whose call `var` binds, and of the kernel that does its work."""
     op = composite.op
@@ -132,7 +141,7 @@ def composite_record(composite: Composite, state: PartitionState, var: Var, kern
         integer=not is_float,
         kernel="" if kernel is None else kernel.name,
         isa="" if kernel is None else kernel.isa,
-        reason=state.rejections.get(composite.core, "") if is_float else "",
+        reason=state.rejections.get(composite.core, "") if is_float else _when_run(op),
         macs=op.macs,
         shape=static_shape(var) or (),
         declined=state.declined.get(composite.core, ""),

@@ -96,6 +96,11 @@ class Model:
         return {}
 
     @property
+    def notes(self) -> Mapping[TensorId, str]:
+        """What is to be said of integer ops, by their results, where who quantized the model knows."""
+        return {}
+
+    @property
     def divisors(self) -> Mapping[TensorId, npt.NDArray[np.float32]] | None:
         """By what tensors are divided in comparison with the source, (1, channels, ...) of their rank; None: nothing says so."""
         return None

@@ -1,22 +1,25 @@
 """Inputs quantized at run time: what hybrid layers are made of.
 
-Two forms lead to the same kernels, with parameters that the form of `ir.qdq.dynamic` computes:
+Three forms lead to the same kernels, with parameters that the form of `ir.qdq.dynamic` computes:
 
     matmul(dequantize(x_q, scale, zero_point), dequantize(w_q, ...)) + bias                        weights with scales
+    matmul(reshape(dequantize(x_q, scale, zero_point), shape), dequantize(w_q, ...)) + bias        rows of several axes
     astype(matmul(astype(x_q) - zero_point, astype(w_q) - w_zero), float) * (scale * w_scale) + bias     `integer_sums` (ONNX)
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm.relax import Expr, Var
 
 from ...numerics import QuantParams
-from ...numerics.dynamic import is_by_row
+from ...numerics.dynamic import PER_ROW, is_by_row
 from ..composites.weighted import DynamicTensor
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-from .dynamic import FoundDynamic, find_dynamic
+from ..untyped import ops
+from .dynamic import Emit, FoundDynamic, find_dynamic, write_dynamic
 from .values import numpy_constant
 
 UNIT = QuantParams.per_tensor("uint8", 1.0, 0)
@@ -31,13 +34,9 @@ class DynamicInput:
     """
 
     found: FoundDynamic
+    source: Var
     shape: tuple[int, ...]
     members: tuple[Var, ...]
-
-    @property
-    def source(self) -> Var:
-        """The float32 variable."""
-        return self.found.x
 
     @property
     def params(self) -> QuantParams:
@@ -59,7 +58,10 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
         found = None if is_constant else find_dynamic(view, *call.args[:3])
         if found is None or (is_by_row(found.style) and int(call.attrs.axis) != 0):
             return None
-        return DynamicInput(found=found, shape=found.shape, members=(*found.members, *names_of(view, expr)))
+        return DynamicInput(found=found, source=found.x, shape=found.shape, members=(*found.members, *names_of(view, expr)))
+    rows = call_to(view.definition(expr), "reshape")
+    if rows is not None:
+        return _of_rows(view, expr, rows.args[0])
     centered = call_to(view.definition(expr), "subtract")
     if centered is None or dtype_of(expr) != "int32":
         return None
@@ -73,14 +75,39 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
     found = find_dynamic(view, integers, None, centered.args[1])
     if found is None:
         return None
-    return DynamicInput(found=found, shape=shape, members=(*found.members, *between, *names_of(view, expr)))
+    return DynamicInput(found=found, source=found.x, shape=shape, members=(*found.members, *between, *names_of(view, expr)))
+
+
+def write_rows(x: Expr, emit: Emit) -> Expr:
+    """Write the values of a float32 tensor that is quantized when run, each row of its last axis; `emit` binds expressions."""
+    shape = static_shape(x)
+    assert shape is not None, "whoever asks for integers of it knows its shape"
+    is_matrix = len(shape) == 2
+    rows = x if is_matrix else emit(ops.reshape(x, [math.prod(shape[:-1]), shape[-1]]))
+    value = write_dynamic(rows, static_shape(rows) or (), PER_ROW, emit)
+    real = emit(ops.dequantize(value.integers, value.scale, value.zero_point, axis=0))
+    return real if is_matrix else emit(ops.reshape(real, list(shape)))
+
+
+def _of_rows(view: DataflowView, expr: Expr, rows: Expr) -> DynamicInput | None:
+    """Return the float32 value behind the matrix `rows` where that was made of one of the shape that `expr` has again."""
+    found = dynamic_input(view, rows) if call_to(view.definition(rows), "dequantize") is not None else None
+    flat = None if found is None else call_to(view.definition(found.source), "reshape")
+    shape = static_shape(expr)
+    if found is None or flat is None or not shape or not is_by_row(found.found.style) or len(found.shape) != 2:
+        return None
+    source = view.root_of(flat.args[0]) if isinstance(flat.args[0], Var) else None
+    if source is None or static_shape(source) != shape or shape[-1] != found.shape[-1]:
+        return None
+    members = (*names_of(view, found.source), *found.members, *names_of(view, expr))
+    return DynamicInput(found=found.found, source=source, shape=shape, members=members)
 
 
 def dynamic_members(view: DataflowView) -> set[Var]:
     """Return the variables of all quantizations at run time: several kernels may hold the same one, which runs once."""
     members: set[Var] = set()
     for binding in view.bindings:
-        if call_to(binding.value, "dequantize", "subtract") is not None:
+        if call_to(binding.value, "dequantize", "subtract", "reshape") is not None:
             found = dynamic_input(view, binding.var)
             members.update(() if found is None else found.members)
     return members

@@ -94,9 +94,10 @@ class TensorConstraints:
         groups, widths = found
         for group in groups:
             self._groups.update(dict.fromkeys(group.keys, group))
-        if layer.takes_floats:
+        activations = self._activations(layer)
+        if layer.takes_floats or not activations:
             return
-        first, *others = (self._root(key) for key in self._activations(layer))
+        first, *others = map(self._root, activations)
         self._parent.update(dict.fromkeys(others, first))
         self._parent.pop(first, None)
         self._widths[first] = widths
@@ -133,7 +134,7 @@ class TensorConstraints:
         return key
 
     def _activations(self, layer: Layer) -> list[Key]:
-        read = [key for key in layer.operands if key not in layer.floats]
+        read = [key for key in layer.operands if key not in layer.float_inputs]
         return list(dict.fromkeys((*read, *(() if layer.leaves_float else (layer.output,)))))
 
     def _joined(self, layer: Layer) -> tuple[list[_Group], _Widths] | str:
@@ -179,7 +180,7 @@ class TensorConstraints:
         support, who = layer.support, _who(layer)
         bias = None if layer.bias is None else support.tensor("bias")
         for index, key in enumerate(layer.operands):
-            if key in layer.floats:
+            if key in layer.float_inputs:
                 continue
             role = "input" if len(layer.operands) == 1 else f"input{index}"
             tensor = support.tensor(role, is_constant=not isinstance(key, Var))

@@ -42,6 +42,8 @@ class Layer:
         Whether its result is not quantized: only float ops read it, and an addition that takes it so.
     floats
         Those of `inputs` that it reads in float32, as products leave them.
+    per_row
+        Those of `inputs` that it reads in float32, and quantizes per row when run.
     constants
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     order
@@ -60,6 +62,7 @@ class Layer:
     bias: Bias | None = None
     leaves_float: bool = False
     floats: tuple[Var, ...] = ()
+    per_row: tuple[Var, ...] = ()
     constants: tuple[Constant, ...] = ()
     order: tuple[int, ...] = ()
     taker: str = ""
@@ -72,8 +75,13 @@ class Layer:
 
     @property
     def quantized_inputs(self) -> tuple[Var, ...]:
-        """The activations that it reads in integers."""
-        return tuple(var for var in self.inputs if var not in self.floats)
+        """The activations that it reads in integers of static parameters."""
+        return tuple(var for var in self.inputs if var not in self.float_inputs)
+
+    @property
+    def float_inputs(self) -> tuple[Var, ...]:
+        """The activations that it reads in float32."""
+        return (*self.floats, *self.per_row)
 
     @property
     def operands(self) -> tuple[Var | TensorId, ...]:

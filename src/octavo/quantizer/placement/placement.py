@@ -53,6 +53,8 @@ class Placer:
         they are quantized where that is possible.
     float_tensors
         By the names of tensors that must not be quantized, why.
+    per_row
+        Results of layers that quantize their activation per row when run, where their target takes that.
     targets
         Who may take an op, in the order in which they choose.
     preferred
@@ -76,6 +78,7 @@ class Placer:
     refuse: Callable[[Layer], str | None]
     requested: Mapping[str, int | None] = field(default_factory=dict[str, "int | None"])
     float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    per_row: Collection[TensorId] = ()
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
     unlike_plan: Callable[[Layer], str | None] | None = None
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
@@ -87,7 +90,8 @@ class Placer:
     def place(self) -> Placement:
         """Decide for every op of the function."""
         candidates = self._candidates()
-        integer, floats = self._keep(candidates, self._between_widths(candidates))
+        per_row = {layer.output for layer in candidates if layer.per_row}
+        integer, floats = self._keep(candidates, self._between_widths(candidates) | per_row)
         if self.unlike_plan is None:
             self._revise(candidates, integer)
             floats |= self._float_results(candidates, integer)
@@ -145,12 +149,19 @@ class Placer:
                 layer = finder.find(var)
                 reason = layer if isinstance(layer, str) else beyond_limits(self.view, layer, name)
                 if isinstance(layer, Layer) and reason is None:
-                    layer = replace(layer, taker=name)
+                    layer = self._reading_rows(replace(layer, taker=name))
                     reason = None if self.unlike_plan is None else self.unlike_plan(layer)
                     if reason is None:
                         return layer
                 reasons[name] = reason or ""
         return together(reasons)
+
+    def _reading_rows(self, layer: Layer) -> Layer:
+        """Return a layer as one that quantizes its activation per row when run, where that is chosen and its target takes it."""
+        is_dense = layer.op is not None and layer.support.op == "matmul"
+        if layer.name not in self.per_row or not (is_dense and layer.support.per_row_input):
+            return layer
+        return replace(layer, per_row=layer.inputs)
 
     def _excluded(self, layer: Layer) -> str | None:
         own = self.overrides.of_layer(layer).exclude
@@ -162,7 +173,8 @@ class Placer:
     def _keep(self, candidates: list[Layer], between: Collection[Var]) -> tuple[set[Var], set[Var]]:
         """Return the outputs of the candidates that run in integers, and those of them that stay float.
 
-        That is for want of a range, for a function in the same kernel, and `between` two widths: who reads such quantizes them.
+        That is for want of a range, for a function in the same kernel, `between` two widths, and where inputs are quantized when
+        run: who reads such quantizes them.
         """
         integer: set[Var] = set()
         floats: set[Var] = set()
@@ -178,7 +190,7 @@ class Placer:
             reason = reason or self.refuse(replace(layer, floats=real, leaves_float=leaves))
             if reason is None:
                 integer.add(layer.output)
-                pulled.update(layer.inputs)
+                pulled.update(layer.quantized_inputs)
                 if leaves:
                     floats.add(layer.output)
             else:
@@ -194,7 +206,8 @@ class Placer:
         if not self._is_function(layer):
             return False
         source = layer.inputs[0]
-        maker = next((other for other in candidates if other.output.same_as(source) and source in integer), None)
+        makers = (other for other in candidates if other.output.same_as(source) and source in integer)
+        maker = next((other for other in makers if not other.per_row), None)
         if maker is None or layer.taker != maker.taker or not maker.support.float_function or not self._may_leave_float(maker):
             return False
         if self.unlike_plan is not None:
@@ -219,7 +232,7 @@ class Placer:
     def _revise(self, candidates: list[Layer], integer: set[Var]) -> None:
         """Leave normalizations float that only float ops read, and make moves integer that only integer ops read."""
         for layer in candidates:
-            readers = (other for other in candidates if other.output in integer and layer.output in other.inputs)
+            readers = (other for other in candidates if other.output in integer and layer.output in other.quantized_inputs)
             if layer.support.op in NORMS and layer.output in integer and next(readers, None) is None:
                 integer.discard(layer.output)
                 self.reasons[layer.core] = "only float ops read its result, which 8 bits would only make coarser"
@@ -228,7 +241,7 @@ class Placer:
         for layer in reversed(candidates):
             if layer.output in integer or not layer.moves or not self._can_move_integers(layer):
                 continue
-            readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].inputs]
+            readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].quantized_inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
             is_inner = count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output)
             if readers and is_inner and self.refuse(layer) is None:
@@ -243,7 +256,7 @@ class Placer:
         layers = [layer for layer in candidates if layer.output in integer]
         floats = {layer.output for layer in layers if self._may_leave_float(layer) or self._passes(layer)}
         while True:  # the largest set of which no integer op reads any, and in which what passes on reads only the set
-            needed = {data for layer in layers if layer.pulls or layer.output not in floats for data in layer.inputs}
+            needed = {data for layer in layers if layer.pulls or layer.output not in floats for data in layer.quantized_inputs}
             needed |= {layer.output for layer in layers if not layer.pulls and not self._reads(layer, floats)}
             if floats.isdisjoint(needed):
                 break
@@ -282,12 +295,12 @@ class Placer:
         """
         usual = 16 if self._is_wide() else 8
         odd = {name: bits for name, bits in self.requested.items() if bits not in (None, usual)}
-        changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float]
+        changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float and not layer.per_row]
         count = -1
         while odd and count != len(odd):
             count = len(odd)
             for layer in candidates:
-                if not layer.takes_floats:
+                if not layer.takes_floats and not layer.per_row:
                     names = {var.name for var in (*layer.inputs, *(() if layer in changing else (layer.output,)))}
                     found = next((odd[name] for name in sorted(names) if name in odd), None)
                     odd |= {} if found is None else dict.fromkeys(names, found)
@@ -326,6 +339,8 @@ class Placer:
         return after <= sum(before)
 
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
+        if layer.per_row:
+            return None
         needed = [data for data in layer.inputs if data not in integer]
         if not layer.moves and not self._may_leave_float(layer):
             needed.append(layer.output)

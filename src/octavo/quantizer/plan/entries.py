@@ -30,6 +30,9 @@ class IntegerLayer:
         Its operands that are constants, quantized as activations are.
     target
         Name of the target description that takes it.
+    per_row
+        Those of `inputs` that it reads in float32 and quantizes when run, each row with a scale and a zero point of its own. It
+        leaves float32 then, and adds its bias in float32.
     """
 
     op: str
@@ -41,6 +44,7 @@ class IntegerLayer:
     fused: tuple[str, ...] = ()
     constants: tuple[TensorId, ...] = ()
     target: str = ""
+    per_row: tuple[TensorId, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

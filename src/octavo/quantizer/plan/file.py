@@ -55,6 +55,8 @@ _PARAMS = ("dtype", "scale", "zero_point", "axis", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
 _RECIPE = tuple(each.name for each in fields(Recipe) if each.name != "tensors")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_LATER: Mapping[type, Mapping[str, Any]] = {IntegerLayer: {"per_row": []}}
+"""Fields that files of the same version may lack, with what they say then."""
 Entry = TypeVar("Entry", IntegerLayer, FloatOp, Fold, Adjustment)
 
 
@@ -343,7 +345,7 @@ def _entries(where: str, value: Any, kind: type[Entry]) -> tuple[Entry, ...]:
 
 def _entry(where: str, value: Any, kind: type[Entry]) -> Entry:
     declared = fields(kind)
-    data = _object(where, value, tuple(each.name for each in declared))
+    data = _object(where, {**_LATER.get(kind, {}), **_mapping(where, value)}, tuple(each.name for each in declared))
     read: dict[str, Any] = {}
     for each in declared:
         place, found = f"{where}: {each.name}", data[each.name]

@@ -93,6 +93,12 @@ class QuantizedModel(Model):
         return {op.tensor: op.reason for op in self.plan.float_ops}
 
     @property
+    def notes(self) -> Mapping[TensorId, str]:
+        """What was chosen otherwise than asked of the results of layers."""
+        made = {layer.output for layer in self.plan.layers}
+        return {each.tensor: each.message for each in self.plan.adjustments if each.tensor in made}
+
+    @property
     def divisors(self) -> Mapping[TensorId, npt.NDArray[np.float32]]:
         """The factors of equalization."""
         return self.plan.equalization.factors

@@ -15,6 +15,7 @@ from tvm.relax import Var
 
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
+from ...numerics.dynamic import PER_ROW
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.tensor_support import TensorSupport
 from ...target.vocabulary import MAX_ACCUMULATOR_BITS
@@ -88,7 +89,7 @@ class WeightParameters:
             return f"its weight {op.weight.name} and its bias have no granularity in common"
         if axis is None and "per_tensor" not in granularity:
             return f"its weight {op.weight.name} has no axis of its output channels, and must be quantized per_axis"
-        problem = None if layer.bias is None else _of_bias(layer, layer.bias.constant.name)
+        problem = None if layer.bias is None or layer.per_row else _of_bias(layer, layer.bias.constant.name)
         if problem is not None:
             return problem
         room = self._room(layer, self._asked(layer, _own_scheme(layer)), _ACTIVATION_SPAN, _INT32_BITS)
@@ -112,12 +113,12 @@ class WeightParameters:
         for layer in layers:
             if layer.op is None:
                 continue
-            name, data = layer.op.weight.name, activations[layer.inputs[0]]
+            name, data = layer.op.weight.name, None if layer.per_row else activations[layer.inputs[0]]
             scheme, bits = constraints.scheme(name), _accumulator_bits(layer, data)
             asked = self._asked(layer, scheme)
             room = self._room(layer, asked, _span(data, bits), bits)
             limit = 2 ** (bits - 1) - 1
-            if int(room.min(initial=limit)) < (0 if layer.bias is None else _bias_room(bits)):
+            if int(room.min(initial=limit)) < (0 if layer.bias is None or data is None else _bias_room(bits)):
                 weights.setdefault(name, asked)
                 channel = int(room.argmin())
                 reach = limit - int(room[channel])
@@ -207,9 +208,14 @@ class WeightParameters:
         room = 2 ** (bits - 1) - 1 - span * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
         return np.tile(room, layer.op.channels // room.size)
 
-    def _floor(self, layer: Layer, data: QuantParams, asked: QuantParams, room: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the smallest weight scales with which the bias still fits beside the products, of the scales' shape."""
-        if layer.bias is None:
+    def _floor(
+        self, layer: Layer, data: QuantParams | None, asked: QuantParams, room: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the smallest weight scales with which the bias still fits beside the products, of the scales' shape.
+
+        That of an activation without parameters is added in float32.
+        """
+        if layer.bias is None or data is None:
             return np.zeros(())
         bias = np.abs(self.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
         # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
@@ -235,16 +241,19 @@ def _of_bias(layer: Layer, name: TensorId) -> str | None:
     return None
 
 
-def _accumulator_bits(layer: Layer, data: QuantParams) -> int:
+def _accumulator_bits(layer: Layer, data: QuantParams | None) -> int:
     """Return the width that a layer's sums must keep to: that of its accumulator, as far as kernels make use of it."""
+    dtype = PER_ROW.dtype if data is None else data.dtype
     if layer.support.overflow != "proven":
         return MAX_ACCUMULATOR_BITS
-    bits = layer.support.bits_of(data.dtype)
-    return bits if width_of(data.dtype) > 8 else min(bits, _INT32_BITS)
+    bits = layer.support.bits_of(dtype)
+    return bits if width_of(dtype) > 8 else min(bits, _INT32_BITS)
 
 
-def _span(data: QuantParams, bits: int) -> int:
+def _span(data: QuantParams | None, bits: int) -> int:
     """Return the largest |x - zero_point| of an activation, or a bound of it that is small beside the accumulator."""
+    if data is None:
+        return _ACTIVATION_SPAN
     qmin, qmax = INTEGER_RANGE[data.dtype]
     exact = max(qmax - int(data.zero_point), int(data.zero_point) - qmin)
     return max(exact, _ACTIVATION_SPAN) if bits >= _INT32_BITS else exact

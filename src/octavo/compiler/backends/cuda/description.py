@@ -52,6 +52,7 @@ CUDA = TargetDescription(
                 fusions=("bias", *CLAMPS, FLOAT_FUNCTION),
                 float_output=True,
                 sum_output=True,
+                per_row_input=True,
             )
             for name in ("nn.conv2d", "matmul")
         ),

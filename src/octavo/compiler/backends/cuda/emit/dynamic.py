@@ -51,7 +51,7 @@ def emit_dynamic_matmul(op: MatmulOp, emission: Emission, inputs: Mapping[str, V
     """Launch a product of a tensor that is quantized first."""
     assert isinstance(op.x, DynamicTensor)
     x = emission.lying(_source(op.x, emission, inputs), is_nhwc=False)
-    sizes = op.x.shape[0], math.prod(op.x.shape[1:-1]), 1, op.x.shape[-1]
+    sizes = op.x.scales, math.prod(op.x.shape[:-1]) // op.x.scales, 1, op.x.shape[-1]
     integers, found = _quantized(op.x, x, Image(sizes=sizes, steps=_four(dense_steps(sizes))), (0, 0, 0, 0), emission)
     return _ended(op, Value(buffer=integers.buffer, shape=op.x.shape, dtype="uint8"), found, emission)
 

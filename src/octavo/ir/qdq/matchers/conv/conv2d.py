@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from .....numerics import INTEGER_RANGE, QuantParams
+from .....numerics.dynamic import is_by_row
 from .....numerics.quantized.accumulator_bounds import max_accumulator
 from .....numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from .....numerics.rounding.requantize import ScaledRounding
@@ -194,6 +195,8 @@ def weighted_operands(
     if isinstance(x, Rejection):
         return x
     name = getattr(call.args[0], "name", "constant")
+    if isinstance(x, DynamicInput) and is_by_row(x.found.style) and not support.per_row_input:
+        return Rejection(reason=f"input {x.source.name} is quantized per row when run, which the target does not take")
     if x is None or not isinstance(x.source, Var):
         return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     if static_shape(x.source) is None:

@@ -26,8 +26,8 @@ from ..language.vectors import (
 
 _LANES = 16
 _MAGNITUDE_BITS, _INFINITY_BITS, _NAN_BITS = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
-"""As integers, the bits of magnitudes of finite numbers lie below those of infinity, and NaN's above. A comparison of floats would
-lose NaN, in one order of its operands or the other."""
+"""As integers, the bits of magnitudes of finite numbers lie below those of infinity, and NaN's above. A comparison of floats
+would lose NaN, in one order of its operands or the other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
