@@ -2,7 +2,7 @@
 
 from .agreement import rejected_layers, split_enclosed
 from .float_function import function_results
-from .layer import Declined, Layer, Placement
+from .layer import Declined, Layer, Placement, reads_rows
 from .named_ops import NamedOps, NamedOverrides
 from .placement import Placer
 from .reasons import together
@@ -15,6 +15,7 @@ __all__ = [
     "Placement",
     "Placer",
     "function_results",
+    "reads_rows",
     "rejected_layers",
     "split_enclosed",
     "together",

@@ -22,6 +22,11 @@ NORMS = ("nn.layer_norm", "nn.group_norm")
 _MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 
+def reads_rows(support: OpSupport | None) -> bool:
+    """Return whether an op with weights can quantize its activation per row when run: a dense layer whose target takes it so."""
+    return support is not None and support.op == "matmul" and support.per_row_input
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Layer:
     """An integer op with what runs in the same kernel.

@@ -23,7 +23,7 @@ from ..recipe import Recipe
 from ..weights.constants import Constants
 from .candidates import Candidates, computed_of_inputs
 from .float_function import has_slopes_alone, is_float_function
-from .layer import NORMS, Declined, Layer, Placement
+from .layer import NORMS, Declined, Layer, Placement, reads_rows
 from .limits import beyond_limits
 from .named_ops import NamedOps, NamedOverrides
 from .reasons import together, without_range
@@ -158,10 +158,8 @@ class Placer:
 
     def _reading_rows(self, layer: Layer) -> Layer:
         """Return a layer as one that quantizes its activation per row when run, where that is chosen and its target takes it."""
-        is_dense = layer.op is not None and layer.support.op == "matmul"
-        if layer.name not in self.per_row or not (is_dense and layer.support.per_row_input):
-            return layer
-        return replace(layer, per_row=layer.inputs)
+        is_chosen = layer.name in self.per_row and layer.op is not None and reads_rows(layer.support)
+        return replace(layer, per_row=layer.inputs) if is_chosen else layer
 
     def _excluded(self, layer: Layer) -> str | None:
         own = self.overrides.of_layer(layer).exclude
@@ -325,12 +323,12 @@ class Placer:
         return QuantScheme(dtype=self.preferred).num_bits > 8
 
     def _passes(self, layer: Layer) -> bool:
-        """Return whether a layer may as well work in float: element by element, a mean, or a move that adds nothing."""
+        """Return whether a layer may as well work in float: element by element, a mean, a norm, or a move that adds nothing."""
         if layer.output.name in self.requested:
             return False
         if layer.support.op in _OF_TWO:
             return True
-        if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR, *_MEANS) or layer.constants:
+        if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR, *_MEANS, *NORMS) or layer.constants:
             return len(layer.inputs) == 1
         shapes = [static_shape(var) for var in (*layer.inputs, layer.output)]
         if None in shapes or not layer.passes_values:
