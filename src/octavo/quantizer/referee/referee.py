@@ -55,7 +55,8 @@ class Referee:
         self._view = DataflowView(simple.module["main"])
         self._results = [self._view.root_of(var).name for var in operand_vars(self._view.result)]
         layers = [str(layer.output) for layer in plan.layers]
-        names = [*map(str, plan.activations), *layers, *self._results]
+        per_row = [str(name) for layer in plan.layers for name in layer.per_row]
+        names = [*map(str, plan.activations), *per_row, *layers, *self._results]
         self._threads = threads
         exchanged = {name for own in constants_of(simple, plan).values() for name in own}
         self._program = RoundedProgram(simple, names, exchanged, target)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tvm
 
 from ...numerics import PerAxis, QuantParams
+from ...numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
 
 Floats = npt.NDArray[np.float32]
 
@@ -44,6 +45,40 @@ class Steps:
     def transposed(self, order: Sequence[int]) -> Steps:
         """Return them for a tensor whose axes lie in another order."""
         return Steps(**{name: _transposed(getattr(self, name), order) for name in ("scale", "low", "high")})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RowSteps:
+    """The numbers that an activation may have which is quantized per row when run, each row with parameters of its own values.
+
+    Parameters
+    ----------
+    axis
+        Along which a row's values lie.
+    factors
+        What the tensor is divided by before and multiplied by behind, of a shape that broadcasts to its own; None for nothing.
+    """
+
+    axis: int = -1
+    factors: Floats | None = None
+
+    def rounded(self, value: Any) -> Any:
+        """Return a tensor of the nearest such numbers."""
+        result = tvm.runtime.empty(value.shape, "float32")
+        factors = np.ones((), np.float32) if self.factors is None else self.factors
+        divided: Floats = np.divide(np.from_dlpack(value), factors, dtype=np.float32)
+        moved = np.moveaxis(divided, self.axis, -1)
+        rows = moved.reshape(-1, moved.shape[-1])
+        parameters = dynamic_parameters(rows, PER_ROW)
+        steps = dynamic_quantize(rows, parameters, PER_ROW) - parameters[:, 1:]
+        real = np.moveaxis((steps * parameters[:, :1]).reshape(moved.shape), -1, self.axis)
+        np.multiply(real, factors, out=np.from_dlpack(result))
+        return result
+
+    def transposed(self, order: Sequence[int]) -> RowSteps:
+        """Return them for a tensor whose axes lie in another order."""
+        factors = None if self.factors is None else _transposed(self.factors, order)
+        return RowSteps(axis=order.index(self.axis % len(order)), factors=factors)
 
 
 def _transposed(value: Floats, order: Sequence[int]) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,10 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from .program import FloatProgram, as_array, calls_behind, unread_after, with_values
-from .rounded import Steps
+from .rounded import RowSteps, Steps
 from .rounding import Rounding
+
+AnySteps = TypeVar("AnySteps", Steps, RowSteps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -59,7 +61,9 @@ class _Step:
     rounded
         What its result is rounded to, in the layout of the program.
     is_layer
-        Whether the result is an integer op's: then float ops, too, read it rounded.
+        Whether the result is an integer op's: then float ops, too, read it rounded, unless it `leaves_float`.
+    rows
+        What integer ops read of some operands that they quantize per row.
     unread
         Variables that nothing reads behind it.
     """
@@ -70,6 +74,8 @@ class _Step:
     is_integer: bool
     rounded: Steps | None
     is_layer: bool
+    leaves_float: bool
+    rows: Mapping[Var, RowSteps]
     unread: Sequence[Var]
 
 
@@ -124,13 +130,15 @@ class RoundedProgram:
         ValueError
             It rounds a tensor that was not named.
         """
-        unknown = next((name for name in rounding.activations if str(name) not in self._program.variables), None)
+        named = (*rounding.activations, *(name for rows in rounding.rows.values() for name in rows))
+        unknown = next((name for name in named if str(name) not in self._program.variables), None)
         if unknown is not None:
             raise ValueError(f"{unknown} is none of the tensors that this program can round")
         program = self._program
         rounded = {program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rounding.activations.items()}
         layers = {program.variables[str(name)] for name in rounding.layers}
-        operands = self._operands(rounding)
+        operands, rows = self._operands(rounding), self._rows(rounding)
+        leaving = {program.variables[str(name)] for name in rounding.rows}
         wanted = [program.variables[name] for name in results]
         read_real, read_integer = set(wanted), set[Var]()  # by float ops and by integer ops
         backwards: list[tuple[int, bool, bool]] = []
@@ -143,9 +151,10 @@ class RoundedProgram:
                 is_real, is_integer = is_real or is_integer, False
             for each in call.operands:
                 if isinstance(each, Var):
-                    if is_real:
+                    is_row = each in rows.get(number, {})
+                    if is_real or (is_integer and is_row):
                         read_real.add(each)
-                    if is_integer:
+                    if is_integer and not is_row:
                         read_integer.add(each)
             if is_real or is_integer:
                 backwards.append((number, is_real, is_integer))
@@ -159,6 +168,8 @@ class RoundedProgram:
                 is_integer=is_integer,
                 rounded=rounded.get(program.calls[number].var),
                 is_layer=program.calls[number].var in layers,
+                leaves_float=program.calls[number].var in leaving,
+                rows=rows.get(number, {}),
                 unread=unread[number],
             )
             for number, is_real, is_integer in order
@@ -173,21 +184,31 @@ class RoundedProgram:
             for param, array in zip(self._program.params, arrays, strict=True)
         }
         integer = {param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
+        in_rows: dict[Var, Any] = {}
         for step in prepared.steps:
             var = step.call.var
+            for each, rows in step.rows.items():
+                if each not in in_rows:
+                    in_rows[each] = rows.rounded(real[each])
             if step.is_real:
                 real[var] = step.call.run([real[each] if isinstance(each, Var) else each for each in step.call.operands])
             if step.is_integer:
+                read = {each: in_rows[each] for each in step.rows}
                 integer[var] = step.call.run(
-                    [integer.get(each, real.get(each)) if isinstance(each, Var) else each for each in step.operands]
+                    [
+                        read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each
+                        for each in step.operands
+                    ]
                 )
+            if step.leaves_float:
+                real[var] = integer[var]
             if step.rounded is not None:
                 integer[var] = step.rounded.rounded(integer[var] if step.is_layer else real[var])
-            if step.is_layer:
+            if step.is_layer and not step.leaves_float:
                 real[var] = integer[var]
             for each in step.unread:
-                real.pop(each, None)
-                integer.pop(each, None)
+                for values in (real, integer, in_rows):
+                    values.pop(each, None)
         return [self._in_source_layout(name, as_array(real[self._program.variables[name]])) for name in results]
 
     def _operands(self, rounding: Rounding) -> dict[int, list[Any]]:
@@ -207,6 +228,16 @@ class RoundedProgram:
                     found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
         return found
 
+    def _rows(self, rounding: Rounding) -> dict[int, dict[Var, RowSteps]]:
+        """Return what calls of layers read per row, by their numbers."""
+        found: dict[int, dict[Var, RowSteps]] = {}
+        for layer, rows in rounding.rows.items():
+            read = {self._program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rows.items()}
+            for number in self._calls_of(layer):
+                operands = self._program.calls[number].operands
+                found[number] = {each: read[each] for each in operands if isinstance(each, Var) and each in read}
+        return found
+
     def _calls_of(self, layer: TensorId) -> list[int]:
         """Return the numbers of the calls between what a layer reads and what it gives."""
         program = self._program
@@ -217,7 +248,7 @@ class RoundedProgram:
         """Return whether a call reads one of these constants."""
         return any(not each.names.isdisjoint(names) for each in self._constants[number])
 
-    def _laid(self, name: str, steps: Steps) -> Steps:
+    def _laid(self, name: str, steps: AnySteps) -> AnySteps:
         order = self._program.orders.get(name)
         return steps if order is None else steps.transposed(order)
 

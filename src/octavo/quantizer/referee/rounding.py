@@ -18,7 +18,7 @@ from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
 from ..weights.constants import Constants
 from ..weights.convolution import WEIGHTED
-from .rounded import Steps, steps_of
+from .rounded import RowSteps, Steps, steps_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -33,13 +33,16 @@ class Rounding:
         By name what each may be.
     layers
         Integer ops by their outputs, each with what its weight, bias and constants are in place of the model's.
+    rows
+        By the outputs of those that quantize inputs per row when run what each of these may be for them; they leave float32.
     """
 
     activations: Mapping[TensorId, Steps]
     layers: Mapping[TensorId, Mapping[TensorId, Floats]]
+    rows: Mapping[TensorId, Mapping[TensorId, RowSteps]]
 
 
-NOTHING = Rounding(activations={}, layers={})
+NOTHING = Rounding(activations={}, layers={}, rows={})
 
 
 def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[TensorId, TensorId]]:
@@ -90,7 +93,8 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
     params = {**plan.weights, **plan.biases}
 
     def value(name: TensorId, planned: TensorId) -> Floats:
-        found = dequantize(plan.weight_values[planned], params[planned])
+        integers = plan.weight_values[planned]
+        found = dequantize(integers, params[planned]) if planned in params else integers  # a bias that is added in float32
         return (found / gains[name]).astype(np.float32) if name in gains else found
 
     return Rounding(
@@ -98,6 +102,11 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         layers={
             output: {name: value(name, planned) for name, planned in own.items()}
             for output, own in constants_of(simple, plan).items()
+        },
+        rows={
+            layer.output: {name: RowSteps(factors=factors.get(name)) for name in layer.per_row}
+            for layer in plan.layers
+            if layer.per_row
         },
     )
 
