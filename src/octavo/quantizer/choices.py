@@ -93,6 +93,7 @@ class Choices:
         counts = {
             "factors of %d tensors": len(self.equalization.factors.keys() - others.equalization.factors.keys()),
             "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
+            "%d layers per row": len(self.per_row.keys() - others.per_row.keys()),
             "%d activations of 16 bits": len(self.wide_activations.keys() - others.wide_activations.keys()),
             "%d ranges": sum(ends != others.ranges.get(name) for name, ends in self.ranges.items()),
             "%d weights rounded by what their layers read": len(self.weight_values.keys() - others.weight_values.keys()),

@@ -7,11 +7,12 @@ from .evidence import Evidence
 from .fuse_functions import FuseFunctions
 from .keep_float import KeepFloat
 from .narrow_ranges import NarrowRanges
+from .per_row import PerRow
 from .ranges import Ranges
 from .step import Step
 from .tune_ranges import TuneRanges
 
-_ORDER: list[type[Step]] = [Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, Correct]
+_ORDER: list[type[Step]] = [PerRow, Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, Correct]
 """In which steps are applied: each is fitted to what those before it leave. The last makes up for what all others leave."""
 
 

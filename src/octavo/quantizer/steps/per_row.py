@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
 from ..choices import Choices
 from ..placement import reads_rows
 from ..planner import Planned
+from ..recipe import Recipe
 from .evidence import Evidence
 
 _REASON = "each row has the scale of its own values"
 
 
-def propose(planned: Planned, evidence: Evidence) -> Choices | None:
-    """Return choices with all dense layers per row that can be, but those of which somebody says something; None for no more."""
-    named = planned.named
-    found = {
-        layer.output: _REASON
-        for layer in planned.plan.layers
-        if not layer.per_row
-        and layer.weight is not None
-        and reads_rows(evidence.planner.support(layer))
-        and named.isdisjoint((*layer.inputs, layer.output))
-    }
-    return Choices(per_row=found).with_more(planned.choices).uncorrected if found else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PerRow:
+    """Inputs of dense layers whose scale and zero point are found when the model runs, row by row."""
+
+    name: ClassVar = "per row"
+    below_db: float = inf
+
+    @property
+    def detail(self) -> str:
+        """Nothing more."""
+        return ""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[PerRow]:
+        """Return it."""
+        return [cls()]
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with all dense layers per row that can be, but those of which somebody says something."""
+        named = planned.named
+        found = {
+            layer.output: _REASON
+            for layer in planned.plan.layers
+            if not layer.per_row
+            and layer.weight is not None
+            and reads_rows(evidence.planner.support(layer))
+            and named.isdisjoint((*layer.inputs, layer.output))
+        }
+        return planned.choices.with_more(Choices(per_row=found)).uncorrected if found else None
