@@ -164,7 +164,7 @@ class _Tuning:
     split: Split
     referee: Referee
     plain: Planned
-    _made: dict[Steps, Planned | None] = field(init=False)
+    _made: dict[Steps, Planned] = field(init=False)
     _scores: dict[Steps, Score] = field(default_factory=dict[Steps, Score])
     _entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
     _longest: float = 0.0
@@ -175,7 +175,6 @@ class _Tuning:
     def run(self) -> QuantizedModel:
         """Return the model with the steps that gain, fitted to all samples."""
         plain = self._tried(())
-        assert plain is not None, "nothing needs no proposal"
         best = plain
         for kind in (order()[-1], *order()):  # what others gain is asked beside corrections, which make up for much
             best = self._better(best, kind.of(self.planner.recipe))
@@ -197,7 +196,7 @@ class _Tuning:
             return best.planned
         planned = self.plain
         for step in best.steps:
-            planned = self._with(planned, step, self.split.every) or planned
+            planned = self._with(planned, step, self.split.every)
         return planned
 
     def _better(self, best: _Tried, alternatives: Sequence[Step]) -> _Tried:
@@ -211,13 +210,14 @@ class _Tuning:
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
             others = [each for each in best.steps if type(each) is not type(step)]
-            found = self._tried(tuple(sorted([*others, step], key=lambda each: order().index(type(each)))))
+            steps = tuple(sorted([*others, step], key=lambda each: order().index(type(each))))
+            if not self._proposes(step, steps):
+                if all(entry.step != step.name for _, entry in self._entries):
+                    self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
+                continue
+            found = self._tried(steps)
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
-            if found is None:
-                if all(entry.step != step.name for _, entry in self._entries):
-                    self._note(step, "", None, is_kept=False, seconds=seconds)
-                continue
             gain = found.score.gain_over(best.score)
             may_gain = _is_worth(gain) or (step.below_db == math.inf and gain.db > -min(_NO_LOSS_DB, gain.standard_error))
             is_kept = may_gain and (kept is best or found.score.sqnr_db > kept.score.sqnr_db)
@@ -231,14 +231,13 @@ class _Tuning:
         while best.steps and not self._is_late():
             started = time.monotonic()
             others = {step: self._tried(tuple(each for each in best.steps if each != step)) for step in best.steps}
-            gains = {step: best.score.gain_over(found.score) for step, found in others.items() if found is not None}
+            gains = {step: best.score.gain_over(found.score) for step, found in others.items()}
             step = min((each for each in gains if not _is_worth(gains[each])), key=lambda each: gains[each].db, default=None)
-            found = None if step is None else others[step]
-            if step is None or found is None:
+            if step is None:
                 break
-            gain = found.score.gain_over(best.score)
+            gain = others[step].score.gain_over(best.score)
             self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
-            best = found
+            best = others[step]
         return best
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
@@ -256,24 +255,26 @@ class _Tuning:
         """Return whether one more step, and fitting all anew, would end too late."""
         return time.monotonic() + 2 * self._longest > self.split.deadline
 
-    def _tried(self, steps: Steps) -> _Tried | None:
-        """Return the model with these steps; None where one of them proposes nothing."""
+    def _tried(self, steps: Steps) -> _Tried:
+        """Return the model with these steps; one that has nothing to propose behind those before it changes nothing."""
         planned = self._planned(steps)
-        if planned is None:
-            return None
         if steps not in self._scores:
             self._scores[steps] = self.referee.score(planned.plan)
         return _Tried(steps=steps, planned=planned, score=self._scores[steps])
 
-    def _planned(self, steps: Steps) -> Planned | None:
+    def _planned(self, steps: Steps) -> Planned:
         if steps not in self._made:
-            before = self._planned(steps[:-1])
-            self._made[steps] = None if before is None else self._with(before, steps[-1], self.split.fitted)
+            self._made[steps] = self._with(self._planned(steps[:-1]), steps[-1], self.split.fitted)
         return self._made[steps]
 
-    def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned | None:
+    def _proposes(self, step: Step, steps: Steps) -> bool:
+        """Return whether one of some steps has anything to propose behind those before it."""
+        place = steps.index(step)
+        return self._planned(steps[: place + 1]) is not self._planned(steps[:place])
+
+    def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned:
         choices = step.propose(planned, Evidence(planner=self.planner, runs=runs, equalization=planned.choices.equalization))
-        return None if choices is None else planned_with(self.planner, choices)
+        return planned if choices is None else planned_with(self.planner, choices)
 
 
 def _is_worth(gain: Gain) -> bool:
