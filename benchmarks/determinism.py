@@ -61,10 +61,10 @@ def digests(path: Path, samples: int) -> str:
     profile = octavo.profile(model, batches)
     quantized = octavo.quantize(model, profile)
     with tempfile.TemporaryDirectory() as name:
-        files = [Path(name) / file for file in ("profile.json", "plan.json", "int8.onnx")]
+        files = [Path(name) / file for file in ("profile.json", "profile.json.samples", "plan.json", "int8.onnx")]
         profile.save(files[0])
-        quantized.plan.save(files[1])
-        octavo.export_onnx(quantized, files[2])
+        quantized.plan.save(files[2])
+        octavo.export_onnx(quantized, files[3])
         return " ".join(hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files)
 
 

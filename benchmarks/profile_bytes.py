@@ -3,8 +3,8 @@
     python benchmarks/profile_bytes.py                          a small network, 200 samples
     python benchmarks/profile_bytes.py --model m.onnx --samples 100
 
-Prints the SHA-256 of each profile's file; all must be equal. The Ray cluster is a local one of two workers; without Ray that line
-is left out, and says so.
+Prints the SHA-256 of each profile's files; all must be equal. The Ray cluster is a local one of two workers; without Ray that
+line is left out, and says so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.ir.graph.inputs import input_specs
+from octavo.profiling import samples_path
 from octavo.profiling.cluster import profile_on_ray
 
 PATIENCE = 40  # looks for a busy worker before the next sample
@@ -119,8 +120,9 @@ def on_ray(path: Path, samples: np.ndarray) -> tuple[octavo.Profile, int]:
 
 def saved(profile: octavo.Profile) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        profile.save(Path(folder) / "profile.json")
-        return hashlib.sha256((Path(folder) / "profile.json").read_bytes()).hexdigest()
+        path = Path(folder) / "profile.json"
+        profile.save(path)
+        return hashlib.sha256(path.read_bytes() + samples_path(path).read_bytes()).hexdigest()
 
 
 def digests(path: Path, wanted: int) -> dict[str, str]:

@@ -3,8 +3,9 @@
 python benchmarks/profile_kills.py --kills 200
 
 A run is killed, resumed, killed again, until it ends; then the next begins, until so many were killed. After each kill: whatever
-lies under the name of the checkpoint or of the profile must be a valid profile, hold all but the last `--every` samples seen, and
-nothing but one temporary file may lie beside it. What a run that ended leaves must be the bytes of an undisturbed run, alone.
+lies under the name of the checkpoint or of the profile must be a valid profile with the samples that it keeps, the checkpoint
+must hold all but the last `--every` samples seen, and nothing but the temporary files of one write may lie beside it. What a run
+that ended leaves must be the bytes of an undisturbed run, alone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.profiling import Checkpoint
+from octavo.profiling import Checkpoint, samples_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,11 +92,22 @@ class Killing:
         self.folder = folder
         self.output = folder / "profile.json"
         self.checkpoint = folder / "profile.json.checkpoint"
-        self.temporary = folder / ".profile.json.checkpoint.tmp"
+        self.temporary = [
+            file.with_name(f".{file.name}{ending}")
+            for file in (self.output, self.checkpoint)
+            for ending in (".tmp", ".samples.new", ".samples.new.tmp")
+        ]
         self.seen = mmap.mmap(-1, 8)  # shared with the children: samples that the last of them had folded
         octavo.profile(self.model, self.samples).save(self.output)  # compiled once here, inherited by every child
-        self.undisturbed = self.output.read_bytes()
-        self.output.unlink()
+        self.undisturbed = [path.read_bytes() for path in self.outputs()]
+        self.remove_outputs()
+
+    def outputs(self) -> list[Path]:
+        return [self.output, samples_path(self.output)]
+
+    def remove_outputs(self) -> None:
+        for path in self.outputs():
+            path.unlink()
 
     def run(self) -> None:
         """What `octavo profile --checkpoint N`, with --resume where there is a checkpoint, does."""
@@ -120,9 +132,17 @@ class Killing:
 
     def check_finished(self) -> None:
         """The output alone, with the bytes of the undisturbed run; it is removed for the next run."""
-        assert os.listdir(self.folder) == [self.output.name], os.listdir(self.folder)
-        assert self.output.read_bytes() == self.undisturbed, "the resumed run gave other bytes"
-        self.output.unlink()
+        assert set(os.listdir(self.folder)) == {path.name for path in self.outputs()}, os.listdir(self.folder)
+        assert [path.read_bytes() for path in self.outputs()] == self.undisturbed, "the resumed run gave other bytes"
+        self.remove_outputs()
+
+    def held(self) -> int:
+        """Samples of the checkpoint, which the next run need not run again."""
+        if not self.checkpoint.exists():
+            return 0
+        checkpoint = octavo.Profile.load(self.checkpoint)
+        assert checkpoint.kept_samples, "the checkpoint lost its samples"
+        return checkpoint.samples
 
     def kills(self, wanted: int) -> Outcome:
         """Kill `wanted` running processes, each at a random moment of a run."""
@@ -141,14 +161,16 @@ class Killing:
                 finished, known = finished + 1, 0
                 continue
             killed += 1
-            assert set(os.listdir(self.folder)) <= {self.output.name, self.checkpoint.name, self.temporary.name}
-            temporary_left += self.temporary.exists()
-            if self.output.exists():
-                # Killed between the last rename and its own end.
+            own = [*self.outputs(), self.checkpoint, samples_path(self.checkpoint)]
+            assert set(os.listdir(self.folder)) <= {path.name for path in (*own, *self.temporary)}, os.listdir(self.folder)
+            temporary_left += any(path.exists() for path in self.temporary)
+            if self.output.exists() and not self.checkpoint.exists():
+                # Killed between the profile's last rename and its own end: of the checkpoint its samples may be left.
+                samples_path(self.checkpoint).unlink(missing_ok=True)
                 self.check_finished()
                 finished, known = finished + 1, 0
                 continue
-            held = octavo.Profile.load(self.checkpoint).samples if self.checkpoint.exists() else 0
+            held = self.held()
             without += held == 0
             (seen,) = struct.unpack("q", self.seen[:])
             most_lost = max(most_lost, seen - held)

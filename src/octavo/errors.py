@@ -17,6 +17,10 @@ class OctavoError(Exception):
     """Base of every error that Octavo raises for a user's input."""
 
 
+class OctavoWarning(UserWarning):
+    """What a user should know of input that is taken all the same; the commands print it."""
+
+
 class ModelError(OctavoError):
     """A model file or object that cannot be read: truncated, foreign, malformed, unreadable path."""
 

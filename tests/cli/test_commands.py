@@ -13,6 +13,7 @@ import pytest
 import octavo
 from child_python import OCTAVO
 from octavo.cli.main import main
+from octavo.profiling import samples_path
 
 
 def command(line: str) -> int:
@@ -55,15 +56,17 @@ def test_profile_is_the_same_bytes_from_one_file_or_two(workplace: Path, with_sa
     np.savez("second.npz", pixels=samples[:60])
     assert command("profile m.onnx --data first.npy --data second.npz -o other.json") == 0
     assert Path("other.json").read_bytes() == with_samples.read_bytes()
+    assert Path("other.json.samples").read_bytes() == samples_path(with_samples).read_bytes()
 
 
 def test_profile_keeps_as_many_samples_as_it_is_asked_to(
     workplace: Path, with_samples: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(octavo.Profile.load(with_samples).kept_samples) == 64
-    for keep in (0, 3):
+    for keep, where in ((3, " in few.json.samples"), (0, "")):
         assert command(f"profile m.onnx --data calib.npz -o few.json --keep-samples {keep}") == 0
-        assert capsys.readouterr().out.endswith(f"100 samples, {keep} kept\n")
+        assert capsys.readouterr().out.endswith(f"100 samples, {keep} kept{where}\n")
+        assert Path("few.json.samples").exists() == bool(keep)
         profile = octavo.Profile.load("few.json")
         assert (profile.samples, profile.keep_samples, len(profile.kept_samples)) == (100, keep, keep)
     for keep in ("-1", "2.5", "all"):

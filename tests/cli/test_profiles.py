@@ -128,6 +128,7 @@ def test_help_shows_an_example_of_two_words(line: str, capsys: pytest.CaptureFix
 
 def test_resume_from_a_checkpoint_ends_with_the_same_bytes_and_nothing_else(parts: Path, with_samples: Path) -> None:
     (parts / "a.json").rename("new.json.checkpoint")
+    (parts / "a.json.samples").rename("new.json.checkpoint.samples")
     assert command("profile m.onnx --data calib.npz --checkpoint 20 --resume new.json.checkpoint -o new.json") == 0
     assert Path("new.json").read_bytes() == with_samples.read_bytes()
     assert not [path for path in parts.iterdir() if "checkpoint" in path.name]

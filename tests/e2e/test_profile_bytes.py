@@ -95,8 +95,8 @@ def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(elsewhere: 
 def test_the_command_line_on_a_cluster(elsewhere: Any, tmp_path: Path) -> None:
     for words in commands(tmp_path):
         assert main(words) == 0
-    found = ["p.json", *(f"search/{path.name}" for path in (tmp_path / "search").iterdir())]
-    assert len(found) == 2 + 4, "the list of the search and the plans of four candidates"
+    found = ["p.json", "p.json.samples", *(f"search/{path.name}" for path in (tmp_path / "search").iterdir())]
+    assert len(found) == 3 + 4, "the list of the search and the plans of four candidates"
     for name in found:
         assert (elsewhere[1] / name).read_bytes() == (tmp_path / name).read_bytes(), name
 

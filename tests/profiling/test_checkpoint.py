@@ -12,7 +12,7 @@ import pytest
 from profiled_net import Profiled
 
 from octavo.errors import DataError, ProfileError
-from octavo.profiling import Checkpoint, Profile
+from octavo.profiling import Checkpoint, Profile, samples_path
 from profile_kills import Killing
 
 
@@ -41,7 +41,9 @@ def test_a_stopped_run_leaves_all_but_the_last_samples_and_is_resumed(
     resumed.save(tmp_path / "resumed.json")
     net.profile([net.samples]).save(tmp_path / "whole.json")
     assert (tmp_path / "resumed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "resumed.json", "whole.json"]
+    assert samples_path(tmp_path / "resumed.json").read_bytes() == samples_path(tmp_path / "whole.json").read_bytes()
+    files = ("checkpoint", "resumed.json", "whole.json")
+    assert sorted(os.listdir(tmp_path)) == sorted([*files, *(f"{name}.samples" for name in files)])
 
 
 def test_nothing_is_written_before_the_first_samples_are_due(net: Profiled, tmp_path: Path) -> None:
@@ -111,8 +113,18 @@ def test_the_last_checkpoint_becomes_the_profile(net: Profiled, tmp_path: Path) 
     checkpoint = Checkpoint(path=tmp_path / "checkpoint", every=10)
     profile = net.profile([net.samples], checkpoint=checkpoint.path, every=10)
     checkpoint.finish(profile, tmp_path / "profile.json")
-    assert os.listdir(tmp_path) == ["profile.json"]
+    assert sorted(os.listdir(tmp_path)) == ["profile.json", "profile.json.samples"]
     assert Profile.load(tmp_path / "profile.json").samples == len(net.samples)
+
+
+def test_a_profile_that_cannot_be_written_in_the_end_is_whole_in_its_checkpoint(net: Profiled, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(path=tmp_path / "checkpoint", every=10)
+    with pytest.raises(
+        ProfileError,
+        match=r"missing/profile.json.samples: cannot write .*; it is whole in .*checkpoint",
+    ):
+        checkpoint.finish(net.profile([net.samples]), tmp_path / "missing" / "profile.json")
+    assert len(Profile.load(checkpoint.path).kept_samples) == len(net.samples)
 
 
 def test_killed_runs_leave_valid_files_and_resume_to_the_same_bytes(tmp_path: Path) -> None:

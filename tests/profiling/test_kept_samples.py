@@ -1,8 +1,7 @@
-"""Kept samples: the same few whoever saw them in whatever order, bounded in number and bytes, and distrusted in a file."""
+"""Kept samples: the same few whoever saw them in whatever order, bounded in number and bytes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
@@ -20,16 +19,15 @@ from nets import model_of, residual_net
 from octavo.errors import ProfileError
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.profiling import Profile, kept_samples
-from octavo.profiling.array_text import encode_array
-from octavo.profiling.file import checksum_of
 from octavo.profiling.kept_samples import MAX_BYTES, Kept, KeptSamples, smallest
 
 KEPT = 7
 
 
-def saved(profile: Profile, folder: Path) -> bytes:
+def saved(profile: Profile, folder: Path) -> tuple[bytes, bytes]:
+    """The bytes of both files."""
     profile.save(folder / "profile.json")
-    return (folder / "profile.json").read_bytes()
+    return (folder / "profile.json").read_bytes(), (folder / "profile.json.samples").read_bytes()
 
 
 def contents(profile: Profile) -> list[bytes]:
@@ -246,71 +244,3 @@ def test_a_resumed_run_keeps_no_more_than_it_is_asked_for(net: Profiled, profile
         for keep, expected in ((0, 0), (3, 3), (64, KEPT)):
             resumed = net.profile([net.samples], resume=path, keep_samples=keep)
             assert (resumed.keep_samples, contents(resumed)) == (expected, contents(profile)[:expected])
-
-
-# ---------------------------------------------------------------------------------------------------------- the file
-
-
-@pytest.fixture
-def path(profile: Profile, tmp_path: Path) -> Path:
-    profile.save(tmp_path / "profile.json")
-    return tmp_path / "profile.json"
-
-
-def test_the_file_gives_back_what_was_kept(profile: Profile, path: Path) -> None:
-    loaded = Profile.load(path)
-    assert (loaded.keep_samples, contents(loaded)) == (KEPT, contents(profile))
-    assert all(not array.flags.writeable for (array,) in loaded.kept_samples)
-    assert contents(loaded.merge(profile)) == contents(profile)
-
-
-def entries(*arrays: Any) -> list[list[dict[str, Any]]]:
-    return [[encode_array(np.asarray(array, np.float32))] for array in arrays]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda data: data.update(keep_samples=-1), "keep_samples must be an integer in"),
-        (lambda data: data.update(keep_samples=True), "keep_samples must be an integer in"),
-        (lambda data: data.update(keep_samples=KEPT - 1), f"kept_samples: {KEPT} samples, at most {KEPT - 1} may be kept"),
-        (lambda data: data.pop("keep_samples"), r"the profile lacks \['keep_samples'\]"),
-        (lambda data: data.pop("kept_samples"), r"the profile lacks \['kept_samples'\]"),
-        (lambda data: data.update(kept_samples={}), "kept_samples must be a list"),
-        (lambda data: data.update(kept_samples=[{}]), "kept_samples: 0 must be a list"),
-        (lambda data: data.update(kept_samples=[[None]]), "kept_samples: 0: an array must be an object"),
-        (lambda data: data["kept_samples"].reverse(), "kept_samples: samples must stand in the order of their keys"),
-        (lambda data: data["kept_samples"].insert(1, data["kept_samples"].pop(0)), "in the order of their keys"),
-        (lambda data: data.update(kept_samples=data["kept_samples"][:1] * 2), "in the order of their keys, each once"),
-        (lambda data: data.update(kept_samples=entries([1.0, np.nan])), "kept_samples: a value is NaN or infinite"),
-        (lambda data: data.update(kept_samples=entries([-np.inf])), "kept_samples: a value is NaN or infinite"),
-        (lambda data: data.update(kept_samples=entries([1.0], [1.0, 2.0])), "kept samples of different shapes or dtypes"),
-        (lambda data: data["kept_samples"][2][0].update(encoding="zlib"), "kept_samples: 2: encoding must be raw"),
-        (lambda data: data["kept_samples"][2][0].update(values="AAAA"), "values of shape .* must take 768 bytes"),
-        (lambda data: data["kept_samples"][0][0].update(dtype="object"), "kept_samples: 0: dtype must be one of"),
-        (lambda data: (data["kept_samples"].pop(), data["kept_results"].pop()), "does not fit its checksum"),
-        (lambda data: data.pop("kept_results"), r"the profile lacks \['kept_results'\]"),
-        (lambda data: data["kept_results"].pop(), f"{KEPT - 1} samples have results, all {KEPT} or none must"),
-        (lambda data: data["kept_results"][1].append(None), "kept_results: 1: an array must be an object"),
-        (lambda data: data["kept_results"].__setitem__(0, entries([1.0])[0]), "kept samples of different shapes or dtypes"),
-        (lambda data: data["kept_results"].clear(), "does not fit its checksum"),
-        (lambda data: data.update(keep_samples=KEPT + 1), "does not fit its checksum"),
-    ],
-)  # fmt: skip
-def test_hostile_samples_are_one_error(path: Path, change: Any, message: str) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    if "checksum" not in message:
-        data["checksum"] = checksum_of(data)
-    path.write_text(json.dumps(data))
-    with pytest.raises(ProfileError, match=message) as error:
-        Profile.load(path)
-    assert str(error.value).startswith(f"{path}: not a valid profile: ")
-    assert "\n" not in str(error.value)
-
-
-def test_more_bytes_than_are_ever_kept_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(Profile.load(path).kept_samples) == KEPT
-    monkeypatch.setattr(kept_samples, "MAX_BYTES", 3 * 768 + 5)
-    with pytest.raises(ProfileError, match=f"{KEPT} samples, at most 3 may be kept"):
-        Profile.load(path)

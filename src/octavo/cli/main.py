@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from octavo_parser import base_parser
 
-from ..errors import OctavoError
+from ..errors import OctavoError, OctavoWarning
 from ..runtime.native_stderr import native_stderr_closed
 from . import (
     bench,
@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return args.call(args)
         with native_stderr_closed(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            warnings.simplefilter("always", OctavoWarning)
+            warnings.showwarning = lambda message, *_, **__: _report(f"warning: {message}")
             return args.call(args)
     except KeyboardInterrupt:
         _report("interrupted")

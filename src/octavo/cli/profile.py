@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..ir.graph.inputs import input_specs
-from ..profiling import KEEP_SAMPLES, Checkpoint, Profile
+from ..profiling import KEEP_SAMPLES, Checkpoint, Profile, samples_path
 from ..profiling.cluster import profile_on_ray
 from ..profiling.profile import profile
 from . import check, profiles, tables
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_state, add_threads, sample_count, sample_limit
-from .outputs import check_output
+from .profiles import check_profile_output
 from .progress import progress_bar
 from .sources import UsageError, load_model
 
@@ -41,8 +41,8 @@ def add_to(commands: Subcommands) -> None:
         type=sample_limit,
         default=KEEP_SAMPLES,
         metavar="N",
-        help="keep at most N of the samples themselves in the profile, for stages that run the model again; 0: none, where they "
-        f"are private (default: {KEEP_SAMPLES})",
+        help="keep at most N of the samples themselves, in FILE.samples beside the output FILE, for stages that run the model "
+        f"again; 0: none, where they are private (default: {KEEP_SAMPLES})",
     )
     parser.add_argument(
         "--checkpoint",
@@ -71,7 +71,7 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, args.model, *args.data)
+    check_profile_output(args.output, args.model, *args.data)
     if args.ray is not None and (args.checkpoint is not None or args.resume is not None):
         raise UsageError("--checkpoint and --resume go with one stream of samples; leave them out, or --ray")
     if args.ray is not None and args.state:
@@ -81,7 +81,7 @@ def call(args: argparse.Namespace) -> int:
     kept = None
     if args.checkpoint is not None:
         kept = Checkpoint(path=args.output.with_name(args.output.name + CHECKPOINT_SUFFIX), every=args.checkpoint)
-        check_output(kept.path, args.model, *args.data)
+        check_profile_output(kept.path, args.model, *args.data)
     model = load_model(args)
     specs = input_specs(model)
     state = dict(args.state)
@@ -107,7 +107,8 @@ def call(args: argparse.Namespace) -> int:
         result.save(args.output)
     else:
         kept.finish(result, args.output)
-    print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples, {len(result.kept_samples)} kept")
+    where = f" in {samples_path(args.output)}" if result.kept_samples else ""
+    print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples, {len(result.kept_samples)} kept{where}")
     for entry in result.values():
         if entry.kind != "constant" and entry.non_finite_note:
             print(f"warning: {entry.non_finite_note}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..compiler.text_table import markdown_table
 from ..errors import ProfileError
-from ..profiling import Adequacy, Profile, ProfileDiff, TensorAdequacy, adequacy, check_same_model, diff
+from ..profiling import Adequacy, Profile, ProfileDiff, TensorAdequacy, adequacy, check_same_model, diff, samples_path
 from .options import Subcommands, add_command, add_json, add_output
 from .outputs import check_output
 
@@ -37,9 +37,15 @@ def add_to(commands: Subcommands) -> None:
     add_json(check)
 
 
+def check_profile_output(path: Path, *sources: Path) -> None:
+    """Make sure that a profile and the file of its samples can be written; raises as `check_output`."""
+    for each in (path, samples_path(path)):
+        check_output(each, *sources)
+
+
 def call_merge(args: argparse.Namespace) -> int:
     """Run `profile merge`; one profile is in memory beside the merged one at any time."""
-    check_output(args.output, args.first, *args.others)
+    check_profile_output(args.output, args.first, *args.others)
     merged = Profile.load(args.first)
     for path in args.others:
         part = Profile.load(path)

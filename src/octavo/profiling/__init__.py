@@ -15,6 +15,7 @@ from .instrument import Instrumented, Observation, instrument
 from .kept_samples import KEEP_SAMPLES, check_keep
 from .model_profile import Profile
 from .rows import Rows
+from .samples_file import samples_path
 from .selection import select
 from .statistics import NonFinite, TensorStatistics
 
@@ -52,6 +53,7 @@ __all__ = [
     "instrument",
     "preprocessing_of",
     "read_table",
+    "samples_path",
     "select",
     "silent_channels",
     "unfit_tensors",

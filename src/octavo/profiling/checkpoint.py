@@ -1,12 +1,11 @@
 """Checkpoints: the profile of the samples so far, kept in a file while a long run goes on, and what a run may resume from.
 
-A checkpoint is a profile file like any other. Every write goes to one temporary name and is renamed, so that a kill at any moment
-leaves the old file or the new, and at most one file beside it, which the next write takes over.
+A checkpoint is a profile like any other, with its samples beside it. Every write goes to the same temporary names and is renamed,
+so that a kill at any moment leaves the old profile or the new, and beside it only what the next write takes over.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..errors import ProfileError
 from ..ir.graph.model import Model
 from ..ir.identity import TensorId
 from .compare import check_model
-from .file import write_profile
+from .file import remove_profile, write_profile
 from .model_profile import Profile
 
 
@@ -46,17 +45,16 @@ class Checkpoint:
 
     def write(self, profile: Profile) -> None:
         """Replace the file; ProfileError if it can't be written."""
-        write_profile(profile.content(), self.path, temporary=self.path.with_name(f".{self.path.name}.tmp"))
+        write_profile(profile.content(), self.path, is_alone=True)
 
     def finish(self, profile: Profile, output: Path) -> None:
-        """Write the whole profile as the last checkpoint and rename it to `output`, in the same folder: nothing else is left."""
+        """Write the whole profile as the last checkpoint, then to `output`, where it is alone in the end."""
         self.write(profile)
         try:
-            os.replace(self.path, output)
-        except OSError as error:
-            raise ProfileError(
-                f"{output}: cannot write the profile: {error.strerror or error}; it is whole in {self.path}"
-            ) from error
+            write_profile(profile.content(), output, is_alone=True)
+        except ProfileError as error:
+            raise ProfileError(f"{error}; it is whole in {self.path}") from error
+        remove_profile(self.path)
 
 
 def check_resumable(start: Profile, model: Model, observed: Collection[TensorId], preprocessing: str, rows: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ProfileError, brief
-from .array_text import little_endian
+from .coded_array import little_endian
 from .statistics import MAX_COUNT
 
 Sample = tuple[npt.NDArray[Any], ...]
@@ -28,8 +28,7 @@ KEEP_SAMPLES = 64
 """Kept unless asked otherwise: enough for the mean of a layer's error, and soon run again."""
 
 MAX_BYTES = 32 * 2**20
-"""Of all kept samples together, one at least, and of their results together: the file, 4/3 of it, stays one that is read in a
-second."""
+"""Of all kept samples together, one at least, and of their results together: their file stays one that is soon read."""
 
 _KEY_BYTES = 16
 

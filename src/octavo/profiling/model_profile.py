@@ -131,7 +131,11 @@ class Profile(Mapping[TensorId, TensorStatistics]):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the profile as JSON (docs/profile.schema.json), the whole file or nothing; ProfileError if it can't be."""
+        """Write the profile as JSON (docs/profile.schema.json), whole or not at all; ProfileError if it can't be.
+
+        What it keeps of the samples goes into a file beside it, "p.json.samples" of "p.json". Move both, or the JSON alone where
+        inputs are private: without the other file it is a profile that keeps no samples.
+        """
         target = check_path(path, ProfileError, "the path of the profile to write")
         write_profile(self.content(), target)
 
@@ -150,7 +154,14 @@ class Profile(Mapping[TensorId, TensorStatistics]):
 
     @staticmethod
     def load(path: str | Path) -> Profile:
-        """Read what `save` wrote; ProfileError says what is wrong with a file that isn't a profile or was changed."""
+        """Read what `save` wrote, here or by an older version.
+
+        Raises
+        ------
+        ProfileError
+            Saying what is wrong with a file that isn't a profile or was changed, or with the file of its samples. Where that is
+            missing, an OctavoWarning says so, and the profile keeps no samples.
+        """
         content = read_profile(check_path(path, ProfileError, "the path of a profile"))
         return Profile(
             fingerprint=content.fingerprint,

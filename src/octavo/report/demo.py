@@ -15,6 +15,7 @@ from ..compiler.text_table import markdown_table
 from ..evaluation.bench.timing import time_alternating
 from ..export.onnx import export_onnx
 from ..frontends.load import load
+from ..profiling import samples_path
 from ..profiling.profile import profile
 from ..quantizer.compile import explain
 from ..quantizer.quantize import quantize
@@ -125,6 +126,8 @@ def run_demo(data: Path, folder: Path, *, progress: Callable[[int], None]) -> De
         {name: executable.bind(first).run for name, executable in executables.items()}, seconds=TIMED_SECONDS
     )
     files = {"float model": source, **files}
+    if ranges.kept_samples:
+        files["kept samples"] = samples_path(files["profile"])
     return DemoReport(
         profiled=int(np.count_nonzero(~held_out)),
         held_out=int(np.count_nonzero(held_out)),

@@ -92,9 +92,12 @@ def normal(rng: np.random.Generator, *shape: int) -> Array:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def saved(profile: Profile, folder: Path) -> bytes:
+def saved(profile: Profile, folder: Path) -> list[bytes]:
+    """The bytes of its files."""
+    for path in folder.glob("profile.json*"):
+        path.unlink()
     profile.save(folder / "profile.json")
-    return (folder / "profile.json").read_bytes()
+    return [path.read_bytes() for path in sorted(folder.glob("profile.json*"))]
 
 
 def test_values_that_are_the_same_leave_the_same_bytes(rng, gpu, tmp_path) -> None:

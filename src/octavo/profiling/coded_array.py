@@ -1,14 +1,14 @@
-"""An array as JSON: the same bits give the same text on any machine, and the text is distrusted on reading.
+"""An array as bytes: the same bits give the same bytes on any machine, and the bytes are distrusted on reading.
 
-An array of few distinct values (pixels, say) is a table of them and an index for each element, any other its raw bytes, both in
-base64. Values are told by their bits, so that -0.0 stays what it is. Nothing is compressed further: other versions of zlib write
-other bytes. It knows no profile; what is wrong with a text is a ValueError in words.
+An array of few distinct values (pixels, say) is a table of them and an index for each element, any other its raw bytes. Values
+are told by their bits, so that -0.0 stays what it is. Nothing is compressed further: other versions of zlib write other bytes. It
+knows no profile and no file; what is wrong with an array is a ValueError in words.
 """
 
 from __future__ import annotations
 
-import base64
 import math
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -21,11 +21,31 @@ DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
-_KEYS = {"dtype", "encoding", "shape", "table", "values"}
 _RAW = "raw"
 _INDICES = {"table_uint8": np.dtype("<u1"), "table_uint16": np.dtype("<u2")}
 _MAX_DIMENSIONS = 32  # of NumPy before 2.0
 _MAX_SIZE = 2**53 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodedArray:
+    """An array as a file holds it.
+
+    Parameters
+    ----------
+    dtype, encoding, shape
+        As a file says them: not what they are but `Any`, until `decode_array` has looked at them.
+    table
+        Elements, little-endian, that indices reach; empty where values are raw.
+    values
+        The elements, or their indices, little-endian, in row-major order.
+    """
+
+    dtype: Any
+    encoding: Any
+    shape: Any
+    table: bytes
+    values: bytes
 
 
 def little_endian(array: Array) -> npt.NDArray[np.uint8]:
@@ -34,34 +54,28 @@ def little_endian(array: Array) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(ordered).reshape(-1).view(np.uint8)
 
 
-def encode_array(array: Array) -> dict[str, Any]:
-    """Return an array as JSON gives it: with a table where that is smaller, with the narrowest indices that reach it all."""
+def encode_array(array: Array) -> CodedArray:
+    """Return an array with a table where that is smaller, with the narrowest indices that reach it all."""
     content = little_endian(array)
     words = content.view(f"<u{array.dtype.itemsize}")
-    table, indices = np.unique(words, return_inverse=True)
+    table = np.unique(words)
     encoding, listed, values = _RAW, content[:0], content
     for name, index in _INDICES.items():
         fits = table.size <= 2 ** (8 * index.itemsize)
         if fits and table.nbytes + index.itemsize * words.size < content.size:
-            encoding, listed, values = name, little_endian(table), little_endian(indices.astype(index))
+            encoding, listed = name, little_endian(table)
+            values = little_endian(table.searchsorted(words).astype(index))
             break
-    return {
-        "dtype": str(array.dtype),
-        "encoding": encoding,
-        "shape": list(array.shape),
-        "table": base64.b64encode(listed.tobytes()).decode(),
-        "values": base64.b64encode(values.tobytes()).decode(),
-    }
+    return CodedArray(
+        dtype=str(array.dtype), encoding=encoding, shape=list(array.shape), table=listed.tobytes(), values=values.tobytes()
+    )
 
 
-def decode_array(data: Any) -> Array:
+def decode_array(coded: CodedArray) -> Array:
     """Return the array, read-only; ValueError says what is wrong with it."""
-    if not isinstance(data, dict) or set(cast("dict[Any, Any]", data)) != _KEYS:
-        raise ValueError(f"an array must be an object of {', '.join(sorted(_KEYS))}, got {brief(cast('Any', data))}")
-    entry = cast("dict[str, Any]", data)
-    dtype, shape = _dtype(entry["dtype"]), _shape(entry["shape"])
+    dtype, shape = _dtype(coded.dtype), _shape(coded.shape)
     size = math.prod(shape)
-    encoding, table, values = entry["encoding"], _content(entry, "table"), _content(entry, "values")
+    encoding, table, values = coded.encoding, coded.table, coded.values
     index = None if encoding == _RAW else _INDICES.get(encoding) if isinstance(encoding, str) else None
     if encoding != _RAW and index is None:
         raise ValueError(f"encoding must be {_RAW}, {' or '.join(_INDICES)}, got {brief(encoding)}")
@@ -98,13 +112,3 @@ def _shape(value: Any) -> tuple[int, ...]:
     if not are_sizes or len(sizes) > _MAX_DIMENSIONS:
         raise ValueError(f"shape must list at most {_MAX_DIMENSIONS} sizes, got {brief(value)}")
     return tuple(sizes)
-
-
-def _content(entry: dict[str, Any], name: str) -> bytes:
-    text = entry[name]
-    try:
-        if not isinstance(text, str):
-            raise ValueError
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise ValueError(f"{name} must be base64 text, got {brief(text)}") from None
