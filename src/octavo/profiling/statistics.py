@@ -205,11 +205,13 @@ def constant_statistics(
 ) -> TensorStatistics:
     """Return the statistics of a constant's values, which may hold infinities (an unbounded clip, say)."""
     with np.errstate(over="ignore"):  # a float64 beyond float32 counts as infinite
-        single = values.astype(np.float32)
+        single = values.astype(np.float32, copy=False)
     is_finite = np.isfinite(single)
-    finite = single[is_finite]
+    finite, low, high = single, single, single
+    if not is_finite.all():
+        finite = single[is_finite]
+        low, high = np.where(is_finite, single, np.inf), np.where(is_finite, single, -np.inf)
     histogram = Histogram.of(finite)
-    low, high = np.where(is_finite, single, np.inf), np.where(is_finite, single, -np.inf)
     axes = tuple(axis for axis in range(single.ndim) if axis != channel_axis)
     none = np.zeros(0, np.float32)
     return TensorStatistics(
