@@ -32,6 +32,7 @@ from ...runtime.atomic_write import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .module_export import quantized_source
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
+from .row_quantization import add_row_quantization, opset_of
 from .unscaled_constants import is_scaled, unscaled_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
@@ -76,7 +77,7 @@ def onnx_model(model: Model) -> Any:
     is_wide = any(params.dtype in ("int16", "uint16") for params in plan.activations.values())
     is_new = is_wide or any(_fits_int4(params) for params in plan.weights.values())
     proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
-    equalized = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto)).run()
+    equalized = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto), opset=opset_of(proto)).run()
     proto.producer_name = "octavo"
     if equalized:
         proto.metadata_props.add(key=METADATA_KEY, value=equalized_metadata(equalized))
@@ -130,8 +131,12 @@ class _Exporter:
     model: Model
     plan: QuantizationPlan
     graph: OnnxGraph
+    opset: int
     _layer_of: dict[TensorId, IntegerLayer] = field(default_factory=dict[TensorId, IntegerLayer])
     _dequantized: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
+    _shapes: dict[TensorId, tuple[int, ...]] = field(default_factory=dict[TensorId, tuple[int, ...]])
+    _rows: dict[str, str] = field(default_factory=dict[str, str])
+    """By a tensor of the file what it is where its rows are quantized when run."""
     _read_float: set[TensorId] = field(default_factory=set[TensorId])
     """Tensors of the module that something reads besides their QuantizeLinear."""
     _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict[tuple[TensorId, bool], str])
@@ -140,6 +145,9 @@ class _Exporter:
         """Edit the graph; return which tensors of it are the source's, equalized."""
         self._layer_of = {layer.output: layer for layer in self.plan.layers}
         view = DataflowView(self.model.module["main"])
+        read = {name for layer in self.plan.layers for name in layer.per_row}
+        variables = (*view.function.params, *(binding.var for binding in view.bindings))
+        self._shapes = {TensorId(var.name): static_shape(var) or () for var in variables if var.name in read}
         quantized = [binding.value.args[0] for binding in view.bindings if call_to(binding.value, "quantize") is not None]
         self._read_float = {TensorId(var.name) for var in quantized if view.only_user(var) is None}
         for fold in self.plan.folds:
@@ -401,14 +409,7 @@ class _Exporter:
             set_attribute(node, "alpha", 1.0)
         if layer.bias is None:
             return
-        params, values = self.plan.biases[layer.bias], self.plan.weight_values[layer.bias]
-        flat = QuantParams(
-            dtype=params.dtype,
-            scale=params.scale,
-            zero_point=params.zero_point,
-            granularity=PerAxis(0) if params.scale.ndim else params.granularity,
-        )
-        bias = self._dequantize(str(layer.bias), values.reshape(-1), flat)
+        bias = self._bias(layer.bias)
         added = next((other for other in chain[:-1] if other.op_type == "Add"), None)
         has_own = len(node.input) > 2 and node.input[2]
         if added is None or has_own:
@@ -424,6 +425,14 @@ class _Exporter:
             self.graph.remove(added)
             self.graph.rename_output(node, node.output[0], output)
             self.graph.set_input(node, 2, bias)
+
+    def _bias(self, name: TensorId) -> str:
+        """Add a bias, in float32 where its layer adds it so."""
+        params, values = self.plan.biases.get(name), self.plan.weight_values[name].reshape(-1)
+        if params is None:
+            return self.graph.add_constant(str(name), values)
+        granularity = PerAxis(0) if params.scale.ndim else params.granularity
+        return self._dequantize(str(name), values, replace(params, granularity=granularity))
 
     def _quantize_constants(self, layer: IntegerLayer, node: Node) -> None:
         for constant in layer.constants:
@@ -495,6 +504,9 @@ class _Exporter:
         """Let an integer op read its inputs dequantized, adding Q and DQ to those that no integer op made."""
         for variable in layer.inputs:
             tensor = self._origin(variable)
+            if variable in layer.per_row:
+                self.graph.set_input(start, 0, self._in_rows(start.input[0], layer))
+                continue
             if tensor is None or (variable not in self.plan.activations and variable in self._layer_of):
                 continue
             if tensor not in self._dequantized:
@@ -506,6 +518,14 @@ class _Exporter:
             for index, name in enumerate(start.input):
                 if name in names:
                     self.graph.set_input(start, index, self._dequantized[tensor])
+
+    def _in_rows(self, name: str, layer: IntegerLayer) -> str:
+        """Return a tensor as layers have it that quantize it per row when run."""
+        if name not in self._rows:
+            shape = self._shapes[layer.per_row[0]]
+            output = self._rows[name] = self.graph.fresh(f"{name}_rows_dequantized")
+            add_row_quantization(self.graph, name, output, size=shape[-1], rank=len(shape), opset=self.opset)
+        return self._rows[name]
 
     def _add_pair(self, tensor: TensorId, source: str, output: str) -> None:
         params = self.plan.activations[tensor]
