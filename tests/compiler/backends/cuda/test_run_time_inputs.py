@@ -1,11 +1,12 @@
 """Products of tensors that are quantized at run time: the definition's floats and sums, bit for bit."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_ops import SM_80, Case, emitted, tensor, wrong
+from emulated_ops import SM_80, Case, emitted, results, tensor, wrong
 
 from octavo.compiler.backends.cuda.emission import Emission, ResultType, Value
 from octavo.compiler.backends.cuda.emit import emitter_of
@@ -48,6 +49,9 @@ def quantized(x, style, scales):
     rows = x.reshape(scales, -1)
     parameters = dynamic.dynamic_parameters(rows, style)
     integers = dynamic.dynamic_quantize(rows, parameters, style).reshape(x.shape).astype(np.int32)
+    if scales > len(x):  # a row of the last axis has its own
+        column = (*x.shape[:-1], 1)
+        return integers - parameters[:, 1].astype(np.int32).reshape(column), parameters[:, 0].reshape(column)
     column = (scales, *[1] * (x.ndim - 1))
     columns = [np.repeat(each, len(x) // scales).reshape(len(x), *column[1:]) for each in parameters.T]
     return integers - columns[1].astype(np.int32), columns[0]
@@ -77,11 +81,13 @@ def values_of(shape, spread=30.0):
     return x
 
 
-def matmul_case(style, shape, outputs, ending, *, zero_points=False, unit=1.0, isa=SM_80):
+def matmul_case(style, shape, outputs, ending, *, zero_points=False, unit=1.0, strange=None, isa=SM_80):
     style = STYLES[style]
-    scales = shape[0] if dynamic.is_by_row(style) else 1
+    scales = 1 if not dynamic.is_by_row(style) else shape[0] if style == "litert" else math.prod(shape[:-1])
     values = np.random.default_rng(outputs).integers(-128, 128, (shape[-1], outputs)).astype(np.int8)
     weight, x = weight_of(values, zero_points), values_of(shape) * np.float32(unit)
+    if strange is not None:
+        x[-1, ..., shape[-1] // 2] = strange
     centered, scale = quantized(x, style, scales)
     sums = matmul_accumulate(centered.astype(np.int16), values, w_zero_point=weight.zero_point)
     y = result_of((*shape[:-1], outputs), outputs, ending)
@@ -124,6 +130,14 @@ def matmul_cases():
     yield matmul_case("onnx", (1, 64), 32, "sums", unit=1e-45)  # whose steps are too small for a float
     yield matmul_case("torch", (1, 5, 2000), 8, "fused")
     yield matmul_case("litert", (4, 9000), 4, "fused")
+    yield matmul_case("torch-rows", (3, 4, 64), 32, "fused")
+
+
+def strange_cases():
+    """Rows with what is no finite number, whose results are NaN, behind a clamp, too."""
+    for strange, style in itertools.product((np.nan, np.inf, -np.inf), ("litert", "torch-rows", "torch-symmetric")):
+        yield matmul_case(style, (3, 9000), 4, "fused", strange=strange)
+    yield matmul_case("torch-rows", (3, 2, 64), 32, "stepwise", strange=np.nan)
 
 
 def conv2d_cases():
@@ -136,6 +150,13 @@ def conv2d_cases():
 def test_products_are_those_of_the_definition():
     assert parts_of(9000) > 1
     assert wrong(list(matmul_cases())) == []
+
+
+def test_rows_that_are_not_finite_give_nan():
+    cases = list(strange_cases())
+    for case, got in zip(cases, results(cases), strict=True):
+        assert np.isnan(case.want[-1]).any()
+        np.testing.assert_array_equal(got, case.want)  # one NaN is as good as another
 
 
 def test_convolutions_are_those_of_the_definition():
