@@ -32,7 +32,7 @@ from ...runtime.atomic_write import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .module_export import quantized_source
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
-from .row_quantization import add_row_quantization, opset_of
+from .row_quantization import RowQuantization
 from .unscaled_constants import is_scaled, unscaled_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
@@ -77,7 +77,7 @@ def onnx_model(model: Model) -> Any:
     is_wide = any(params.dtype in ("int16", "uint16") for params in plan.activations.values())
     is_new = is_wide or any(_fits_int4(params) for params in plan.weights.values())
     proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
-    equalized = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto), opset=opset_of(proto)).run()
+    equalized = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto), opset=_opset(proto)).run()
     proto.producer_name = "octavo"
     if equalized:
         proto.metadata_props.add(key=METADATA_KEY, value=equalized_metadata(equalized))
@@ -113,15 +113,18 @@ def _fits_int4(params: QuantParams) -> bool:
 
 def _at_least(opset: int, source: Any) -> Any:
     proto = copy.deepcopy(source)
-    versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
-    if max(versions, default=0) >= opset:
+    if _opset(proto) >= opset:
         return proto
     try:
         return onnx.version_converter.convert_version(proto, opset)
     except RuntimeError as error:
         raise QuantizationError(
-            f"the ONNX file has opset {max(versions, default=0)}; QDQ needs {opset}, and onnx cannot convert it: {error}"
+            f"the ONNX file has opset {_opset(proto)}; QDQ needs {opset}, and onnx cannot convert it: {error}"
         ) from error
+
+
+def _opset(proto: Any) -> int:
+    return max((item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")), default=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,9 +137,6 @@ class _Exporter:
     opset: int
     _layer_of: dict[TensorId, IntegerLayer] = field(default_factory=dict[TensorId, IntegerLayer])
     _dequantized: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
-    _shapes: dict[TensorId, tuple[int, ...]] = field(default_factory=dict[TensorId, tuple[int, ...]])
-    _rows: dict[str, str] = field(default_factory=dict[str, str])
-    """By a tensor of the file what it is where its rows are quantized when run."""
     _read_float: set[TensorId] = field(default_factory=set[TensorId])
     """Tensors of the module that something reads besides their QuantizeLinear."""
     _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict[tuple[TensorId, bool], str])
@@ -145,9 +145,6 @@ class _Exporter:
         """Edit the graph; return which tensors of it are the source's, equalized."""
         self._layer_of = {layer.output: layer for layer in self.plan.layers}
         view = DataflowView(self.model.module["main"])
-        read = {name for layer in self.plan.layers for name in layer.per_row}
-        variables = (*view.function.params, *(binding.var for binding in view.bindings))
-        self._shapes = {TensorId(var.name): static_shape(var) or () for var in variables if var.name in read}
         quantized = [binding.value.args[0] for binding in view.bindings if call_to(binding.value, "quantize") is not None]
         self._read_float = {TensorId(var.name) for var in quantized if view.only_user(var) is None}
         for fold in self.plan.folds:
@@ -166,9 +163,13 @@ class _Exporter:
             self._quantize_constants(layer, chains[layer.output][-1])
         for layer in layers:
             self._quantize_made(layer)
+        rows = RowQuantization(graph=self.graph, opset=self.opset)
         for layer in layers:
             for node in starts[layer.output]:
-                self._read_dequantized(layer, node)
+                if layer.per_row:
+                    rows.replace(node, *self._matrix(layer, node))
+                else:
+                    self._read_dequantized(layer, node)
         equalized = self._name_equalized()
         self.graph.finish()
         return equalized
@@ -403,7 +404,8 @@ class _Exporter:
     def _quantize_weights(self, layer: IntegerLayer, chain: list[Node]) -> None:
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
-        self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer.weight, node)))
+        if not layer.per_row:
+            self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer.weight, node)))
         if node.op_type == "Gemm":
             # The quantized constants hold the factors.
             set_attribute(node, "alpha", 1.0)
@@ -457,6 +459,13 @@ class _Exporter:
         assert min(fits) < np.inf, f"{weight}: shapes {source.shape} and {values.shape}"
         return fits[1] < fits[0]
 
+    def _matrix(self, layer: IntegerLayer, node: Node) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Return the integers of a dense layer's weight, [in, out], and their scales."""
+        assert layer.weight is not None, "dense layers have one"
+        values, params = self.plan.weight_values[layer.weight], self.plan.weights[layer.weight]
+        is_turned = self._is_transposed(layer.weight, node) != bool(attribute(node, "transB", 0))
+        return (values.T if is_turned else values), params.scale
+
     def _weight(self, weight: TensorId, transposed: bool) -> str:
         if (weight, transposed) not in self._weights:
             values, params = self.plan.weight_values[weight], self.plan.weights[weight]
@@ -504,9 +513,6 @@ class _Exporter:
         """Let an integer op read its inputs dequantized, adding Q and DQ to those that no integer op made."""
         for variable in layer.inputs:
             tensor = self._origin(variable)
-            if variable in layer.per_row:
-                self.graph.set_input(start, 0, self._in_rows(start.input[0], layer))
-                continue
             if tensor is None or (variable not in self.plan.activations and variable in self._layer_of):
                 continue
             if tensor not in self._dequantized:
@@ -518,14 +524,6 @@ class _Exporter:
             for index, name in enumerate(start.input):
                 if name in names:
                     self.graph.set_input(start, index, self._dequantized[tensor])
-
-    def _in_rows(self, name: str, layer: IntegerLayer) -> str:
-        """Return a tensor as layers have it that quantize it per row when run."""
-        if name not in self._rows:
-            shape = self._shapes[layer.per_row[0]]
-            output = self._rows[name] = self.graph.fresh(f"{name}_rows_dequantized")
-            add_row_quantization(self.graph, name, output, size=shape[-1], rank=len(shape), opset=self.opset)
-        return self._rows[name]
 
     def _add_pair(self, tensor: TensorId, source: str, output: str) -> None:
         params = self.plan.activations[tensor]

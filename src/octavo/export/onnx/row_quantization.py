@@ -1,64 +1,120 @@
-"""Activations that are quantized per row when run in ONNX's standard ops: those of `ir.qdq.dynamic`. Decides nothing."""
+"""Dense layers whose input is quantized per row when run, in ONNX's standard ops around MatMulInteger. Decides nothing.
+
+The integers are those of `numerics.dynamic.PER_ROW`. Runtimes take one zero point for all rows: the sums are those of integers
+as they lie, and what each row's zero point adds to them, that times the sum of a column's weights, is taken off behind.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
+import numpy.typing as npt
 from onnx import TensorProto, helper
 
 from ...numerics.dynamic import PER_ROW
-from .onnx_graph import OnnxGraph
+from .onnx_graph import Node, OnnxGraph, attribute
 
 _AXES_INPUT_OPSET = 18
 """The first whose ReduceMin and ReduceMax have their axes as an input."""
 
 
-def add_row_quantization(graph: OnnxGraph, source: str, output: str, *, size: int, rank: int, opset: int) -> None:
-    """Let `output` be a float tensor as integers have it of which each row, along its last axis, has parameters of its own.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    """Names of a tensor's integers, and of its scales and its zero points in int32, which keep its last axis with size 1."""
+
+    integers: str
+    scale: str
+    zero_point: str
+
+
+@dataclass(kw_only=True, slots=True)
+class RowQuantization:
+    """Writes such layers into one graph; a tensor that several read is quantized once.
 
     Parameters
     ----------
-    source, output
-        Names of tensors of this rank, whose last axis has this size.
     opset
         Of the file.
     """
-    nodes: list[Any] = []
 
-    def constant(value: Any, dtype: Any = np.float32) -> str:
-        return graph.add_constant(f"{source}_rows_constant", np.asarray(value, dtype))
+    graph: OnnxGraph
+    opset: int
+    _rows: dict[str, _Rows] = field(default_factory=dict[str, _Rows])
 
-    def node(op: str, *inputs: str, **attrs: Any) -> str:
-        made = graph.fresh(f"{source}_rows")
-        nodes.append(helper.make_node(op, inputs, [made], name=made, **attrs))
-        return made
+    def replace(self, product: Node, weight: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> None:
+        """Put a product of integers in the place of a MatMul or a Gemm.
 
-    def end(op: str) -> str:
-        if opset < _AXES_INPUT_OPSET:
-            return node(op, rows, axes=[1], keepdims=0)
-        return node(op, rows, constant([1], np.int64), keepdims=0)
+        Parameters
+        ----------
+        weight
+            [in, out], with zero point 0.
+        scale
+            Its scales, (out,) or ().
+        """
+        x, output, name = product.input[0], product.output[0], product.name or product.output[0]
+        is_gemm = product.op_type == "Gemm"
+        nodes = _Nodes(self.graph, f"{name}_integers")
+        if is_gemm and attribute(product, "transA", 0):
+            turned = _Nodes(self.graph, f"{x}_transposed")
+            x, before = turned.add("Transpose", x, perm=[1, 0]), x
+            self.graph.add_after(before, turned.made)
+        rows = self._of(x)
+        sums = nodes.add("MatMulInteger", rows.integers, self.graph.add_constant(f"{name}_weight", weight))
+        columns = self.graph.add_constant(f"{name}_weight_sums", weight.sum(axis=0, dtype=np.int32))
+        centered = nodes.add("Sub", sums, nodes.add("Mul", rows.zero_point, columns))
+        real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
+        real = nodes.add("Mul", real, self.graph.add_constant(f"{name}_weight_scale", scale.reshape(-1)))
+        if is_gemm and len(product.input) > 2 and product.input[2]:
+            bias, share = product.input[2], np.asarray(attribute(product, "beta", 1.0), np.float32)
+            if share != 1:
+                bias = nodes.add("Mul", bias, self.graph.add_constant(f"{name}_beta", share))
+            nodes.add("Add", real, bias)
+        nodes.made[-1].output[0] = output
+        self.graph.add_after(output, nodes.made)
+        self.graph.remove(product)
 
-    is_matrix, bounds = rank == 2, (constant(PER_ROW.qmin), constant(PER_ROW.qmax))
-    rows = source if is_matrix else node("Reshape", source, constant([-1, size], np.int64))
-    zero, column = constant(0), constant([-1, 1], np.int64)
-    low, high = node("Min", end("ReduceMin"), zero), node("Max", end("ReduceMax"), zero)
-    span = node("Div", node("Sub", high, low), constant(PER_ROW.qmax - PER_ROW.qmin))
-    scale = node("Max", span, constant(PER_ROW.eps))
-    least = node("Sub", constant(PER_ROW.qmin), node("Round", node("Div", low, scale)))
-    zero_point = node("Cast", node("Clip", least, *bounds), to=TensorProto.UINT8)
-    factor = node("Div", constant(1), node("Reshape", scale, column))
-    steps = node("Round", node("Mul", rows, factor))
-    moved = node("Add", steps, node("Cast", node("Reshape", zero_point, column), to=TensorProto.FLOAT))
-    integers = node("Cast", node("Clip", moved, *bounds), to=TensorProto.UINT8)
-    real = node("DequantizeLinear", integers, scale, zero_point, axis=0)
-    if not is_matrix:
-        real = node("Reshape", real, node("Shape", source))
-    nodes[-1].output[0] = output
-    graph.add_after(source, nodes)
+    def _of(self, x: str) -> _Rows:
+        if x not in self._rows:
+            nodes = _Nodes(self.graph, f"{x}_rows")
+            self._rows[x] = self._quantized(nodes, x)
+            self.graph.add_after(x, nodes.made)
+        return self._rows[x]
+
+    def _quantized(self, nodes: _Nodes, x: str) -> _Rows:
+        def number(value: float) -> str:
+            return self.graph.add_constant(f"{x}_rows_constant", np.asarray(value, np.float32))
+
+        def end(op: str) -> str:
+            if self.opset < _AXES_INPUT_OPSET:
+                return nodes.add(op, x, axes=[-1], keepdims=1)
+            return nodes.add(op, x, self.graph.add_constant(f"{x}_rows_axis", np.array([-1])), keepdims=1)
+
+        bounds = number(PER_ROW.qmin), number(PER_ROW.qmax)
+        low, high = nodes.add("Min", end("ReduceMin"), number(0)), nodes.add("Max", end("ReduceMax"), number(0))
+        span = nodes.add("Div", nodes.add("Sub", high, low), number(PER_ROW.qmax - PER_ROW.qmin))
+        scale = nodes.add("Max", span, number(PER_ROW.eps))
+        least = nodes.add("Sub", number(PER_ROW.qmin), nodes.add("Round", nodes.add("Div", low, scale)))
+        zero_point = nodes.add("Clip", least, *bounds)
+        steps = nodes.add("Round", nodes.add("Mul", x, nodes.add("Div", number(1), scale)))
+        integers = nodes.add("Clip", nodes.add("Add", steps, zero_point), *bounds)
+        return _Rows(
+            integers=nodes.add("Cast", integers, to=TensorProto.UINT8),
+            scale=scale,
+            zero_point=nodes.add("Cast", zero_point, to=TensorProto.INT32),
+        )
 
 
-def opset_of(proto: onnx.ModelProto) -> int:
-    """Return the opset of a file's standard ops."""
-    return max(item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
+class _Nodes:
+    """Nodes in order, each with an output of its own."""
+
+    def __init__(self, graph: OnnxGraph, stem: str) -> None:
+        self._graph, self._stem = graph, stem
+        self.made: list[Node] = []
+
+    def add(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """Add a node; return the name of what it makes."""
+        output = self._graph.fresh(self._stem)
+        self.made.append(helper.make_node(op, inputs, [output], name=output, **attrs))
+        return output
