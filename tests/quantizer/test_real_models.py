@@ -12,6 +12,7 @@ from PIL import Image
 
 import octavo
 import octavo.frontends
+from apply_steps import with_steps
 from octavo.export.onnx.onnx_export import export_onnx
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling import Profile, samples_path
@@ -47,7 +48,7 @@ def test_resnet8_profile_is_one_file_however_the_images_come(shared: Path, tmp_p
 
 def test_mobilenet_v1_s_plan_gives_the_same_bytes(narrow: tuple[octavo.Model, Profile, np.ndarray], tmp_path: Path) -> None:
     model, profile, _ = narrow
-    first = octavo.quantize(model, profile)
+    first = with_steps(model, profile)
     assert first.plan.corrections.weight_values
     assert first.plan.equalization.factors
     first.plan.save(tmp_path / "plan.json")

@@ -14,6 +14,7 @@ from onnx_nets import convolutional
 
 import octavo
 import octavo.frontends
+from apply_steps import with_steps
 from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.export.onnx.onnx_export import export_onnx
@@ -129,16 +130,14 @@ def test_layers_that_cost_most_for_each_weight_keep_8_bits(conv_net: Net, real: 
 
 def test_weights_of_few_bits_get_scales_that_suit_what_is_read(conv_net: Net, tmp_path: Path) -> None:
     model, profile, _ = conv_net
-    largest, suited = (
-        octavo.quantize(model, profile, recipe=Recipe(weight_bits=3, weight_range=name)) for name in ("max", "auto")
-    )
+    largest, suited = (with_steps(model, profile, recipe=Recipe(weight_bits=3, weight_range=name)) for name in ("max", "auto"))
     scales = [(suited.plan.weights[name].scale, largest.plan.weights[name].scale) for name in largest.plan.weights]
     assert any((own < 0.95 * theirs).any() for own, theirs in scales)
     assert all((0.5 * theirs < own).all() and (own < 1.3 * theirs).all() for own, theirs in scales)
     suited.plan.save(tmp_path / "plan.json")
     assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == suited.fingerprint
     fixed = largest.plan.weights
-    wished = octavo.quantize(model, profile, recipe=Recipe(weight_bits=3, tensors={str(name): fixed[name] for name in fixed}))
+    wished = with_steps(model, profile, recipe=Recipe(weight_bits=3, tensors={str(name): fixed[name] for name in fixed}))
     assert wished.plan.weights == fixed
 
 
@@ -199,7 +198,7 @@ def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, co
 
     def quality(**fields: Any) -> float:
         recipe = Recipe(weight_bits=4, weight_range=weight_range, **fields)
-        ours = octavo.compile(octavo.quantize(model, profile, recipe=recipe))
+        ours = octavo.compile(with_steps(model, profile, recipe=recipe))
         pairs = [[next(iter(run(row[None]).values())) for row in fresh] for run in (real, ours)]
         return sqnr_db(np.concatenate(pairs[0]), np.concatenate(pairs[1]))
 

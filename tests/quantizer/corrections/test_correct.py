@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import octavo
+from apply_steps import with_steps
 from integer_results import INTEGER_RESULTS
 from machine_isas import each_isa
 from nets import model_of
@@ -22,6 +23,7 @@ from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.steps import Correct
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
 
@@ -70,7 +72,7 @@ def outputs(executable: octavo.Executable, samples: list[np.ndarray]) -> np.ndar
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corrected:
-    """A model, its profile, and what becomes of it by the default recipe."""
+    """A model, its profile, and what becomes of it with all that the default recipe corrects."""
 
     model: octavo.Model
     samples: list[np.ndarray]
@@ -83,16 +85,15 @@ def corrected() -> Corrected:
     rng = np.random.default_rng(2)
     model, samples = depthwise_net(rng), samples_of(rng)
     profile = octavo.profile(model, samples, keep_samples=64)
-    return Corrected(model, samples, profile, octavo.quantize(model, profile))
+    return Corrected(model, samples, profile, with_steps(model, profile))
 
 
 def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.random.Generator, corrected: Corrected) -> None:
     model, samples, profile, both = corrected.model, corrected.samples, corrected.profile, corrected.quantized
     exact = octavo.compile(model)
     real = outputs(exact, samples)
-    plain, biases = (
-        octavo.quantize(model, profile, recipe=recipe) for recipe in (PLAIN, octavo.Recipe(weight_rounding="nearest"))
-    )
+    plain = octavo.quantize(model, profile, recipe=PLAIN)
+    biases = with_steps(model, profile, recipe=octavo.Recipe(weight_rounding="nearest"))
     assert not plain.plan.corrections
     assert biases.plan.corrections.bias_shifts.keys() == {layer.output for layer in biases.plan.layers if layer.bias}
     assert not biases.plan.corrections.weight_values
@@ -109,7 +110,7 @@ def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.rando
     assert decibels[0] < min(decibels[1:])
     # With 16 bits for activations what is left is the weights' noise.
     wide = [
-        octavo.quantize(model, profile, recipe=octavo.Recipe(activation_dtype="int16", weight_rounding=rounding))
+        with_steps(model, profile, recipe=octavo.Recipe(activation_dtype="int16", weight_rounding=rounding))
         for rounding in ("nearest", "gram")
     ]
     nearest, rounded = (sqnr_db(reference, outputs(octavo.compile(each), unseen)) for each in wide)
@@ -139,10 +140,10 @@ def test_weights_make_up_for_what_the_layers_before_them_rounded(
     model = coarse_net(rng)
     samples, unseen = ([rng.normal(size=(16, 3)).astype(np.float32) for _ in range(64)] for _ in range(2))
     profile, recipe = octavo.profile(model, samples, keep_samples=64), octavo.Recipe(equalization="none", min_sqnr=None)
-    blind = octavo.quantize(model, profile, recipe=replace(recipe, bias_correction=False))
-    found = octavo.quantize(model, profile, recipe=recipe)
+    blind = with_steps(model, profile, recipe=replace(recipe, bias_correction=False))
+    found = with_steps(model, profile, recipe=recipe)
     monkeypatch.setattr("octavo.quantizer.corrections.float_run._MAX_BYTES", 0)
-    plain = octavo.quantize(model, profile, recipe=recipe)
+    plain = with_steps(model, profile, recipe=recipe)
     reference = outputs(octavo.compile(model), unseen)
     first, second = (sqnr_db(reference, outputs(octavo.compile(each), unseen)) for each in (found, plain))
     assert first > second + 2
@@ -152,12 +153,15 @@ def test_weights_make_up_for_what_the_layers_before_them_rounded(
 
 
 def test_they_do_not_depend_on_order_or_threads_and_are_in_the_fingerprint(corrected: Corrected) -> None:
-    model, samples, first = corrected.model, corrected.samples, corrected.quantized
-    again = octavo.quantize(model, octavo.profile(model, samples[::-1], keep_samples=64, threads=2))
+    model, samples, profile = corrected.model, corrected.samples, corrected.profile
+    other = octavo.profile(model, samples[::-1], keep_samples=64, threads=2)
     plain = octavo.quantize(model, octavo.profile(model, samples, keep_samples=0))
-    assert first.plan.corrections == again.plan.corrections
-    assert first.fingerprint == again.fingerprint != plain.fingerprint
-    assert all(np.array_equal(first.params[key], again.params[key]) for key in first.params)
+    for quantize in (with_steps, octavo.quantize):
+        first, again = quantize(model, profile), quantize(model, other)
+        assert first.plan.corrections
+        assert first.plan.corrections == again.plan.corrections
+        assert first.fingerprint == again.fingerprint != plain.fingerprint
+        assert all(np.array_equal(first.params[key], again.params[key]) for key in first.params)
 
 
 @pytest.mark.parametrize("isa", each_isa([AVX2]))
@@ -182,7 +186,7 @@ def test_kernels_whose_code_depends_on_weights_take_no_part(
     found = []
     for name in (isa, "generic"):
         monkeypatch.setenv("OCTAVO_TARGET", name)
-        found.append(octavo.quantize(model, profile))
+        found.append(with_steps(model, profile))
     kernels = [op.kernel for op in octavo.explain(found[0], target=isa).ops]
     assert sum(".strassen" in str(kernel) for kernel in kernels) == 2
     assert found[0].plan.corrections.weight_values
@@ -194,18 +198,30 @@ def test_clipped_ranges_move_no_bias(corrected: Corrected) -> None:
     """Biases are those of ranges that hold all, whatever ranges the model gets."""
     model, profile = corrected.model, corrected.profile
     wide, narrow = (
-        octavo.quantize(model, profile, recipe=octavo.Recipe(range_estimator=name, min_sqnr=None))
+        with_steps(model, profile, recipe=octavo.Recipe(range_estimator=name, min_sqnr=None))
         for name in ("min_max", "percentile:90")
     )
     assert wide.plan.corrections == narrow.plan.corrections
     assert wide.plan.activations != narrow.plan.activations
 
 
+def test_for_ranges_that_clip_there_are_corrections_of_what_clips_and_of_weights_alone(corrected: Corrected) -> None:
+    model, profile, recipe = corrected.model, corrected.profile, octavo.Recipe(range_estimator="percentile:90", min_sqnr=None)
+    plain, clipped, weights = Correct.of(recipe)
+    usual, other, alone = (with_steps(model, profile, [step], recipe=recipe).plan for step in (plain, clipped, weights))
+    assert usual.corrections.bias_shifts.keys() == other.corrections.bias_shifts.keys()
+    assert usual.corrections != other.corrections
+    assert alone.corrections == replace(usual.corrections, bias_shifts={})
+    assert alone.corrections.weight_values
+    for step in (clipped, weights):
+        assert not with_steps(model, profile, [step]).plan.corrections, "ranges that hold all clip nothing"
+
+
 @pytest.mark.parametrize(("dtype", "target"), [(None, None), ("int8", INTEGER_RESULTS), ("int16", None)])
 def test_a_plan_s_file_keeps_them(corrected: Corrected, tmp_path: Path, dtype: Any, target: Any) -> None:
     model, profile = corrected.model, corrected.profile
     options = {} if target is None else {"target": target}
-    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(activation_dtype=dtype), **options)
+    quantized = with_steps(model, profile, recipe=octavo.Recipe(activation_dtype=dtype), **options)
     assert quantized.plan.corrections
     quantized.plan.save(tmp_path / "plan.json")
     again = octavo.quantize(model, plan=tmp_path / "plan.json", **options)
@@ -263,15 +279,19 @@ def test_samples_of_another_shape_are_refused(corrected: Corrected) -> None:
         octavo.quantize(corrected.model, wrong)
 
 
-def test_a_model_that_runs_on_the_virtual_machine_alone_is_quantized_without_them(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("op", [relax.op.argsort, relax.op.nonzero])
+def test_a_model_that_runs_on_the_virtual_machine_alone_is_quantized_without_them(op: Any, rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, b: relax.Var) -> Any:
         product = writer.emit("y", relax.op.add(writer.emit("p", relax.op.matmul(x, w)), b))
-        return writer.emit("z", relax.op.sort(product), is_output=True)
+        return writer.emit("z", op(product), is_output=True)
 
     params = {"w": rng.normal(size=(6, 4)).astype(np.float32), "b": rng.normal(size=4).astype(np.float32)}
     model = model_of({"x": ((3, 6), "float32")}, params, body, ("z",))
-    plan = octavo.quantize(model, octavo.profile(model, rng.normal(size=(3, 6)).astype(np.float32), keep_samples=4)).plan
+    samples = [rng.normal(size=(3, 6)).astype(np.float32) for _ in range(6)]
+    plan = octavo.quantize(model, octavo.profile(model, samples, keep_samples=6)).plan
     assert [layer.op for layer in plan.layers] == ["matmul"]
+    assert not plan.corrections
+    assert not plan.journal.entries
 
 
 def test_the_command_says_what_was_corrected_and_leaves_it_out_when_asked(
@@ -283,7 +303,7 @@ def test_the_command_says_what_was_corrected_and_leaves_it_out_when_asked(
     initializers = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
     graph = helper.make_graph([node], "net", values[:1], values[1:], initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    np.savez(tmp_path / "x.npz", x=rng.normal(size=(5, 3, 6, 6)).astype(np.float32))
+    np.savez(tmp_path / "x.npz", x=rng.normal(2, 1, size=(24, 3, 6, 6)).astype(np.float32))
     names = {name: str(tmp_path / name) for name in ("m.onnx", "x.npz", "p.json", "q.onnx")}
     assert main(["profile", names["m.onnx"], "--data", names["x.npz"], "-o", names["p.json"]]) == 0
     capsys.readouterr()

@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 
 import octavo
+from apply_steps import with_steps
 from nets import model_of
 from octavo.compiler import float_values
 from octavo.ir.graph.dataflow import BodyWriter
@@ -42,21 +43,30 @@ def exponents(quantized: Any) -> np.ndarray:
     return np.log2(np.concatenate([np.ravel(each) for each in factors.values()])) if factors else np.zeros(0)
 
 
-def test_the_proof_takes_the_results_that_corrections_find(
+def test_the_divided_model_is_built_once_for_its_proof_and_for_corrections(
     profiled: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The divided model is built once, and runs once on each sample."""
+    """The profile knows what the model gave: it runs divided alone, for the proof and once on each sample for corrections."""
     model, profile = profiled
+    built: list[Any] = []
     runs: list[int] = []
-    run = float_values.FloatValues.on
+    generate, run = float_values.generate, float_values.FloatValues.on
+
+    def made(*given: Any, **rest: Any) -> Any:
+        built.append(given)
+        return generate(*given, **rest)
 
     def counted(self: Any, model: octavo.Model, names: Any, samples: Any, **rest: Any) -> Any:
         runs.append(len(samples))
         return run(self, model, names, samples, **rest)
 
+    monkeypatch.setattr(float_values, "generate", made)
     monkeypatch.setattr(float_values.FloatValues, "on", counted)
-    assert octavo.quantize(model, profile).plan.equalization
-    assert runs == [20]
+    plan = with_steps(model, profile).plan
+    assert plan.equalization
+    assert plan.corrections
+    assert len(built) == 1
+    assert runs == [16, 20]
 
 
 @pytest.mark.parametrize("knows_results", [True, False])
