@@ -7,6 +7,7 @@ import pytest
 from test_root_causes import CORRECTED, PLAIN, net, pictures, weights
 
 import octavo
+from apply_steps import with_steps
 from octavo.quantizer.causes import RootCause, root_causes
 from octavo.quantizer.plan.plan import QuantizedModel
 
@@ -27,9 +28,7 @@ def sound_ones() -> dict[str, Sound]:
     rng = np.random.default_rng(4)
     model, samples = net(weights(rng)), pictures(rng)
     profile = octavo.profile(model, samples, keep_samples=len(samples))
-    found = {
-        name: octavo.quantize(model, profile, recipe=recipe) for name, recipe in (("plain", PLAIN), ("corrected", CORRECTED))
-    }
+    found = {"plain": octavo.quantize(model, profile, recipe=PLAIN), "corrected": with_steps(model, profile, recipe=CORRECTED)}
     return {
         name: Sound(model, samples, profile, quantized, root_causes(model, quantized, samples))
         for name, quantized in found.items()

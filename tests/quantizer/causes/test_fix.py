@@ -15,6 +15,7 @@ from tvm import relax
 
 import octavo
 import profile_bytes
+from apply_steps import with_steps
 from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
@@ -163,7 +164,7 @@ def test_a_remedy_of_an_activation_is_tried_on_the_plan(
     """The float model is run once for all trials, and nothing is decided by the profile again."""
     model, profile = rooted
     recipe = replace(octavo.Recipe(), min_sqnr=None)
-    quantized = octavo.quantize(model, profile, recipe=recipe)
+    quantized = with_steps(model, profile, recipe=recipe)
     runs: list[octavo.Model] = []
     run = corrections.run_float
 
@@ -266,7 +267,7 @@ def test_without_samples_nothing_can_be_measured(
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_small_net(tmp_path / "m.onnx")
-    np.savez(tmp_path / "x.npz", x=digits(0, 4))
+    np.savez(tmp_path / "x.npz", x=digits(0, 24))
     model, profile, plan = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
     assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
     options = ["--no-corrections", "--min-sqnr", "none", "--weight-bits", "4", "--fix", "--save-plan", plan]

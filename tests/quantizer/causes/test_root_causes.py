@@ -11,6 +11,7 @@ import pytest
 from tvm import relax
 
 import octavo
+from apply_steps import with_steps
 from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import QuantizationError
@@ -115,7 +116,7 @@ def test_what_the_module_has_counts_and_not_the_plan(rng: np.random.Generator, p
 def test_scales_that_make_a_correction_harm_are_the_fault(seed: int, number: int) -> None:
     rng = np.random.default_rng(seed)
     model, samples = net(weights(rng)), pictures(rng)
-    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=CORRECTED)
+    quantized = with_steps(model, octavo.profile(model, samples, keep_samples=24), recipe=CORRECTED)
     params = quantized.plan.weights[TensorId(f"w{number}")]
     scale = np.array(params.scale)
     ends = [int(scale.argmin()), int(scale.argmax())]
@@ -226,7 +227,8 @@ def test_biases_next_to_tiny_weights_are_not_accused(rng: np.random.Generator) -
         params[bias][1:] = rng.uniform(0.5, 1, params[bias].size - 1)
     model = net(params)
     recipe = replace(CORRECTED, equalization="none")
-    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=recipe)
+    quantized = with_steps(model, octavo.profile(model, samples, keep_samples=24), recipe=recipe)
+    assert quantized.plan.corrections.bias_shifts
     steps = np.ravel(quantized.plan.biases[TensorId("b3")].scale)
     assert 4 * steps.min() < np.spacing(np.float32(0.5)), "float32 has no such steps there"
     accused = [row for row in root_causes(model, quantized, samples) if row.cause == "bias"]
@@ -237,7 +239,7 @@ def test_biases_next_to_tiny_weights_are_not_accused(rng: np.random.Generator) -
 def test_means_that_biases_correct_are_not_accused(plain: Any) -> None:
     model, samples = plain.model, plain.samples
     recipe = replace(CORRECTED, weight_bits={"y": 8, "*": 3}, equalization="none")
-    quantized = octavo.quantize(model, plain.profile, recipe=recipe)
+    quantized = with_steps(model, plain.profile, recipe=recipe)
     rows = [row for row in root_causes(model, quantized, samples) if row.part == "weights" and row.cause]
     corrected = [row.cause for row in rows if row.id in quantized.plan.corrections.bias_shifts]
     assert "weight rounding" in corrected
