@@ -38,10 +38,21 @@ def test_a_gain_that_one_sample_makes_is_less_certain_than_one_of_all() -> None:
     before, after = [1e-3] * 15 + [5e-2], [1.1e-3] * 15 + [1e-2]
     gain = score(after).gain_over(score(before))
     assert gain.db > 1
-    assert gain.is_certain()
-    assert not gain.is_certain(errors=3), "many proposals need more than one standard error: one in six has that by chance"
+    assert not gain.is_certain()
     same = score([each / 2.5 for each in before]).gain_over(score(before))
     assert same.is_certain(errors=3)
+
+
+def test_what_most_samples_gain_is_certain_where_few_have_large_errors() -> None:
+    before, after = [1e-3] * 15 + [5e-2], [0.5e-3, 0.6e-3, 0.4e-3] * 5 + [4.8e-2]
+    gain = score(after).gain_over(score(before))
+    assert 0 < gain.db < 1 * gain.standard_error
+    assert gain.typical_db > 5 * gain.typical_error
+    assert gain.is_certain()
+    worse = score([*after[:-1], 7e-2]).gain_over(score(before))
+    assert worse.typical_db > worse.typical_error
+    assert worse.db < 0
+    assert not worse.is_certain(), "all together lose"
 
 
 def test_the_standard_error_is_the_spread_of_gains_over_draws_of_samples(rng: np.random.Generator) -> None:
