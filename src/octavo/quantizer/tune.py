@@ -227,12 +227,17 @@ class _Tuning:
         return kept
 
     def _without_useless(self, best: _Tried) -> _Tried:
-        """Return the model without steps that don't gain beside the others, those first that gain least."""
+        """Return the model without steps that don't gain beside the others, those first that gain least.
+
+        None is taken out where what is left would be worse than the plain model.
+        """
+        plain_db = self._scores[()].sqnr_db
         while best.steps and not self._is_late():
             started = time.monotonic()
             others = {step: self._tried(tuple(each for each in best.steps if each != step)) for step in best.steps}
             gains = {step: best.score.gain_over(found.score) for step, found in others.items()}
-            step = min((each for each in gains if not _is_worth(gains[each])), key=lambda each: gains[each].db, default=None)
+            useless = [each for each in gains if not _is_worth(gains[each]) and others[each].score.sqnr_db >= plain_db]
+            step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 break
             gain = others[step].score.gain_over(best.score)
