@@ -1,0 +1,126 @@
+"""Steps and a referee that do and say what a test wants them to: each step gives one activation a range, and nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from octavo.ir.identity import TensorId
+from octavo.quantizer import steps, tune
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.plan.plan import QuantizationPlan
+from octavo.quantizer.recipe import Recipe
+from octavo.quantizer.referee import Score
+
+WIDE = 1000.0
+"""Ends of ranges that steps choose begin here: what comes on top says to how many samples they were fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeStep:
+    """It widens one activation's range, or has nothing to propose."""
+
+    name: str
+    below_db: float = inf
+    has_proposal: bool = True
+    offered: ClassVar[Sequence[FakeStep]] = ()
+    seen: ClassVar[list[tuple[str, frozenset[str], int]]] = []
+    """What steps were asked: each with those applied before it, and the number of samples."""
+    also: ClassVar[Callable[[], object]] = lambda: None
+    """What else happens when a step is asked."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[FakeStep]:
+        return cls.offered
+
+    def propose(self, planned: Any, evidence: Any) -> Choices | None:
+        count = len(evidence.runs.samples)
+        FakeStep.also()
+        FakeStep.seen.append((self.name, taken(planned.plan), count))
+        ranges = {TensorId(self.name): (0.0, WIDE + count)}
+        return planned.choices.with_more(Choices(ranges=ranges)) if self.has_proposal else None
+
+
+class First(FakeStep):
+    """One kind."""
+
+
+class Second(FakeStep):
+    """Another."""
+
+
+class Last(FakeStep):
+    """The kind that is applied last."""
+
+
+def taken(plan: QuantizationPlan) -> frozenset[str]:
+    """Return the names of the steps that a plan has."""
+    return frozenset(str(name) for name, params in plan.activations.items() if params.scale * 255 > WIDE - 1)
+
+
+class FakeReferee:
+    """Has a list of errors, one a sample, for what a plan is."""
+
+    errors_of: ClassVar[Callable[[QuantizationPlan], Sequence[float]]]
+    scored: ClassVar[list[QuantizationPlan]] = []
+    samples: ClassVar[int] = 0
+
+    def __init__(self, simple: Any, plan: Any, samples: Sequence[Any], target: Any) -> None:
+        type(self).samples = len(samples)
+
+    def score(self, plan: QuantizationPlan) -> Score:
+        self.scored.append(plan)
+        return Score(errors=np.array([type(self).errors_of(plan)], np.float64))
+
+
+def with_referee(monkeypatch: pytest.MonkeyPatch, errors_of: Callable[[QuantizationPlan], Sequence[float]]) -> None:
+    """Let plans have these errors on the samples held back."""
+    monkeypatch.setattr(FakeReferee, "errors_of", staticmethod(errors_of), raising=False)
+    monkeypatch.setattr(FakeReferee, "scored", [])
+    monkeypatch.setattr(tune, "Referee", FakeReferee)
+
+
+def with_fakes(
+    monkeypatch: pytest.MonkeyPatch,
+    errors_of: Callable[[frozenset[str]], Sequence[float]],
+    *,
+    first: Sequence[FakeStep] = (),
+    second: Sequence[FakeStep] = (),
+    last: Sequence[FakeStep] = (),
+) -> None:
+    """Let these steps be all that there are, and plans have errors by the names of the steps in them."""
+    order = (First, Second, Last)
+    for kind, offered in zip(order, (first, second, last), strict=True):
+        monkeypatch.setattr(kind, "offered", offered, raising=False)
+    monkeypatch.setattr(FakeStep, "seen", [])
+    for module in (steps, tune):
+        monkeypatch.setattr(module, "ORDER", order)
+        monkeypatch.setattr(module, "LAST", Last)
+    with_referee(monkeypatch, lambda plan: errors_of(taken(plan)))
+
+
+class Clock:
+    """Stands still, but for what steps take."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    @contextmanager
+    def each_step_takes(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+        def pass_by() -> None:
+            self.now += seconds
+
+        with monkeypatch.context() as context:
+            for module in ("octavo.quantizer.tune", "octavo.quantizer.quantize"):
+                context.setattr(f"{module}.time", self)
+            context.setattr(FakeStep, "also", staticmethod(pass_by))
+            yield

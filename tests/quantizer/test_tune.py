@@ -1,0 +1,318 @@
+"""The loop: what is kept, what is not and what is taken out again, by a referee that says what a test wants it to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, taken, with_fakes
+
+import octavo
+from nets import residual_net
+from octavo.compiler.target_choice import resolve_target
+from octavo.quantizer.plan.file import encode
+from octavo.quantizer.plan.journal import Journal
+from octavo.quantizer.plan.plan import QuantizationPlan
+from octavo.quantizer.quantize import by_profile
+from octavo.quantizer.tune import LEAST_SAMPLES, is_held_back
+from random_nets import random_net
+
+SHAPE = (1, 3, 8, 8)
+SAMPLES = 12
+HELD_BACK = 4
+PLAIN = frozenset[str]()
+R1, R2, R3 = (frozenset({name}) for name in ("r1", "r2", "r3"))
+
+
+@pytest.fixture(scope="module")
+def profiled() -> tuple[octavo.Model, octavo.Profile]:
+    model, rng = residual_net(), np.random.default_rng(4)
+    return model, octavo.profile(model, [rng.normal(size=SHAPE).astype(np.float32) for _ in range(SAMPLES)], keep_samples=SAMPLES)
+
+
+def level(db: float) -> list[float]:
+    """Errors of the samples held back, all alike, that come to a signal to noise ratio."""
+    return [10 ** (-db / 10)] * HELD_BACK
+
+
+def by_names(table: Mapping[frozenset[str], float]) -> Any:
+    """Return the errors of plans by their steps' names, from ratios in dB; what is not named has next to none."""
+    return lambda names: level(table.get(names, 0.0))
+
+
+def quantized(profiled: tuple[octavo.Model, octavo.Profile], seconds: float | None = None) -> QuantizationPlan:
+    model, profile = profiled
+    return by_profile(resolve_target("cpu"), model, profile, None, seconds=seconds).plan
+
+
+def verdicts(plan: QuantizationPlan) -> list[tuple[str, bool]]:
+    return [(entry.step, entry.kept) for entry in plan.journal.entries]
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_kept"),
+    [
+        ([0.005] * 4, True),
+        ([0.009, 0.008, 0.0085, 0.0095], True),
+        ([0.0, 0.0105, 0.0104, 0.0106], False),
+        ([0.0099] * 4, False),
+        ([0.01] * 4, False),
+        ([0.02] * 4, False),
+        ([0.001, 0.001, 0.001, np.inf], False),
+    ],
+    ids=["half", "less on all", "one sample's", "next to nothing", "the same", "worse", "not finite"],
+)
+def test_a_step_is_kept_where_it_gains_for_certain(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, errors: Sequence[float], is_kept: bool
+) -> None:
+    with_fakes(monkeypatch, lambda names: errors if names else [0.01] * 4, first=[First(name="r1")])
+    plan = quantized(profiled)
+    assert taken(plan) == (R1 if is_kept else PLAIN)
+    assert verdicts(plan) == [("r1", is_kept)]
+    assert plan.journal.held_back == FakeReferee.samples == HELD_BACK
+    assert plan.journal.plain_db == pytest.approx(20)
+    assert plan.journal.sqnr_db == pytest.approx(-10 * np.log10(np.mean(errors)) if is_kept else 20)
+    assert plan.journal.kept == (["r1"] if is_kept else [])
+
+
+def test_where_nothing_gains_the_plan_is_the_plain_one(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 19, R2: 20, R3: 20.05}),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+        last=[Last(name="r3")],
+    )
+    plan = quantized(profiled)
+    with_fakes(monkeypatch, by_names({}))
+    plain = quantized(profiled)
+    assert encode(replace(plan, journal=Journal())) == encode(replace(plain, journal=Journal()))
+    assert not plain.journal.entries
+    assert plan.journal.kept == []
+    assert plan.journal.sqnr_db == plan.journal.plain_db == pytest.approx(20)
+    assert plan.journal.summary == "no step kept: outputs 20.0 dB above their error on 4 samples held back"
+
+
+def test_steps_are_tried_beside_the_last_kind_and_applied_in_their_order(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 0, R2: 0, R3: 25, R1 | R3: 28, R2 | R3: 0, R1 | R2: 0, R1 | R2 | R3: 30}),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+        last=[Last(name="r3")],
+    )
+    plan = quantized(profiled)
+    assert taken(plan) == R1 | R2 | R3
+    assert verdicts(plan) == [("r3", True), ("r1", True), ("r2", True)]
+    fitted = [(name, before) for name, before, count in FakeStep.seen if count == SAMPLES - HELD_BACK]
+    assert fitted[:3] == [("r3", PLAIN), ("r1", PLAIN), ("r3", R1)]
+    assert ("r3", R1 | R2) in fitted
+    assert ("r1", R3) not in fitted, "the last kind is applied last"
+    assert plan.journal.summary == "r3, r1, r2 kept: outputs 30.0 dB above their error on 4 samples held back (20.0 dB without)"
+
+
+def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 25, R2: 10, R1 | R2: 10, R3: 10, R1 | R3: 30}),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+        last=[Last(name="r3")],
+    )
+    plan = quantized(profiled)
+    again = [(name, before) for name, before, count in FakeStep.seen if count == SAMPLES]
+    assert again == [("r1", PLAIN), ("r3", R1)]
+    for name in ("r1", "r3"):
+        assert plan.activations[name].scale == pytest.approx((WIDE + SAMPLES) / 255)
+    widest = [max(params.scale for params in scored.activations.values()) for scored in FakeReferee.scored]
+    assert max(widest) == pytest.approx((WIDE + SAMPLES - HELD_BACK) / 255), "none that was scored knows the samples held back"
+
+
+def test_of_several_steps_of_a_kind_the_best_is_kept(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [First(name="r1"), First(name="r2"), First(name="r3")]
+    with_fakes(monkeypatch, by_names({PLAIN: 20, R1: 22, R2: 26, R3: 24}), first=steps)
+    plan = quantized(profiled)
+    assert taken(plan) == R2
+    assert verdicts(plan) == [("r1", False), ("r2", True), ("r3", False)]
+    assert [entry.gain_db for entry in plan.journal.entries] == pytest.approx([2, 6, 4])
+    assert [entry.standard_error_db for entry in plan.journal.entries] == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+def test_another_of_the_last_kind_takes_the_place_of_the_first_where_other_steps_make_it_better(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R2: 25, R3: 21, R1: 10, R1 | R2: 26, R1 | R3: 29}),
+        first=[First(name="r1")],
+        last=[Last(name="r2"), Last(name="r3")],
+    )
+    plan = quantized(profiled)
+    assert taken(plan) == R1 | R3
+    assert plan.journal.kept == ["r1", "r3"]
+
+
+def test_a_step_that_others_make_useless_is_taken_out_again(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 23, R2: 30, R1 | R2: 30.05}),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+    )
+    plan = quantized(profiled)
+    assert taken(plan) == R2
+    assert verdicts(plan) == [("r1", False), ("r2", True), ("r1", False)]
+    last = plan.journal.entries[-1]
+    assert last.proposal == "left out again"
+    assert last.gain_db == pytest.approx(-0.05)
+    assert plan.journal.sqnr_db == pytest.approx(30)
+
+
+def test_what_may_be_taken_out_leaves_no_plan_that_loses_against_the_plain_one(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That r3 gains beside r1 one sample alone says, and r1 on its own is worse than nothing."""
+    errors = {PLAIN: [0.01] * 4, R3: [0.008] * 4, R1: [0.001, 0.001, 0.001, 0.06], R1 | R3: [0.004] * 4}
+    with_fakes(monkeypatch, lambda names: errors[names], first=[First(name="r1")], last=[Last(name="r3")])
+    plan = quantized(profiled)
+    assert plan.journal.sqnr_db >= plan.journal.plain_db
+    assert taken(plan) == R1 | R3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_the_referee_says_nothing_is_kept_that_loses_against_the_plain_plan(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    known: dict[frozenset[str], list[float]] = {}
+    rng = np.random.default_rng(seed)
+
+    def errors(names: frozenset[str]) -> list[float]:
+        return known.setdefault(names, list(0.01 * np.exp(2 * rng.normal(size=HELD_BACK))))
+
+    with_fakes(
+        monkeypatch,
+        errors,
+        first=[First(name="r1"), First(name="x")],
+        second=[Second(name="r2")],
+        last=[Last(name="r3"), Last(name="c3")],
+    )
+    plan = quantized(profiled)
+    assert plan.journal.plain_db == pytest.approx(-10 * np.log10(np.mean(known[PLAIN])))
+    assert plan.journal.sqnr_db == pytest.approx(-10 * np.log10(np.mean(known[taken(plan)])))
+    assert plan.journal.sqnr_db >= plan.journal.plain_db
+    assert set(plan.journal.kept) == taken(plan)
+
+
+@pytest.mark.parametrize(("plain_db", "is_tried"), [(17.9, True), (18.0, False), (25.0, False)])
+def test_a_step_is_tried_below_its_own_ratio_alone(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, plain_db: float, is_tried: bool
+) -> None:
+    step = First(name="r1", below_db=18.0)
+    with_fakes(monkeypatch, by_names({PLAIN: plain_db, R1: 30}), first=[step])
+    plan = quantized(profiled)
+    assert taken(plan) == (R1 if is_tried else PLAIN)
+    assert bool(plan.journal.entries) == is_tried
+
+
+def test_of_steps_for_a_ratio_those_behind_the_one_that_reaches_it_are_not_tried(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [First(name=name, below_db=18.0) for name in ("r1", "r2", "r3")]
+    with_fakes(monkeypatch, by_names({PLAIN: 10, R1: 15, R2: 19, R3: 30}), first=steps)
+    plan = quantized(profiled)
+    assert taken(plan) == R2
+    assert verdicts(plan) == [("r1", False), ("r2", True)]
+
+
+def test_a_step_with_nothing_to_propose_is_in_the_journal(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fakes(monkeypatch, by_names({PLAIN: 20}), first=[First(name="r1", has_proposal=False)])
+    plan = quantized(profiled)
+    (entry,) = plan.journal.entries
+    assert (entry.gain_db, entry.standard_error_db, entry.proposal, entry.kept) == (None, None, "", False)
+    assert entry.said == "r1: nothing to propose"
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(None, 3), (100.0, 3), (5.0, 2), (3.0, 1)])
+def test_no_step_is_tried_that_would_end_too_late(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, seconds: float | None, tried: int
+) -> None:
+    """Each takes a second, and so does fitting it again: a step is tried where as long is left as two."""
+    steps = [First(name="r1"), First(name="r2"), First(name="r3")]
+    with_fakes(monkeypatch, by_names({PLAIN: 20, R1: 21, R2: 22, R3: 23}), first=steps)
+    clock = Clock()
+    with clock.each_step_takes(monkeypatch, 1.5):
+        plan = quantized(profiled, seconds)
+    entries = [entry for entry in plan.journal.entries if entry.proposal != "left out again"]
+    assert len(entries) == tried
+    assert taken(plan) == frozenset({f"r{tried}"})
+    assert {entry.seconds for entry in entries} == {1.5}
+    assert seconds is None or clock.now <= 100 + seconds
+
+
+@pytest.mark.parametrize(
+    ("count", "found"), [(0, "keeps no samples"), (1, "keeps 1 sample, fewer than 4"), (3, "keeps 3 samples, fewer than 4")]
+)
+def test_with_fewer_samples_than_can_be_held_back_the_plan_is_plain_and_a_warning_says_so(count: int, found: str) -> None:
+    model, rng = residual_net(), np.random.default_rng(4)
+    samples = [rng.normal(size=SHAPE).astype(np.float32) for _ in range(max(count, 1))]
+    profile = octavo.profile(model, samples, keep_samples=count)
+    with pytest.warns(octavo.errors.QuantizationWarning) as caught:
+        plan = octavo.quantize(model, profile).plan
+    (warning,) = caught
+    assert str(warning.message) == (
+        "nothing was tried to bring the model's outputs nearer, for nothing could be verified: "
+        f'the profile {found}; profile the model with keep_samples=64 on as many samples, or say preset="fast"'
+    )
+    assert warning.filename == __file__
+    bare = octavo.Recipe(weight_rounding="nearest", bias_correction=False, equalization="none", min_sqnr=None)
+    plain = octavo.quantize(model, profile, recipe=bare).plan
+    assert (plan.activations, plan.weights, plan.corrections) == (plain.activations, plain.weights, plain.corrections)
+    assert not plan.corrections
+    assert not plan.journal.entries
+    assert plan.journal.held_back == 0
+    assert plan.journal.sqnr_db is None
+    assert plan.journal.summary == ""
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_tries_nothing_needs_no_samples() -> None:
+    model = residual_net()
+    profile = octavo.profile(model, [np.ones(SHAPE, np.float32)], keep_samples=0)
+    octavo.quantize(model, profile, preset="fast")
+    bare = octavo.Recipe(weight_rounding="nearest", bias_correction=False, equalization="none")
+    plan = octavo.quantize(model, profile, recipe=bare).plan
+    octavo.quantize(model, plan=plan)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_samples_that_are_all_alike_say_nothing(value: float) -> None:
+    model = residual_net()
+    profile = octavo.profile(model, [np.full(SHAPE, value, np.float32)] * 8, keep_samples=8)
+    plan = octavo.quantize(model, profile).plan
+    assert not plan.corrections
+    assert not plan.equalization
+    assert not plan.journal.kept
+
+
+def test_each_third_sample_is_held_back_up_to_as_many_as_say_enough() -> None:
+    for count in range(LEAST_SAMPLES, 200):
+        held_back = [place for place in range(count) if is_held_back(place)]
+        assert 0 < len(held_back) <= 24
+        assert len(held_back) == min(24, (count + 1) // 3)
+        assert len(held_back) < count - len(held_back)
+
+
+@pytest.mark.parametrize("seed", [1, 5, 9])
+def test_real_steps_leave_random_networks_no_worse_than_they_found_them(seed: int) -> None:
+    model, rng = random_net(seed), np.random.default_rng(seed)
+    shape = [int(size) for size in model.module["main"].params[0].ty.shape]
+    profile = octavo.profile(model, [rng.normal(size=shape).astype(np.float32) for _ in range(12)], keep_samples=12)
+    plan = octavo.quantize(model, profile).plan
+    assert plan.journal.entries
+    assert plan.journal.sqnr_db >= plan.journal.plain_db
+    kept = [entry for entry in plan.journal.entries if entry.kept]
+    assert all(entry.gain_db >= 0.1 for entry in kept)
+    assert bool(kept) == (plan.journal.sqnr_db > plan.journal.plain_db)
