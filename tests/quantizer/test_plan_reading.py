@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plan_edits import Edit, drop, edited, layer, put, save_plan, scale
@@ -15,11 +16,29 @@ from octavo.quantizer.plan.plan import QuantizationPlan
 
 @pytest.fixture(name="saved")
 def fixture_saved(tmp_path: Path) -> Path:
-    return save_plan(tmp_path / "plan.json")
+    """A plan with a journal of two entries."""
+    path = save_plan(tmp_path / "plan.json")
+    return edited(path, lambda data: data["journal"].update(held_back=4, plain_db=20.0, sqnr_db=21.0, entries=[ENTRY, ENTRY]))
+
+
+ENTRY = {"step": "correct", "proposal": "2 biases", "gain_db": 1.0, "standard_error_db": 0.1, "kept": True, "seconds": 0.5}
+
+
+def journal(**more: Any) -> Edit:
+    return lambda data: data["journal"].update(more)
+
+
+def entry(**more: Any) -> Edit:
+    """Edit the second entry of the journal."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["journal"]["entries"][1] = {**ENTRY, **more}
+
+    return edit
 
 
 MALFORMED: dict[str, tuple[Edit, str]] = {
-    "version": (lambda data: data.update(schema_version=1), "schema_version must be 3, got 1"),
+    "version": (lambda data: data.update(schema_version=1), "schema_version must be 4, got 1"),
     "format": (lambda data: data.update(format="octavo-profile"), 'it has no "format": "octavo-plan"'),
     "unknown field": (lambda data: data.update(comment="x"), "the plan: unknown field 'comment'"),
     "missing field": (drop("layers"), "the plan: field 'layers' is missing"),
@@ -54,6 +73,25 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         ),
         r"derived: folds\[0\]: padding must be 4 numbers",
     ),
+    "journal": (lambda data: data.update(journal=[]), r"journal must be an object, got \[\]"),
+    "no journal": (drop("journal"), "the plan: field 'journal' is missing"),
+    "field of the journal": (journal(kept=1), "journal: unknown field 'kept'; known: held_back, plain_db, sqnr_db, agreement"),
+    "no ratio": (drop("journal", "sqnr_db"), "journal: field 'sqnr_db' is missing"),
+    "ratio": (journal(plain_db="20"), 'journal: plain_db must be a number, "inf", "-inf" or null, got \'20\''),
+    "true ratio": (journal(sqnr_db=True), "journal: sqnr_db must be a number, .* got True"),
+    "held back": (journal(held_back=-1), r"journal: held_back must be a whole number in \[0; "),
+    "half held back": (journal(held_back=0.5), "journal: held_back must be a whole number"),
+    "agreement": (journal(agreement="all"), "journal: agreement must be a number"),
+    "entries": (journal(entries={}), "journal.* must be a list, got {}"),
+    "entry": (journal(entries=["correct"]), r"journal: entries\[0\] must be an object, got 'correct'"),
+    "entry's field": (entry(gain=1.0), r"journal: entries\[1\]: unknown field 'gain'"),
+    "entry without": (drop("journal", "entries", 1, "step"), r"journal: entries\[1\]: field 'step' is missing"),
+    "step": (entry(step=""), r"journal: entries\[1\]: step must be a text"),
+    "proposal": (entry(proposal=None), r"journal: entries\[1\]: kept must be true or false, and proposal a text"),
+    "kept": (entry(kept="yes"), r"journal: entries\[1\]: kept must be true or false, and proposal a text"),
+    "gain": (entry(gain_db="much"), r"journal: entries\[1\]: gain_db must be a number, .* got 'much'"),
+    "error": (entry(standard_error_db=[0.1]), r"journal: entries\[1\]: standard_error_db must be a number"),
+    "seconds": (entry(seconds="1"), r"journal: entries\[1\]: seconds must be a number"),
 }
 
 
