@@ -288,13 +288,23 @@ def test_what_tries_nothing_needs_no_samples() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_samples_that_are_all_alike_say_nothing(value: float) -> None:
+def test_samples_that_are_one_and_the_same_are_one(value: float) -> None:
     model = residual_net()
     profile = octavo.profile(model, [np.full(SHAPE, value, np.float32)] * 8, keep_samples=8)
-    plan = octavo.quantize(model, profile).plan
+    with pytest.warns(octavo.errors.QuantizationWarning, match="keeps 1 sample, fewer than 4"):
+        plan = octavo.quantize(model, profile).plan
     assert not plan.corrections
     assert not plan.equalization
     assert not plan.journal.kept
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_samples_that_are_nearly_alike_break_nothing(value: float) -> None:
+    model = residual_net()
+    samples = [np.full(SHAPE, value, np.float32) + np.float32(1e-6 * number) for number in range(8)]
+    plan = octavo.quantize(model, octavo.profile(model, samples, keep_samples=8)).plan
+    assert plan.journal.entries
+    assert plan.journal.sqnr_db >= plan.journal.plain_db
 
 
 def test_each_third_sample_is_held_back_up_to_as_many_as_say_enough() -> None:
