@@ -19,7 +19,7 @@ from octavo.quantizer.planner import Planner
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.sample_runs import SampleRuns
 from octavo.quantizer.simplify import simplify
-from octavo.quantizer.steps import ORDER, Equalize, Evidence, Step, rank
+from octavo.quantizer.steps import Evidence, Step, equalize, order
 
 
 def with_steps(
@@ -53,7 +53,7 @@ def with_steps(
         runs = SampleRuns(samples=samples, few=few, target=here, floats=floats, equalizer=equalizer)
         planner = Planner(model=model, simplified=simplify(model), profile=profile, chosen=chosen, recipe=recipe, applied=None)
         planned = tune._plain(planner, runs, None, Choices())
-        for step in sorted(default_steps(recipe) if steps is None else steps, key=rank):
+        for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):
             evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
             choices = step.propose(planned, evidence)
             planned = planned if choices is None else tune.planned_with(planner, choices)
@@ -62,4 +62,4 @@ def with_steps(
 
 def default_steps(recipe: Recipe) -> list[Step]:
     """Return the first step of a recipe of each kind that evens out channels, or corrects weights and biases."""
-    return [kind.of(recipe)[0] for kind in (Equalize, ORDER[-1]) if kind.of(recipe)]
+    return [kind.of(recipe)[0] for kind in (equalize.Equalize, order()[-1]) if kind.of(recipe)]

@@ -29,6 +29,7 @@ class FakeStep:
     name: str
     below_db: float = inf
     has_proposal: bool = True
+    detail: str = ""
     offered: ClassVar[Sequence[FakeStep]] = ()
     seen: ClassVar[list[tuple[str, frozenset[str], int]]] = []
     """What steps were asked: each with those applied before it, and the number of samples."""
@@ -99,9 +100,7 @@ def with_fakes(
     for kind, offered in zip(order, (first, second, last), strict=True):
         monkeypatch.setattr(kind, "offered", offered, raising=False)
     monkeypatch.setattr(FakeStep, "seen", [])
-    for module in (steps, tune):
-        monkeypatch.setattr(module, "ORDER", order)
-        monkeypatch.setattr(module, "LAST", Last)
+    monkeypatch.setattr(steps, "_ORDER", list(order))
     with_referee(monkeypatch, lambda plan: errors_of(taken(plan)))
 
 

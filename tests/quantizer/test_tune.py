@@ -57,7 +57,7 @@ def verdicts(plan: QuantizationPlan) -> list[tuple[str, bool]]:
     [
         ([0.005] * 4, True),
         ([0.009, 0.008, 0.0085, 0.0095], True),
-        ([0.0, 0.0105, 0.0104, 0.0106], False),
+        ([0.002, 0.0118, 0.0117, 0.0119], False),
         ([0.0099] * 4, False),
         ([0.01] * 4, False),
         ([0.02] * 4, False),
@@ -71,7 +71,7 @@ def test_a_step_is_kept_where_it_gains_for_certain(
     with_fakes(monkeypatch, lambda names: errors if names else [0.01] * 4, first=[First(name="r1")])
     plan = quantized(profiled)
     assert taken(plan) == (R1 if is_kept else PLAIN)
-    assert verdicts(plan) == [("r1", is_kept)]
+    assert set(verdicts(plan)) == {("r1", is_kept)}
     assert plan.journal.held_back == FakeReferee.samples == HELD_BACK
     assert plan.journal.plain_db == pytest.approx(20)
     assert plan.journal.sqnr_db == pytest.approx(-10 * np.log10(np.mean(errors)) if is_kept else 20)
@@ -166,7 +166,7 @@ def test_a_step_that_others_make_useless_is_taken_out_again(profiled: Any, monke
     assert taken(plan) == R2
     assert verdicts(plan) == [("r1", False), ("r2", True), ("r1", False)]
     last = plan.journal.entries[-1]
-    assert last.proposal == "left out again"
+    assert last.proposal == "taken out again"
     assert last.gain_db == pytest.approx(-0.05)
     assert plan.journal.sqnr_db == pytest.approx(30)
 
@@ -245,7 +245,7 @@ def test_no_step_is_tried_that_would_end_too_late(
     clock = Clock()
     with clock.each_step_takes(monkeypatch, 1.5):
         plan = quantized(profiled, seconds)
-    entries = [entry for entry in plan.journal.entries if entry.proposal != "left out again"]
+    entries = [entry for entry in plan.journal.entries if entry.proposal != "taken out again"]
     assert len(entries) == tried
     assert taken(plan) == frozenset({f"r{tried}"})
     assert {entry.seconds for entry in entries} == {1.5}

@@ -219,7 +219,7 @@ class _Tuning:
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
             gain = found.score.gain_over(best.score)
-            may_gain = _is_worth(gain) or (step.below_db == math.inf and gain.db > -min(_NO_LOSS_DB, gain.standard_error))
+            may_gain = _is_worth(gain) or (step.below_db == math.inf and _may_be_worth(gain))
             is_kept = may_gain and (kept is best or found.score.sqnr_db > kept.score.sqnr_db)
             self._note(step, found.planned.choices.said_beside(best.planned.choices), gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
@@ -280,6 +280,10 @@ class _Tuning:
     def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned:
         choices = step.propose(planned, Evidence(planner=self.planner, runs=runs, equalization=planned.choices.equalization))
         return planned if choices is None else planned_with(self.planner, choices)
+
+
+def _may_be_worth(gain: Gain) -> bool:
+    return gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= _LEAST_GAIN_DB
 
 
 def _is_worth(gain: Gain) -> bool:

@@ -31,11 +31,11 @@ class Gain:
     typical_error: float
 
     def is_certain(self, errors: float = 1.0) -> bool:
-        """Return whether it is a gain by more than so many standard errors, of all samples together or of the typical one.
+        """Return whether it is a gain by more than so many standard errors, or the typical sample's by twice as many.
 
         What single samples decide, others would decide otherwise; where few have large errors, what most gain tells more.
         """
-        is_certain = self.db > errors * self.standard_error or self.typical_db > errors * self.typical_error
+        is_certain = self.db > errors * self.standard_error or self.typical_db > 2 * errors * self.typical_error
         return self.db > 0 and is_certain
 
 

@@ -29,8 +29,8 @@ class PerRow:
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[PerRow]:
-        """Return it."""
-        return [cls()]
+        """Return it, unless nothing is to be corrected."""
+        return [cls()] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with all dense layers per row that can be, but those of which somebody says something."""
