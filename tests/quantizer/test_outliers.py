@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_runs import FakeRuns
+from fake_steps import with_referee
 
 import octavo
 from nets import residual_net
-from octavo.quantizer.plan.corrections import Corrections
-from octavo.quantizer.plan.nearness import Nearness
-from octavo.quantizer.plan.plan import QuantizedModel
-from octavo.quantizer.quantize_graph import quantize_graph
-from octavo.quantizer.recipe import Recipe
+from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.steps.narrow_ranges import ranges_without_outliers
 
 
@@ -47,54 +42,55 @@ def test_mean_ranges_are_offered_where_most_of_a_range_is_outliers(profiled) -> 
     assert ranges_without_outliers(replace(choice, params=replace(choice.params, dtype="int16")) for choice in activations) == {}
 
 
-class FakeSimulation:
-    """Finds the model with ranges that were taken in so near to the float one, and the other at 20 dB; corrects nothing."""
-
-    def __init__(self, sqnr_db: float) -> None:
-        self.narrower = sqnr_db
-
-    def corrections(self, quantized: QuantizedModel, kept: Collection[str]) -> Corrections:
-        return Corrections()
-
-    def nearness(self, quantized: QuantizedModel) -> Nearness:
-        return Nearness(sqnr_db=self.narrower if quantized.plan.adjustments else 20.0)
+def is_narrow(plan: QuantizationPlan) -> bool:
+    return any("its range is" in each.message for each in plan.adjustments)
 
 
-@pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False), (19.0, False)])
-def test_they_are_taken_where_outputs_come_nearer(profiled, sqnr_db: float, is_taken: bool) -> None:
+def level(db: float) -> list[float]:
+    return [10 ** (-db / 10)] * 8
+
+
+@pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.05, False), (19.0, False)])
+def test_they_are_taken_where_outputs_come_nearer(
+    profiled, monkeypatch: pytest.MonkeyPatch, sqnr_db: float, is_taken: bool
+) -> None:
     model, profile = profiled
-    found = quantize_graph(model, profile, runs=FakeRuns(FakeSimulation(sqnr_db))).plan
-    assert found.corrections.sqnr_db == (sqnr_db if is_taken else 20.0)
-    assert bool(found.adjustments) == is_taken
+    with_referee(monkeypatch, lambda plan: level(sqnr_db if is_narrow(plan) else 20.0))
+    found = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none")).plan
+    assert found.journal.sqnr_db == pytest.approx(sqnr_db if is_taken else 20.0)
+    assert is_narrow(found) == is_taken
     assert all("its range is" in each.message for each in found.adjustments)
+    assert ("narrow ranges" in found.journal.kept) == is_taken
+    assert "narrow ranges" in [entry.step for entry in found.journal.entries]
 
 
-@pytest.mark.parametrize("recipe", [Recipe(min_sqnr=25.0), Recipe(range_estimator="percentile")])
-def test_they_are_not_tried_where_others_choose_ranges(profiled, recipe: Recipe) -> None:
+def test_they_are_not_tried_where_others_choose_ranges(profiled, monkeypatch: pytest.MonkeyPatch) -> None:
     model, profile = profiled
-    assert not quantize_graph(model, profile, recipe=recipe, runs=FakeRuns(FakeSimulation(24.0))).plan.adjustments
+    with_referee(monkeypatch, lambda plan: level(24.0))
+    found = octavo.quantize(model, profile, recipe=octavo.Recipe(range_estimator="percentile")).plan
+    assert found.journal.entries
+    assert "narrow ranges" not in [entry.step for entry in found.journal.entries]
+    assert not found.adjustments
 
 
-class Shifter(FakeSimulation):
-    """Shifts a bias as well, with which the model is 2 dB worse where ranges were taken in."""
-
-    def corrections(self, quantized: QuantizedModel, kept: Collection[str]) -> Corrections:
-        layer = next(layer for layer in quantized.plan.layers if layer.bias is not None)
-        shifts = {layer.output: np.full(8, 1e-3, np.float32)}
-        return Corrections(bias_shifts=shifts, nearness=self.of(is_narrow=False, shifts=True))
-
-    def nearness(self, quantized: QuantizedModel) -> Nearness:
-        return self.of(is_narrow=bool(quantized.plan.adjustments), shifts=bool(quantized.plan.corrections.bias_shifts))
-
-    def of(self, *, is_narrow: bool, shifts: bool) -> Nearness:
-        sqnr_db = (self.narrower - 2.0 * shifts if is_narrow else 20.0) if shifts or is_narrow else 19.0
-        return Nearness(sqnr_db=sqnr_db)
-
-
-@pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False)])
-def test_biases_stay_where_their_corrections_do_not_suit_narrower_ranges(profiled, sqnr_db: float, is_taken: bool) -> None:
+@pytest.mark.parametrize(("weights_alone_db", "is_taken"), [(22.5, True), (20.55, False)])
+def test_biases_stay_where_their_corrections_do_not_suit_narrower_ranges(
+    profiled, monkeypatch: pytest.MonkeyPatch, weights_alone_db: float, is_taken: bool
+) -> None:
+    """Corrections gain 1 dB, narrower ranges half a dB more, and weights alone beside those much or next to nothing more."""
     model, profile = profiled
-    found = quantize_graph(model, profile, runs=FakeRuns(Shifter(sqnr_db))).plan
-    assert bool(found.adjustments) == is_taken
+
+    def errors_of(plan: QuantizationPlan) -> list[float]:
+        shifts, rounds = bool(plan.corrections.bias_shifts), bool(plan.corrections.weight_values)
+        if is_narrow(plan):
+            return level(20.5 if shifts else weights_alone_db if rounds else 18.0)
+        return level(20.0 if shifts else 19.0)
+
+    with_referee(monkeypatch, errors_of)
+    # What biases make up for of clipping is as good as what they make up for of rounding.
+    found = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none")).plan
+    assert is_narrow(found)
     assert bool(found.corrections.bias_shifts) != is_taken
-    assert found.corrections.sqnr_db == (sqnr_db if is_taken else 20.0)
+    assert found.corrections.weight_values
+    assert found.journal.kept == ["narrow ranges", "correct, weights alone"] if is_taken else ["correct", "narrow ranges"]
+    assert found.journal.sqnr_db == pytest.approx(weights_alone_db if is_taken else 20.5)
