@@ -7,6 +7,7 @@ what is seen of both (parameters, composites, their attributes, layouts, reasons
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,7 @@ from octavo.compiler.backends.toolkit import constants
 from octavo.errors import TargetError
 from octavo.ir.composites.attributes import read_composites
 from octavo.ir.graph.partition_state import read_state
+from octavo.ir.qdq.runtime_inputs import write_rows
 from octavo.runtime.llvm_host import host_target
 from octavo.target import CPU, TargetDescription
 from octavo.target.limits import LIMITS
@@ -106,6 +108,7 @@ BEFORE: dict[str, list[tuple[tuple[Any, ...], Any]]] = {
     ],
     "overflow": [((*CONV, "accumulator_bits"), 16)],
     "float_input": [((*CONV, "float_output"), True)],
+    "per_row_input": [((*MATMUL, "float_output"), True)],
 }
 """What both descriptions of a case say besides."""
 
@@ -208,7 +211,7 @@ def _elsewhere(description: TargetDescription) -> list[Any]:
 
 @lru_cache
 def _ends() -> tvm.IRModule:
-    """A product of 8 bits that ends in float32, and one that ends in its int32 sums."""
+    """A product of 8 bits that ends in float32, one that ends in its int32 sums, one of rows that are quantized when run."""
 
     def body(writer: Any, params: dict[str, Any]) -> Any:
         qdq, values = Qdq(writer, "int8"), np.arange(24, dtype=np.int8).reshape(6, 4)
@@ -216,9 +219,13 @@ def _ends() -> tvm.IRModule:
         wide = writer.emit("wide", relax.op.astype(params["x"], "int32"))
         weight = writer.emit("wide_w", relax.op.astype(relax.const(values), "int32"))
         sums = relax.op.matmul(wide, weight, out_dtype="int32")
-        return relax.Tuple([writer.emit("real", real, is_output=True), writer.emit("sums", sums, is_output=True)])
+        rows = write_rows(params["z"], lambda value: writer.emit(f"rows{next(count)}", value))
+        of_rows = relax.op.matmul(rows, qdq.weight("v", values, 0.5))
+        results = {"real": real, "sums": sums, "of_rows": of_rows}
+        return relax.Tuple([writer.emit(name, value, is_output=True) for name, value in results.items()])
 
-    return graph({"x": ((3, 6), "int8")}, body)
+    count = itertools.count()
+    return graph({"x": ((3, 6), "int8"), "z": ((3, 6), "float32")}, body)
 
 
 @pytest.fixture(scope="module", name="base")

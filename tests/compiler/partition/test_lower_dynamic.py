@@ -183,6 +183,20 @@ def test_matmul_with_parameters_for_each_row(rows):
     check(graph({"x": ((rows, 20), "float32")}, body), x, want, ["matmul"])
 
 
+def test_a_target_says_whether_it_quantizes_rows_when_run():
+    def body(writer, params):
+        x = dequantized(writer, "x", params["x"], (5, 20), dynamic.PER_ROW)
+        w = Qdq(writer, "int8").weight("w", np.ones((20, 9), np.int8), np.full(9, 0.1), axis=1)
+        return writer.emit("y", relax.op.matmul(x, w), is_output=True)
+
+    module = graph({"x": ((5, 20), "float32")}, body)
+    without = replace(CPU, ops=tuple(replace(op, per_row_input=False) for op in CPU.ops))
+    (found,) = (record for record in records(module) if record.op == "matmul")
+    assert (found.integer, found.reason) == (True, "its input is quantized per row, when run")
+    (found,) = (record for record in records(module, without) if record.op == "matmul")
+    assert (found.integer, found.reason) == (False, "input x is quantized per row when run, which the target does not take")
+
+
 def other_forms(change: str, style: dynamic.DynamicStyle):
     weight = np.ones((4, 3), np.int8)
 

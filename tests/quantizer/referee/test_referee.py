@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 import octavo
@@ -16,10 +17,13 @@ from nets import model_of, residual_net
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.identity import TensorId
+from octavo.quantizer.choices import Choices
 from octavo.quantizer.corrections import Corrector
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee
 from octavo.quantizer.simplify import simplify
+from octavo.quantizer.simulation.rounded import RowSteps
 from random_nets import random_net
 
 TARGET = resolve_target(None)
@@ -125,6 +129,47 @@ def test_a_float_op_reads_what_a_float_op_made_unrounded(rng: np.random.Generato
     score = referee_of(model, quantized.plan, [[sample] for sample in samples]).score(quantized.plan)
     assert score.errors[0].max() == 0
     assert score.errors[1].min() > 0
+
+
+def rows_apart(rng: np.random.Generator) -> octavo.Model:
+    """Two dense layers of one input, an attention-like product of theirs, a float op of one, and a dense layer of the product."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        q, k = (writer.emit(name, relax.op.matmul(v["x"], v[f"w{name}"])) for name in "qk")
+        turned = writer.emit("t", relax.op.permute_dims(k, [0, 2, 1]))
+        scores = writer.emit("s", relax.op.matmul(q, turned))
+        smooth = writer.emit("e", relax.op.erf(q), is_output=True)
+        return relax.Tuple([writer.emit("y", relax.op.matmul(scores, v["wo"]), is_output=True), smooth])
+
+    sizes = {"wq": (16, 8), "wk": (16, 8), "wo": (5, 12)}
+    params = {name: (0.1 * rng.normal(size=size)).astype(np.float32) for name, size in sizes.items()}
+    return model_of({"x": ((2, 5, 16), "float32")}, params, body, ("y", "e"))
+
+
+@pytest.mark.parametrize("names", [("q",), ("q", "k"), ("y",), ("q", "k", "y")])
+def test_inputs_that_are_quantized_per_row_when_run(names: tuple[str, ...], rng: np.random.Generator) -> None:
+    """A layer leaves float32, which a float op reads as it is and an integer op rounded; one reads an input that others round."""
+    model = rows_apart(rng)
+    samples = [each * 10 ** rng.uniform(-1, 1, (2, 5, 1)).astype(np.float32) for each in drawn(model, rng)]
+    profile = octavo.profile(model, samples)
+    static = octavo.quantize(model, profile, recipe=PLAIN)
+    rows = quantize_graph(model, profile, recipe=PLAIN, changes=Choices(per_row={TensorId(name): "" for name in names}))
+    assert {layer.output for layer in rows.plan.layers if layer.per_row} == set(names)
+    given = [[sample] for sample in samples]
+    referee = referee_of(model, static.plan, given)
+    assert referee.score(rows.plan).sqnr_db == pytest.approx(own_error(model, rows, given), abs=0.05)
+    assert not np.array_equal(referee.score(rows.plan).errors, referee.score(static.plan).errors)
+
+
+def test_an_equalized_input_is_divided_before_its_rows_are_quantized(rng: np.random.Generator) -> None:
+    x = (rng.normal(size=(6, 4)) * 10 ** rng.uniform(-2, 2, (6, 1))).astype(np.float32)
+    factors = np.array([[1, 8, 0.5, 2]], np.float32)
+    plain, divided = RowSteps(), RowSteps(factors=factors)
+    tensor = tvm.runtime.tensor(x / factors)
+    expected = np.from_dlpack(plain.rounded(tensor)) * factors
+    np.testing.assert_array_equal(np.from_dlpack(divided.rounded(tvm.runtime.tensor(x))), expected)
+    turned = np.from_dlpack(divided.transposed((1, 0)).rounded(tvm.runtime.tensor(np.ascontiguousarray(x.T))))
+    np.testing.assert_array_equal(turned, expected.T)
 
 
 def test_a_plan_that_rounds_what_the_program_does_not_name(rng: np.random.Generator) -> None:

@@ -66,8 +66,8 @@ class RowSteps:
         """Return a tensor of the nearest such numbers."""
         result = tvm.runtime.empty(value.shape, "float32")
         factors = np.ones((), np.float32) if self.factors is None else self.factors
-        divided: Floats = np.divide(np.from_dlpack(value), factors, dtype=np.float32)
-        moved = np.moveaxis(divided, self.axis, -1)
+        scaled: Floats = np.divide(np.from_dlpack(value), factors, dtype=np.float32)
+        moved = np.moveaxis(scaled, self.axis, -1)
         rows = moved.reshape(-1, moved.shape[-1])
         parameters = dynamic_parameters(rows, PER_ROW)
         steps = dynamic_quantize(rows, parameters, PER_ROW) - parameters[:, 1:]

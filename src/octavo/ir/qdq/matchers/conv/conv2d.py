@@ -201,9 +201,10 @@ def weighted_operands(
         return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     if static_shape(x.source) is None:
         return Rejection(reason=f"the shape of input {name} is not static")
-    problem = check_activation(x.source.name, x.params, support, channel_axis, own_zero_points=True)
-    if problem is not None:
-        return problem
+    if not isinstance(x, DynamicInput):  # whose integers nobody sees
+        problem = check_activation(x.source.name, x.params, support, channel_axis, own_zero_points=True)
+        if problem is not None:
+            return problem
     weight = integer_weight(view, call.args[1]) if of_sums else None
     weight = weight or read_weight(view, call.args[1], support)
     return weight if isinstance(weight, Rejection) else (x, weight)
