@@ -102,6 +102,15 @@ def test_what_several_layers_read_is_quantized_once(rng: np.random.Generator) ->
     }
 
 
+def test_its_module_is_loaded_as_what_it_is(rng: np.random.Generator) -> None:
+    model = projections(rng)
+    samples = samples_of(model, rng)
+    quantized = quantize_graph(model, octavo.profile(model, samples), recipe=PLAIN, changes=chosen("q", "k", "y"))
+    again = octavo.load(quantized.bound())
+    assert [op.kernel for op in octavo.explain(again).ops] == [op.kernel for op in octavo.explain(quantized).ops]
+    np.testing.assert_array_equal(output(octavo.compile(again), samples[0]), output(octavo.compile(quantized), samples[0]))
+
+
 def test_rows_of_unlike_width_keep_their_precision(rng: np.random.Generator) -> None:
     model = projections(rng)
     samples = samples_of(model, rng, 24)

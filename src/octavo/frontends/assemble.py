@@ -309,7 +309,7 @@ def assemble(
     return Assembled(
         module=tvm.IRModule(functions),
         tensors=TensorTable(group.entry(in_module=_key(group.holder) in new) for group in assembly.groups),
-        params={group.id: np.ascontiguousarray(group.holder.value.numpy()) for group in constants},
+        params={group.id: np.asarray(group.holder.value.numpy(), order="C") for group in constants},
         input_ids=tuple(assembly.by_holder[_key(holder)].id for holder in inputs),
         output_ids=tuple(group.id for group in outputs),
         output_names=tuple(sources[position].name for position in output_positions),
