@@ -310,8 +310,8 @@ def test_samples_that_are_nearly_alike_break_nothing(value: float) -> None:
 def test_each_third_sample_is_held_back_up_to_as_many_as_say_enough() -> None:
     for count in range(LEAST_SAMPLES, 200):
         held_back = [place for place in range(count) if is_held_back(place)]
-        assert 0 < len(held_back) <= 24
-        assert len(held_back) == min(24, (count + 1) // 3)
+        assert 0 < len(held_back) <= 48
+        assert len(held_back) == min(48, (count + 1) // 3)
         assert len(held_back) < count - len(held_back)
 
 

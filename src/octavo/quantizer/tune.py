@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 LEAST_SAMPLES = 4
 """With fewer, none can be held back that say anything."""
-_MOST_HELD_BACK = 24
+_MOST_HELD_BACK = 48
 _LEAST_GAIN_DB = 0.1
 """What gains less is not worth what it makes of the plan."""
 _CERTAIN = 0.5
