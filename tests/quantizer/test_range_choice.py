@@ -10,9 +10,10 @@ from fake_steps import with_referee
 
 import octavo
 from nets import residual_net
-from octavo.quantizer.choices import Choices
 from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.sample_runs import SampleRuns
+from octavo.quantizer.steps import Step
+from octavo.quantizer.steps.keep_float import KeepFloat
+from octavo.quantizer.steps.tune_ranges import TuneRanges
 
 SHAPE = (1, 3, 8, 8)
 SAMPLES = 24
@@ -28,15 +29,11 @@ def profiled() -> tuple[octavo.Model, octavo.Profile]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
-    """The ratios that simulation is asked to reach, and whether by ranges alone; it finds nothing."""
-    found: list[tuple[float, bool]] = []
-
-    def find(self: Any, simple: Any, quantized: Any, goal_db: float, replan: Any, *, only_ranges: bool) -> Choices:
-        found.append((goal_db, only_ranges))
-        return Choices()
-
-    monkeypatch.setattr(SampleRuns, "less_rounding", find)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """The steps for a ratio that are asked what to choose; they find nothing."""
+    found: list[Step] = []
+    for kind in (TuneRanges, KeepFloat):
+        monkeypatch.setattr(kind, "propose", lambda self, planned, evidence: found.append(self))
     return found
 
 
@@ -46,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
     ids=["one sample is nearer", "all samples are nearer"],
 )
 def test_ranges_that_clip_are_taken_where_they_are_surely_nearer(
-    profiled: Any, monkeypatch: pytest.MonkeyPatch, asked: list[tuple[float, bool]], mse: list[float], taken: str
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, asked: list[Step], mse: list[float], taken: str
 ) -> None:
     model, profile = profiled
     errors = {"auto": [0.0085, 0.0095] * 4, "mse": mse}
@@ -59,14 +56,14 @@ def test_ranges_that_clip_are_taken_where_they_are_surely_nearer(
     assert [entry.proposal.rpartition(" ")[2] for entry in tried] == ["mean", "mse", "percentile:99.99"]
     assert plan.recipe.range_estimator == taken
     assert plan.journal.kept == ([] if taken == "auto" else ["ranges"])
-    assert asked == [(np.inf, True)], "single ranges are looked for, too, as far as that gains"
+    assert [type(each) for each in asked] == [TuneRanges], "single ranges are looked for, too, as far as that gains"
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (0.02, [(21.0, True), (18.0, False), (21.0, False), (24.0, False)]),
-        (0.0125, [(21.0, True)]),
+        (0.02, [TuneRanges(below_db=21.0), *(KeepFloat(wanted_db=each, below_db=18.0) for each in (18.0, 21.0, 24.0))]),
+        (0.0125, [TuneRanges(below_db=21.0)]),
         (0.0063, []),
     ],
     ids=["17 dB", "19 dB", "22 dB"],
@@ -74,9 +71,9 @@ def test_ranges_that_clip_are_taken_where_they_are_surely_nearer(
 def test_ranges_are_tuned_where_outputs_are_little_better_than_they_must_be_and_less_is_rounded_below(
     profiled: Any,
     monkeypatch: pytest.MonkeyPatch,
-    asked: list[tuple[float, bool]],
+    asked: list[Step],
     error: float,
-    expected: list[tuple[float, bool]],
+    expected: list[Step],
 ) -> None:
     model, profile = profiled
     with_referee(monkeypatch, lambda plan: [error] * HELD_BACK)
@@ -86,7 +83,7 @@ def test_ranges_are_tuned_where_outputs_are_little_better_than_they_must_be_and_
 
 @pytest.mark.parametrize("recipe", [Recipe(min_sqnr=None), Recipe(bias_correction=False, weight_rounding="nearest")])
 def test_what_asks_for_no_ratio_has_none_looked_for(
-    profiled: Any, monkeypatch: pytest.MonkeyPatch, asked: list[tuple[float, bool]], recipe: Recipe
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, asked: list[Step], recipe: Recipe
 ) -> None:
     model, profile = profiled
     with_referee(monkeypatch, lambda plan: [0.5] * HELD_BACK)

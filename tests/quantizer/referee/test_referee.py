@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from octavo.quantizer.simulation.rounded import RowSteps
 from tvm import relax
 
 import octavo
@@ -23,7 +24,6 @@ from octavo.quantizer.corrections import Corrector
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee
 from octavo.quantizer.simplify import simplify
-from octavo.quantizer.simulation.rounded import RowSteps
 from random_nets import random_net
 
 TARGET = resolve_target(None)

@@ -17,8 +17,8 @@ from ..equalized_float import equalized_float
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import quantize, quantize_with
+from ..ranges.of_params import scheme_of
 from ..recipe import WEIGHT_BITS, Recipe, bits_of
-from ..simulation.ranges import scheme_of
 from .experiments import needed_scales
 from .requantizer import Requantizer
 from .table import RootCause

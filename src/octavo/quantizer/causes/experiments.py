@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 from tvm.relax import Call, TupleGetItem
 
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars
 from ...ir.graph.products import channel_axis
 from ...ir.identity import TensorId
-from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ...numerics.arrays import Array
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.op_facts import MOVERS
 from ..equalization.channel_groups import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
+from ..ranges.of_params import Range, range_of, scheme_of
 from ..recipe import WEIGHT_BITS, bits_of
-from ..referee.program import with_values
-from ..simulation import Simulation
-from ..simulation.ranges import Range, range_of, scheme_of
+from ..referee import Referee
+from ..referee.program import as_array
+from ..referee.rounded import Rounder, Steps
+from ..referee.rounding import Rounding
 from .causes import Finding
 
 _COARSE = 2.0
@@ -54,26 +57,24 @@ class Experiments:
     simple
         The float model that was simplified to be quantized.
     plan
-        With the parameters of activations and weights that the model really has.
-    values
-        What the integers of weights and biases really stand for, by the names of the float model's constants.
-    ranges
-        What was observed of each activation on all samples.
+        With the parameters of activations and weights that the model really has, and the integers.
     """
 
-    simulation: Simulation
+    referee: Referee
     simple: Model
     plan: QuantizationPlan
-    values: Mapping[TensorId, Array]
-    ranges: Mapping[TensorId, Range]
+    rounding: Rounding = field(init=False)
+    ranges: Mapping[TensorId, Range] = field(init=False)
+    """What was observed of each activation on all samples."""
     _view: DataflowView = field(init=False)
     _layers: dict[TensorId, IntegerLayer] = field(init=False)
     _groups: dict[str, npt.NDArray[np.int64]] = field(init=False)
-    _constants: dict[str, Any] = field(default_factory=dict[str, Any])
     wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
 
     def __post_init__(self) -> None:
-        """Look up layers."""
+        """Look up layers, and look at all samples."""
+        self.rounding = self.referee.rounding(self.plan)
+        self.ranges = self.referee.ranges([*self.plan.activations])
         self._view = DataflowView(self.simple.module["main"])
         self._layers = {layer.output: layer for layer in self.plan.layers}
         self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
@@ -96,10 +97,10 @@ class Experiments:
 
     def activation(self, name: TensorId) -> Finding:
         """Return what is wrong with the rounding of an activation."""
-        params, alone = self.plan.activations[name], self.simulation.alone
-        effect = alone({name: params})
+        params = self.plan.activations[name]
+        effect = self._alone(self.rounding.only([name]))
         fitting = scheme_of(params).params(*self._range(name))
-        fitted = alone({name: fitting})
+        fitted = self._alone(self.rounding.only().with_params({name: fitting}))
         ratio = float(params.scale) / float(fitting.scale)
         if self.is_unfit(name) and fitted < effect:
             seen = "[{:.4g}; {:.4g}]".format(*self._range(name))
@@ -139,13 +140,14 @@ class Experiments:
         groups = self._groups.get(str(name))
         if groups is None:
             return float("inf")
-        values = self.simulation.values(name)
+        values = self.referee.values(name)
         others = tuple(axis for axis, size in enumerate(groups.shape) if size == 1)
         low = np.minimum(np.min([value.min(axis=others, keepdims=True) for value in values], axis=0), 0)
         high = np.maximum(np.max([value.max(axis=others, keepdims=True) for value in values], axis=0), 0)
         qmin, qmax = INTEGER_RANGE[self.plan.activations[name].dtype]
-        steps = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny)
-        return self.simulation.with_values(name, [np.rint(value / steps) * steps for value in values])
+        scale = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny).astype(np.float32)
+        steps = Steps(scale=scale, low=np.full((), -np.inf, np.float32), high=np.full((), np.inf, np.float32))
+        return self._alone(replace(self.rounding.only(), activations={name: steps}))
 
     # ----------------------------------------------------------------------------------------------------------- weights
 
@@ -169,9 +171,9 @@ class Experiments:
     def _is_large_bias(self, layer: IntegerLayer, channels: int) -> npt.NDArray[np.bool_]:
         """Return of each channel whether its bias may be why its scale is wider than its weights need."""
         bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
-        if bias is None or quant is None or bias not in self.values:
+        if bias is None or quant is None:
             return np.zeros(channels, np.bool_)
-        is_large = np.abs(np.ravel(self.values[bias])) >= _LARGE_BIAS * np.ravel(quant.scale).astype(np.float64)
+        is_large = np.abs(np.ravel(self._bias(bias))) >= _LARGE_BIAS * np.ravel(quant.scale).astype(np.float64)
         return is_large if is_large.size == channels else np.broadcast_to(is_large.any(), (channels,))
 
     def _of_weight(self, layer: IntegerLayer) -> tuple[QuantParams | None, Array | None]:
@@ -197,8 +199,8 @@ class Experiments:
         return found
 
     def _is_better_without_bias(self, name: TensorId, together: float) -> bool:
-        others = {name: self._variant("weights")}
-        return self.simulation.together(self.plan.activations, self.simulation.weights, others) < _BETTER * together
+        layers = {**self.rounding.layers, name: self._weight(name)}
+        return self._alone(replace(self.rounding, layers=layers)) < _BETTER * together
 
     def has_wrong_bias(self, name: TensorId) -> bool:
         """Return whether a bias is not the float one's, nor the corrected one's."""
@@ -210,24 +212,27 @@ class Experiments:
         Next to a channel of tiny weights a bias may have finer steps than float32 has there: then those count.
         """
         bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
-        if bias is None or quant is None or bias not in self.values or bias not in self.simple.params:
+        if bias is None or quant is None or bias not in self.simple.params:
             return 0.0
         shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
         expected = np.ravel(self.simple.params[bias]) + np.ravel(shift)
         steps = np.maximum(np.ravel(quant.scale), np.spacing(np.abs(expected, dtype=np.float32)))
-        return float(np.max(np.abs(np.ravel(self.values[bias]) - expected) / steps))
+        return float(np.max(np.abs(np.ravel(self._bias(bias)) - expected) / steps))
+
+    def _bias(self, name: TensorId) -> Array:
+        """Return what the integers of a bias stand for."""
+        return dequantize(self.plan.weight_values[name], self.plan.biases[name])
 
     def weights(self, name: TensorId) -> Finding:
         """Return what is wrong with the weights and the bias of a layer."""
-        layer, alone = self._layers[name], self.simulation.alone
-        of_weights = alone({}, [name], constants=self._variant("weights"))
-        unfit = self._unfit_channels(layer)
-        nearest = alone({}, [name], constants=self._variant("nearest"))
+        layer, unfit = self._layers[name], self._unfit_channels(self._layers[name])
+        of_weights = self._alone(self._with_weight(name, self._weight(name)))
+        nearest = self._alone(self._with_weight(name, self._nearest(name)))
         if self.has_wrong_bias(name):
             said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
             if name in self.wrong_biases:
                 said = "the correction of its bias makes the outputs worse: take the float one's"
-            return Finding(cause="bias", remedy=said, effect=alone({}, [name]), left=of_weights)
+            return Finding(cause="bias", remedy=said, effect=self._alone(self.rounding.only(layers=[name])), left=of_weights)
         if unfit:
             listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
             said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
@@ -244,33 +249,57 @@ class Experiments:
 
     def _without_mean_error(self, name: TensorId) -> float:
         """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
-        exact = self.simulation.values(name)
-        rounded = self.simulation.results(name, constants=self._variant("weights"))
+        exact, rounding = self.referee.values(name), self._with_weight(name, self._weight(name))
         axis = channel_axis(self._view, exact[0].ndim)
         if axis is None:
             return float("inf")
         others = tuple(each for each in range(exact[0].ndim) if each != axis)
-        means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in zip(rounded, exact, strict=True)]
-        shift = np.mean(means, axis=0).astype(np.float32)
-        return self.simulation.with_values(name, [value - shift for value in rounded])
+        pairs = zip(self.referee.values(name, rounding), exact, strict=True)
+        means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in pairs]
+        shift = _Shift(by=np.mean(means, axis=0).astype(np.float32))
+        return self._alone(replace(rounding, activations={name: shift}))
 
-    def _variant(self, name: str) -> Any:
-        """Return constants of the float model with the integers' weights ("weights"), or these rounded to nearest ("nearest")."""
-        if name not in self._constants:
-            weights = [layer.weight for layer in self.plan.layers if layer.weight is not None and layer.weight in self.values]
-            nearest = name == "nearest"
-            values = {each: self._nearest(each) if nearest else self.values[each] for each in weights}
-            self._constants[name] = self.simulation.constants(with_values(self.simple, values))
-        return self._constants[name]
+    def _alone(self, rounding: Rounding) -> float:
+        return self.referee.score_of(rounding, few=True).error
 
-    def _nearest(self, name: TensorId) -> Array:
-        params, value = self.plan.weights[name], self.simple.params[name]
+    def _with_weight(self, name: TensorId, weight: Mapping[TensorId, Array]) -> Rounding:
+        """Return what rounds nothing but a layer's weight, to this one."""
+        only = self.rounding.only()
+        return replace(only, layers={**only.layers, name: weight})
+
+    def _weight(self, name: TensorId) -> dict[TensorId, Array]:
+        """Return what the integers of a layer's weight stand for; its bias is the float one's."""
+        weight = self._layers[name].weight
+        return {each: value for each, value in self.rounding.layers[name].items() if each == weight}
+
+    def _nearest(self, name: TensorId) -> dict[TensorId, Array]:
+        """Return a layer's weight rounded to nearest with the scales that it needs."""
+        weight = self._layers[name].weight
+        assert weight is not None, "it has one"
+        params, value = self.plan.weights[weight], self.simple.params[weight]
         scale = np.maximum(needed_scales(params, value), np.finfo(np.float32).tiny).astype(np.float32)
         if isinstance(params.granularity, PerAxis):
             shape = [1] * value.ndim
             shape[params.granularity.axis] = -1
             scale = scale.reshape(shape)
-        return np.clip(np.rint(value / scale), params.qmin, params.qmax) * scale
+        return {weight: (np.clip(np.rint(value / scale), params.qmin, params.qmax) * scale).astype(np.float32)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Shift:
+    """Takes off a tensor what it is off on average, in place of rounding it."""
+
+    by: npt.NDArray[np.float32]
+
+    def rounded(self, value: Any) -> Any:
+        """Return a tensor less that."""
+        result = tvm.runtime.empty(value.shape, "float32")
+        np.subtract(as_array(value), self.by, out=as_array(result))
+        return result
+
+    def transposed(self, order: Sequence[int]) -> Rounder:
+        """Return it for a tensor whose axes lie in another order."""
+        return _Shift(by=self.by.transpose(order))
 
 
 def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:

@@ -22,8 +22,8 @@ from ..corrections import samples_of
 from ..plan.entries import Adjustment
 from ..plan.nearness import Nearness
 from ..plan.plan import QuantizedModel
+from ..ranges.of_params import range_of
 from ..recipe import Recipe
-from ..simulation.ranges import range_of
 from .actions import Action, Actions, State, group_of
 from .causes import FAULTS, Cause
 from .requantizer import Requantizer

@@ -27,8 +27,8 @@ from ..plan.nearness import Nearness
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import requantize
 from ..ranges import QuantScheme
+from ..ranges.of_params import range_of, scheme_of
 from ..sample_runs import SampleRuns
-from ..simulation.ranges import range_of, scheme_of
 
 
 @dataclass(kw_only=True, eq=False)

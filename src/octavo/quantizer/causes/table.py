@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,14 +17,10 @@ from ...ir.graph.inputs import input_specs
 from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
-from ...numerics import dequantize
-from ...numerics.arrays import Array
 from ...runtime.inputs import split_batch
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..referee.program import with_values
-from ..simulation import Simulation
-from ..simulation.simulation import telling_samples
+from ..referee import Referee
 from .causes import FAULTS, Cause, Finding
 from .experiments import Experiments
 
@@ -33,6 +29,8 @@ _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
 _SHOWN = 0.95
 """Share of the errors that is looked into; behind it only what does not fit."""
+_SAMPLES = 32
+"""On which roundings are told apart, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +72,8 @@ class RootCause:
 def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
     """Find by experiment why a quantized model's outputs are off, and what would help most.
 
-    Each rounding is simulated alone, in float, on a few samples, 8 to 32 (see `octavo.quantizer.simulation`); what it does to
-    the outputs counts, not what it does to its own tensor. A tensor that is only moved (reshaped, cut, joined) from others,
+    Each rounding is done alone, in float, on a few samples, 3 to 32 (see `octavo.quantizer.referee`); what it does to the
+    outputs counts, not what it does to its own tensor. A tensor that is only moved (reshaped, cut, joined) from others,
     which have its steps, is rounded once: it has no row. Where a rounding does much, or does not fit its values, experiments
     tell why: other parameters, each channel with its own, the mean error taken off, weights rounded anew.
 
@@ -109,31 +107,21 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
     samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
     simple = equalized_float(model, quantized.plan.equalization)
-    plan, values = _as_it_is(quantized)
-    count = telling_samples(simple)
+    plan = _as_it_is(quantized)
     try:
-        spread, rounded = _spread(samples, count), with_values(simple, values)
-        simulation = Simulation(simple, plan, spread, resolve_target(None), rounded, count=count)
+        referee = Referee(simple, plan, samples, resolve_target(None), few=_SAMPLES, is_equalized=True)
     except NotImplementedError:
         raise QuantizationError(
             "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"
         ) from None
-    ranges = simulation.ranges(samples)
-    experiments = Experiments(simulation=simulation, simple=simple, plan=plan, values=values, ranges=ranges)
-    return _rows(model, simulation, experiments)
+    return _rows(model, Experiments(referee=referee, simple=simple, plan=plan))
 
 
-def _spread(samples: Sequence[Sequence[Array]], count: int) -> list[Sequence[Array]]:
-    """Return samples in an order of which the first `count` are spread evenly: neighbours, of one recording say, are alike."""
-    step = max(len(samples) // count, 1)
-    return [samples[index] for index in sorted(range(len(samples)), key=lambda index: index % step)]
-
-
-def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorId, Array]]:
-    """Return a plan with what a module in QDQ form really has, which may be another; and the numbers that constants stand for."""
+def _as_it_is(quantized: QuantizedModel) -> QuantizationPlan:
+    """Return a plan with the parameters and integers that a module in QDQ form really has, which may be others."""
     plan = quantized.plan
     activations, weights, biases = dict(plan.activations), dict(plan.weights), dict(plan.biases)
-    values: dict[TensorId, Array] = {}
+    values = dict(plan.weight_values)
     view = DataflowView(quantized.module["main"])
     for binding in view.bindings:
         made, read = call_to(binding.value, "quantize"), call_to(binding.value, "dequantize")
@@ -146,23 +134,20 @@ def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorI
             if params is not None:
                 name = TensorId(binding.var.name)
                 known = name if name in weights else TensorId(name.removesuffix("_weight"))
-                values[known] = dequantize(quantized.params[TensorId(str(read.args[0].name))], params)
+                values[known] = quantized.params[TensorId(str(read.args[0].name))]
                 for each in (weights, biases):  # their widths are the plan's: a module has dtypes alone
                     if known in each and np.size(each[known].scale) == np.size(params.scale):
                         each[known] = replace(each[known], scale=np.reshape(params.scale, np.shape(each[known].scale)))
-    return replace(plan, activations=activations, weights=weights, biases=biases), values
+    return replace(plan, activations=activations, weights=weights, biases=biases, weight_values=values)
 
 
-def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
-    pass_through = experiments.pass_through
-    effects = simulation.effects(
-        {name: params for name, params in experiments.plan.activations.items() if name not in pass_through}
-    )
-    found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in effects.activations.items()}
-    weights = {
-        name: experiments.weight_effect(name, each, effects.together) for name, each in simulation.weight_effects().items()
-    }
-    found |= {("weights", name): each for name, each in weights.items()}
+def _rows(model: Model, experiments: Experiments) -> tuple[RootCause, ...]:
+    referee, plan, rounding = experiments.referee, experiments.plan, experiments.rounding
+    together = referee.score_of(rounding, few=True).error
+    activations = referee.effects(rounding, [name for name in plan.activations if name not in experiments.pass_through])
+    weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
+    found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in activations.items()}
+    found |= {("weights", name): experiments.weight_effect(name, each, together) for name, each in weights.items()}
     total = sum(effect for effect in found.values() if math.isfinite(effect)) or 1.0
     rows: list[tuple[tuple[float, ...], RootCause]] = []
     left = 1.0
@@ -174,8 +159,8 @@ def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tup
             finding = experiments.activation(name) if is_activation else experiments.weights(name)
         share = effect / total if math.isfinite(effect) else 1.0
         left -= share
-        gone = max(0.0, min(finding.effect, effects.together) - finding.left) if finding is not None else 0.0
-        gain = -10 * math.log10(max(1 - gone / max(effects.together, gone), 1e-3)) if gone else 0.0
+        gone = max(0.0, min(finding.effect, together) - finding.left) if finding is not None else 0.0
+        gain = -10 * math.log10(max(1 - gone / max(together, gone), 1e-3)) if gone else 0.0
         entry = model.tensors.get(name)
         row = RootCause(
             id=name,

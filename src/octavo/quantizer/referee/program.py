@@ -1,8 +1,8 @@
-"""The float model call by call, twice: with its own constants and with those that integers stand for. It decides nothing."""
+"""The float model call by call, its tensors seen by name. It decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -22,8 +22,6 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, dtype_of, operand_vars, static_shape
 from ...ir.graph.results import with_results
 from ...ir.identity import TensorId
-from ...numerics import dequantize
-from ..plan.plan import QuantizationPlan
 
 
 class FloatProgram:
@@ -96,13 +94,6 @@ def _only_moves(call: KernelCall) -> bool:
     return np.array_equal(np.sort(found.reshape(-1)), values.reshape(-1))
 
 
-def with_constants(model: Model, plan: QuantizationPlan) -> Model:
-    """Return a float model with the numbers that the integers of a plan stand for in place of its weights and biases."""
-    known = {**plan.weights, **plan.biases}
-    values = {name: dequantize(plan.weight_values[name], quant) for name, quant in known.items() if name in plan.weight_values}
-    return with_values(model, values)
-
-
 def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Model:
     """Return a float model with other values of its constants; those of which it has none of that shape are left."""
     params = dict(model.params)
@@ -127,7 +118,7 @@ def calls_behind(
     return [(number, program.calls[number]) for number in sorted(found)]
 
 
-def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Sequence[Var]) -> dict[int, list[Var]]:
+def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Collection[Var]) -> dict[int, list[Var]]:
     """Return the variables that nothing reads behind a call, by its number."""
     last = {var: number for number, call in calls for var in (*call.operands, call.var) if isinstance(var, Var)}
     found: dict[int, list[Var]] = {number: [] for number, _ in calls}
@@ -135,22 +126,6 @@ def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Sequence[Var]) -
         if var not in kept:
             found[number].append(var)
     return found
-
-
-def run_calls(calls: Iterable[tuple[int, KernelCall]], state: dict[Var, Any], constants: Mapping[int, Sequence[Any]]) -> None:
-    """Run calls on a state, some with other constants."""
-    for number, call in calls:
-        if number in constants:
-            others = iter(constants[number])
-            values = [state[each] if isinstance(each, Var) else _exchanged(each, others) for each in call.operands]
-        else:
-            values = [state[each] if isinstance(each, Var) else each for each in call.operands]
-        state[call.var] = call.run(values)
-
-
-def _exchanged(operand: Any, others: Iterator[Any]) -> Any:
-    """Return the next of the other constants for one; what is none, a shape say, is as it is."""
-    return next(others) if isinstance(operand, tvm.runtime.Tensor) else operand
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ...compiler.target_choice import ResolvedTarget, resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, operand_vars
+from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
+from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ..corrections.correct import samples_of
 from ..corrections.error import compared_results, same_class
+from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..simplify import simplify
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, constants_of, rounding_of
 from .score import Score
 
+_FEW, _MANY_VALUES = 3, 2**12
+"""Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
+
 
 class Referee:
-    """Says how far the outputs of a model are off if it is quantized by a plan.
+    """Says how far the outputs of a model are off if it is quantized by a plan, or if only some tensors of one are rounded.
 
     Parameters
     ----------
     simple
-        The float model, simplified and not equalized.
+        The float model, simplified and not equalized, or with its channels divided.
     plan
         The one that rounds most: others may round fewer tensors than this one, and any of them otherwise.
     samples
@@ -37,6 +45,10 @@ class Referee:
         Whose kernels run it here.
     threads
         How many samples run at once.
+    few
+        How many samples, spread evenly, effects of single tensors are measured on at most.
+    is_equalized
+        Whether the model's channels are divided by a plan's factors already.
 
     Raises
     ------
@@ -47,40 +59,128 @@ class Referee:
     """
 
     def __init__(
-        self, simple: Model, plan: QuantizationPlan, samples: Samples, target: ResolvedTarget, *, threads: int = 1
+        self,
+        simple: Model,
+        plan: QuantizationPlan,
+        samples: Samples,
+        target: ResolvedTarget,
+        *,
+        threads: int = 1,
+        few: int = 8,
+        is_equalized: bool = False,
     ) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
-        self._simple, self._samples = simple, samples
+        self._simple, self._samples, self._threads, self._is_equalized = simple, samples, threads, is_equalized
         self._view = DataflowView(simple.module["main"])
-        self._results = [self._view.root_of(var).name for var in operand_vars(self._view.result)]
+        results = operand_vars(self._view.result)
+        self._results = [self._view.root_of(var).name for var in results]
         layers = [str(layer.output) for layer in plan.layers]
         per_row = [str(name) for layer in plan.layers for name in layer.per_row]
-        names = [*map(str, plan.activations), *per_row, *layers, *self._results]
-        self._threads = threads
+        self._names = [*map(str, plan.activations), *per_row, *layers, *self._results]
         exchanged = {name for own in constants_of(simple, plan).values() for name in own}
-        self._program = RoundedProgram(simple, names, exchanged, target)
-        self._floats = self._run(NOTHING)
+        self._program = RoundedProgram(simple, self._names, exchanged, target)
+        self._exact = self._program.prepare(NOTHING, self._results)
+        self._floats: dict[int, list[Array]] = {}
+        values = min((math.prod(static_shape(var) or ()) for var in results), default=_MANY_VALUES)
+        count = min(max(-(-_MANY_VALUES // max(values, 1)), _FEW), few, len(samples))
+        self._few = range(0, len(samples), len(samples) // count)[:count]
+
+    def covers(self, plan: QuantizationPlan) -> bool:
+        """Return whether a plan rounds nothing that the one of the start didn't."""
+        per_row = [str(name) for layer in plan.layers for name in layer.per_row]
+        return {*map(str, plan.activations), *per_row, *(str(layer.output) for layer in plan.layers)} <= {*self._names}
+
+    def rounding(self, plan: QuantizationPlan) -> Rounding:
+        """Return what a plan rounds, which has the integers of its weights and biases."""
+        return rounding_of(self._simple, replace(plan, equalization=Equalization()) if self._is_equalized else plan)
 
     def score(self, plan: QuantizationPlan) -> Score:
         """Return how far the outputs are off with a plan, which has the integers of its weights and biases."""
-        found = self._run(rounding_of(self._simple, plan))
-        pairs = [pair for pair in compared_results(self._view, self._floats, found) if pair is not None]
-        return Score(errors=np.array([_errors(*pair) for pair in pairs]), agreement=same_class(self._floats, found))
+        return self.score_of(self.rounding(plan))
 
-    def _run(self, rounding: Rounding) -> list[list[Array]]:
-        prepared = self._program.prepare(rounding, self._results)
+    def score_of(self, rounding: Rounding, *, few: bool = False) -> Score:
+        """Return how far the outputs are off with a rounding, of a plan or of some of its tensors; see `Rounding.only`."""
+        [found] = self.scores_of([rounding], few=few)
+        return found
+
+    def scores_of(self, roundings: Sequence[Rounding], *, few: bool = False) -> list[Score]:
+        """Return how far the outputs are off with each of several roundings.
+
+        Each is computed from the first tensor on that it makes another: what the float model has there it computes once for all.
+
+        Parameters
+        ----------
+        few
+            Whether a few samples do: to tell tensors, or ranges of one, apart.
+        """
+        prepared = [self._program.prepare(each, self._results) for each in roundings]
+        chosen = self._few if few else range(len(self._samples))
+
+        def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
+            known = self._floats.get(sample)
+            found = self._program.run_each([*([] if known else [self._exact]), *prepared], self._samples[sample], self._results)
+            floats = self._floats[sample] = known or next(found)
+            return self._powers(floats), [(self._powers(floats, each), same_class([floats], [each])) for each in found]
+
         with ThreadPoolExecutor(self._threads) as beside:
-            return list(beside.map(lambda arrays: self._program.run(prepared, arrays, self._results), self._samples))
+            seen = list(beside.map(look, chosen))
+        powers = np.mean([power for power, _ in seen], axis=0)
+        by_rounding = [[found[place] for _, found in seen] for place in range(len(prepared))]
+        return [
+            Score(
+                errors=_in_shares(np.array([noise for noise, _ in found]), powers), agreement=_mean([same for _, same in found])
+            )
+            for found in by_rounding
+        ]
+
+    def effects(self, rounding: Rounding, activations: Iterable[TensorId] | None = None) -> dict[TensorId, float]:
+        """Return the error of the worst output, in shares of its power, that each activation's rounding makes alone."""
+        names = list(rounding.activations if activations is None else activations)
+        scores = self.scores_of([rounding.only([name]) for name in names], few=True)
+        return {name: score.error for name, score in zip(names, scores, strict=True)}
+
+    def layer_effects(self, rounding: Rounding, layers: Iterable[TensorId]) -> dict[TensorId, float]:
+        """Return the error of the worst output, in shares of its power, that the constants of each layer make alone."""
+        names = list(layers)
+        scores = self.scores_of([rounding.only(layers=[name]) for name in names], few=True)
+        return {name: score.error for name, score in zip(names, scores, strict=True)}
+
+    def values(self, name: TensorId, rounding: Rounding = NOTHING) -> list[Array]:
+        """Return what a tensor is with a rounding, on the few samples, in the source's layout."""
+        prepared = self._program.prepare(rounding, [name])
+        return [self._program.run(prepared, self._samples[sample], [name])[0] for sample in self._few]
+
+    def ranges(self, names: Collection[TensorId]) -> dict[TensorId, tuple[float, float]]:
+        """Return the least and the greatest value of tensors in the float model, over all samples."""
+        prepared = self._program.prepare(NOTHING, names)
+        low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+        for arrays in self._samples:
+            values = self._program.run(prepared, arrays, names)
+            low = np.minimum(low, [value.min() for value in values])
+            high = np.maximum(high, [value.max() for value in values])
+        return {name: (float(low[place]), float(high[place])) for place, name in enumerate(names)}
+
+    def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
+        """Return the power of each output that is float, or of its error, on one sample; inf where that is not finite."""
+        pairs = compared_results(self._view, [floats], [floats if found is None else found])
+        values = [(pair[0][0], pair[1][0]) for pair in pairs if pair is not None]
+        powers = [
+            float(np.sum(np.square(other if found is None else np.subtract(other, value, dtype=np.float64), dtype=np.float64)))
+            for value, other in values
+        ]
+        return [each if math.isfinite(each) else math.inf for each in powers]
 
 
-def _errors(floats: Sequence[Array], found: Sequence[Array]) -> list[float]:
-    exact = [np.ravel(value).astype(np.float64) for value in floats]
-    power = sum(float(value @ value) for value in exact) / len(exact)
-    noise = [float(np.sum(np.square(np.ravel(other) - value))) for value, other in zip(exact, found, strict=True)]
-    if not power:
-        return [float("inf") if each else 0.0 for each in noise]
-    return [each / power if np.isfinite(each) else float("inf") for each in noise]
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [each for each in shares if each is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _in_shares(noise: npt.NDArray[np.float64], powers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what [samples, outputs] are in shares of each output's power, as [outputs, samples]."""
+    none = np.where(noise > 0, np.inf, 0.0)
+    return np.where(powers > 0, noise / np.where(powers > 0, powers, 1.0), none).T
 
 
 def score_of(model: Model, quantized: QuantizedModel, profile: Profile) -> Score | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,18 @@ from ...numerics import PerAxis, QuantParams
 from ...numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
 
 Floats = npt.NDArray[np.float32]
+
+
+class Rounder(Protocol):
+    """What a program makes of an activation where it is made."""
+
+    def rounded(self, value: Any, /) -> Any:
+        """Return what stands for a tensor."""
+        ...
+
+    def transposed(self, order: Sequence[int], /) -> Rounder:
+        """Return the same for a tensor whose axes lie in another order."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ their integers stand for. What integer kernels round besides (multipliers, to fl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,10 +24,10 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from .program import FloatProgram, as_array, calls_behind, unread_after, with_values
-from .rounded import RowSteps, Steps
-from .rounding import Rounding
+from .rounded import Rounder, RowSteps
+from .rounding import Floats, Rounding
 
-AnySteps = TypeVar("AnySteps", Steps, RowSteps)
+AnySteps = TypeVar("AnySteps", Rounder, RowSteps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class _Step:
     operands: Sequence[Any]
     is_real: bool
     is_integer: bool
-    rounded: Steps | None
+    rounded: Rounder | None
     is_layer: bool
     leaves_float: bool
     rows: Mapping[Var, RowSteps]
@@ -81,10 +81,21 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Prepared:
-    """A rounding as steps of the program: made once, run on any samples, by several threads at once."""
+    """A rounding as steps of the program: made once, run on any samples, by several threads at once.
 
-    inputs: Mapping[Var, Steps]
+    Parameters
+    ----------
+    inputs
+        Of the model, those that are read rounded.
+    steps
+        The calls that compute something else than the float model does, in order.
+    read
+        Variables that these, or results, have as the float model has them.
+    """
+
+    inputs: Mapping[Var, Rounder]
     steps: Sequence[_Step]
+    read: Collection[Var]
 
 
 class RoundedProgram:
@@ -115,14 +126,16 @@ class RoundedProgram:
             self._program = FloatProgram(simple, self._names, target)
             self._starts, total = _starts(simple, exchanged)
             placed = FloatProgram(_with_places(simple, self._starts), self._names, target, runs=False).constants()
-        self._flat = _flat(simple, self._starts, total)
+        flat = _flat(simple, self._starts, total)
         self._constants = [
-            [_constant(value, place, self._flat, self._starts) for value, place in zip(*each, strict=True)]
+            [_constant(value, place, flat, self._starts) for value, place in zip(*each, strict=True)]
             for each in zip(self._program.constants(), placed, strict=True)
         ]
         self._makers = {call.var: number for number, call in enumerate(self._program.calls)}
+        self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self._program.calls]
+        self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}
 
-    def prepare(self, rounding: Rounding, results: Sequence[str]) -> Prepared:
+    def prepare(self, rounding: Rounding, results: Collection[str]) -> Prepared:
         """Return what computes results, by their names, with these roundings.
 
         Raises
@@ -140,23 +153,25 @@ class RoundedProgram:
         operands, rows = self._operands(rounding), self._rows(rounding)
         leaving = {program.variables[str(name)] for name in rounding.rows}
         wanted = [program.variables[name] for name in results]
+        real, integer = self._changed(rounded, layers, {*operands, *(number for number, each in rows.items() if each)})
         read_real, read_integer = set(wanted), set[Var]()  # by float ops and by integer ops
         backwards: list[tuple[int, bool, bool]] = []
         for number in reversed(range(len(program.calls))):
-            call = program.calls[number]
-            is_real, is_integer = call.var in read_real, call.var in read_integer
-            if call.var in layers:
+            var = program.calls[number].var
+            is_real, is_integer = var in real and var in read_real, var in integer and var in read_integer
+            if var in layers:
                 is_real, is_integer = False, is_real or is_integer
-            elif call.var in rounded:
-                is_real, is_integer = is_real or is_integer, False
-            for each in call.operands:
-                if isinstance(each, Var):
-                    is_row = each in rows.get(number, {})
-                    if is_real or (is_integer and is_row):
-                        read_real.add(each)
-                    if is_integer and not is_row:
-                        read_integer.add(each)
-            if is_real or is_integer:
+            elif var in rounded:  # what integer ops read is made of what float ops do
+                is_real, is_integer = is_real or (is_integer and var in real), False
+                if var in read_integer:
+                    read_real.add(var)
+            by_row = rows.get(number, {})
+            for each in self._reads[number]:
+                if is_real or (is_integer and each in by_row):
+                    read_real.add(each)
+                if is_integer and each not in by_row:
+                    read_integer.add(each)
+            if is_real or is_integer or (var in rounded and var in read_integer):
                 backwards.append((number, is_real, is_integer))
         order = backwards[::-1]
         unread = unread_after([(number, program.calls[number]) for number, *_ in order], wanted)
@@ -175,14 +190,27 @@ class RoundedProgram:
             for number, is_real, is_integer in order
         ]
         inputs = {param: rounded[param] for param in program.params if param in rounded and param in read_integer}
-        return Prepared(inputs=inputs, steps=steps)
+        read = {*(read_real - real), *(read_integer - integer), *inputs}
+        return Prepared(inputs=inputs, steps=steps, read=read)
 
-    def run(self, prepared: Prepared, arrays: Sequence[Array], results: Sequence[str]) -> list[Array]:
+    def run(self, prepared: Prepared, arrays: Sequence[Array], results: Collection[str]) -> list[Array]:
         """Return results of one sample, by their names, in the source's layout."""
-        real: dict[Var, Any] = {
-            param: tvm.runtime.tensor(np.asarray(array, order="C"))
-            for param, array in zip(self._program.params, arrays, strict=True)
-        }
+        [found] = self.run_each([prepared], arrays, results)
+        return found
+
+    def run_each(self, prepared: Sequence[Prepared], arrays: Sequence[Array], results: Collection[str]) -> Iterator[list[Array]]:
+        """Yield what `run` returns of several roundings, each from the first tensor on that it makes another.
+
+        What the float model has before is computed once, and held until the last.
+        """
+        floats = self._floats(arrays, {var for each in prepared for var in each.read})
+        for each in prepared:
+            real = {var: floats[var] for var in each.read}
+            self._run(each, real)
+            yield [self._in_source_layout(name, as_array(real[self._program.variables[name]])) for name in results]
+
+    def _run(self, prepared: Prepared, real: dict[Var, Any]) -> None:
+        """Add what steps make to the values that they read."""
         integer = {param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
         in_rows: dict[Var, Any] = {}
         for step in prepared.steps:
@@ -209,23 +237,47 @@ class RoundedProgram:
             for each in step.unread:
                 for values in (real, integer, in_rows):
                     values.pop(each, None)
-        return [self._in_source_layout(name, as_array(real[self._program.variables[name]])) for name in results]
+
+    def _floats(self, arrays: Sequence[Array], wanted: Collection[Var]) -> dict[Var, Any]:
+        """Return variables of one sample as the float model has them."""
+        program = self._program
+        found: dict[Var, Any] = {
+            param: tvm.runtime.tensor(np.asarray(array, order="C")) for param, array in zip(program.params, arrays, strict=True)
+        }
+        calls = calls_behind(program, self._makers, list(wanted), ())
+        unread = unread_after(calls, wanted)
+        for number, call in calls:
+            found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
+            for each in unread[number]:
+                found.pop(each, None)
+        return found
+
+    def _changed(
+        self, rounded: Collection[Var], layers: Collection[Var], exchanged: Collection[int]
+    ) -> tuple[set[Var], set[Var]]:
+        """Return the variables that float ops, and those that integer ops read as the float model does not have them.
+
+        Parameters
+        ----------
+        exchanged
+            Calls that have other constants in layers, by their numbers.
+        """
+        real, integer = set[Var](), {param for param in self._program.params if param in rounded}
+        for number, call in enumerate(self._program.calls):
+            var, reads = call.var, self._reads[number]
+            if number in exchanged or not integer.isdisjoint(reads) or var in rounded:
+                integer.add(var)
+            if not real.isdisjoint(reads) or (var in layers and var in integer):
+                real.add(var)
+                integer.add(var)
+        return real, integer
 
     def _operands(self, rounding: Rounding) -> dict[int, list[Any]]:
         """Return the operands of calls that have other constants, by their numbers."""
         found: dict[int, list[Any]] = {}
         for layer, values in rounding.layers.items():
-            if not values:
-                continue
-            flat = self._flat.copy()
-            for name, value in values.items():
-                start = self._starts[name]
-                flat[start : start + value.size] = value.reshape(-1)
-            for number in self._calls_of(layer):
-                if self._reads(number, values):
-                    constants = iter(_exchanged(each, flat) for each in self._constants[number])
-                    operands = self._program.calls[number].operands
-                    found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
+            if values:
+                found |= self._operands_of(layer, values)
         return found
 
     def _rows(self, rounding: Rounding) -> dict[int, dict[Var, RowSteps]]:
@@ -238,13 +290,38 @@ class RoundedProgram:
                 found[number] = {each: read[each] for each in operands if isinstance(each, Var) and each in read}
         return found
 
+    def _operands_of(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
+        """Return the operands of a layer's calls; those that it had last are at hand: many roundings differ in others alone."""
+        known = self._exchanged.get(layer)
+        if known is not None and known[0] is values:
+            return known[1]
+        found: dict[int, list[Any]] = {}
+        for number in self._calls_of(layer):
+            if self._reads_one_of(number, values):
+                constants = iter(self._with_values(each, values) for each in self._constants[number])
+                operands = self._program.calls[number].operands
+                found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
+        self._exchanged[layer] = values, found
+        return found
+
+    def _with_values(self, constant: _Constant, values: Mapping[TensorId, Floats]) -> Any:
+        """Return a constant with the numbers of others in it."""
+        if constant.places is None or constant.names.isdisjoint(values):
+            return constant.value
+        found = as_array(constant.value).copy()
+        for name in constant.names & values.keys():
+            places = constant.places - self._starts[name]
+            is_own = (places >= 0) & (places < values[name].size)
+            found[is_own] = values[name].reshape(-1)[places[is_own]]
+        return tvm.runtime.tensor(found)
+
     def _calls_of(self, layer: TensorId) -> list[int]:
         """Return the numbers of the calls between what a layer reads and what it gives."""
         program = self._program
         seen = {program.variables[name] for name in self._names}
         return [number for number, _ in calls_behind(program, self._makers, [program.variables[str(layer)]], seen)]
 
-    def _reads(self, number: int, names: Collection[TensorId]) -> bool:
+    def _reads_one_of(self, number: int, names: Collection[TensorId]) -> bool:
         """Return whether a call reads one of these constants."""
         return any(not each.names.isdisjoint(names) for each in self._constants[number])
 
@@ -298,7 +375,3 @@ def _constant(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: Map
     ordered = list(starts)
     numbers = np.unique(np.searchsorted(np.array([*starts.values()]), places[places > 0], side="right"))
     return _Constant(value=value, places=places, names=frozenset(ordered[number - 1] for number in numbers))
-
-
-def _exchanged(constant: _Constant, flat: npt.NDArray[np.float32]) -> Any:
-    return constant.value if constant.places is None else tvm.runtime.tensor(flat[constant.places])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from tvm.relax import Var
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
 from ...ir.identity import TensorId
-from ...numerics import dequantize
+from ...numerics import QuantParams, dequantize
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
 from ..weights.constants import Constants
 from ..weights.convolution import WEIGHTED
-from .rounded import RowSteps, Steps, steps_of
+from .rounded import Rounder, RowSteps, steps_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,11 +35,30 @@ class Rounding:
         Integer ops by their outputs, each with what its weight, bias and constants are in place of the model's.
     rows
         By the outputs of those that quantize inputs per row when run what each of these may be for them; they leave float32.
+    factors
+        By what equalization divides activations.
     """
 
-    activations: Mapping[TensorId, Steps]
+    activations: Mapping[TensorId, Rounder]
     layers: Mapping[TensorId, Mapping[TensorId, Floats]]
     rows: Mapping[TensorId, Mapping[TensorId, RowSteps]]
+    factors: Factors = field(default_factory=dict[TensorId, Floats])
+
+    def only(self, activations: Collection[TensorId] = (), layers: Collection[TensorId] = ()) -> Rounding:
+        """Return what rounds these activations alone, and the constants of these layers; other layers read what they did."""
+        return replace(
+            self,
+            activations={name: steps for name, steps in self.activations.items() if name in activations},
+            layers={name: values if name in layers else {} for name, values in self.layers.items()},
+            rows={
+                output: {name: each for name, each in rows.items() if name in activations} for output, rows in self.rows.items()
+            },
+        )
+
+    def with_params(self, activations: Mapping[TensorId, QuantParams]) -> Rounding:
+        """Return what rounds these activations by these parameters, too."""
+        steps = {name: steps_of(params, self.factors.get(name)) for name, params in activations.items()}
+        return replace(self, activations={**self.activations, **steps})
 
 
 NOTHING = Rounding(activations={}, layers={}, rows={})
@@ -108,6 +127,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
             for layer in plan.layers
             if layer.per_row
         },
+        factors=factors,
     )
 
 

@@ -56,9 +56,14 @@ class Score:
     agreement: float | None = None
 
     @property
+    def error(self) -> float:
+        """Of the worst output, in shares of its power."""
+        return max(self._means, default=0.0)
+
+    @property
     def sqnr_db(self) -> float:
         """Signal to noise ratio of the worst output."""
-        worst = max(self._means, default=0.0)
+        worst = self.error
         return math.inf if worst == 0 else -math.inf if math.isinf(worst) else -10 * math.log10(worst)
 
     def gain_over(self, other: Score) -> Gain:

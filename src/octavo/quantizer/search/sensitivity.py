@@ -1,10 +1,10 @@
-"""Which activations the outputs feel most for what keeping them float costs: by simulation, before anything is compiled."""
+"""Which activations the outputs feel most for what keeping them float costs: before any candidate is measured."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,12 +12,14 @@ from ...compiler.target_choice import resolve_target
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
+from ...numerics import QuantParams
 from ...numerics.arrays import Samples
 from ...quantizer.compile import explain
 from ..equalized_float import equalized_float
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..simulation import Simulation
-from ..simulation.ranges import RangeTuning
+from ..ranges.of_params import scheme_of
+from ..referee import Referee
+from ..steps import tune_ranges
 from .bench import cycles_of
 from .budget import Budget, Expected
 
@@ -27,7 +29,7 @@ _WORTH = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sensitivity:
-    """What simulation tells before anything is measured.
+    """What the effects of single roundings tell before any candidate is measured.
 
     Parameters
     ----------
@@ -78,8 +80,9 @@ class Sensitivity:
 
 
 _NOTHING = Sensitivity(estimator=None, ranges={}, order=(), gains={})
+_UNSEEN = "which activations the outputs feel was not measured"
 _TRIES = 12
-"""Ranges of one end of a tensor's, and ways to them, that tuning tries: so many simulations of a few samples each."""
+"""Ranges that tuning tries of a tensor on few samples; what it tries on all is as much as that again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,36 +112,44 @@ class SensitivityStage:
     def run(self, quantized: QuantizedModel, estimators: Sequence[str]) -> Sensitivity:
         """Return what the outputs of a quantized model feel, with the ranges of the best of these estimators and the recipe's."""
         after = self.after
-        # To build the simulation takes about as long as to compile the float model.
-        if not self.budget.allows(after + self.expected.measuring, "which activations the outputs feel was not simulated"):
+        # To build the referee's program takes about as long as to compile the float model.
+        if not self.budget.allows(after + self.expected.measuring, _UNSEEN):
             return _NOTHING
         simple = equalized_float(self.model, quantized.plan.equalization)
         try:
-            simulation = Simulation(simple, quantized.plan, self.samples, resolve_target(None))
+            referee = Referee(simple, quantized.plan, self.samples, resolve_target(None), is_equalized=True)
         except NotImplementedError:  # nothing can be seen between its steps
             return _NOTHING
         self.check()
         begun = self.budget.clock()
-        own = simulation.together(quantized.plan.activations, simulation.weights)
+        rounding = referee.rounding(quantized.plan)
+        own = referee.score_of(rounding, few=True).error
         once = self.budget.clock() - begun
-        # Single ones: half of the model on average. Then all weights, and all together.
-        each = (len(simulation.activations) + len(simulation.weights) + 4) * once / 2
-        if not self.budget.allows(after + each, "which activations the outputs feel was not simulated"):
+        weights = {layer.output for layer in quantized.plan.layers if layer.weight is not None}
+        # Single ones: half of the model on average. Then all together.
+        each = (len(rounding.activations) + len(weights) + 4) * once / 2
+        if not self.budget.allows(after + each, _UNSEEN):
             return _NOTHING
         plans = self._plans(estimators, after + each, once)
-        noises = {name: simulation.together(plan.activations, simulation.weights) for name, plan in plans.items()}
+        # What other estimators make of activations is tried with the same weights.
+        roundings = {name: rounding.with_params(_alike(plan, quantized.plan)) for name, plan in plans.items()}
+        scores = referee.scores_of(list(roundings.values()), few=True)
+        noises = {name: score.error for name, score in zip(roundings, scores, strict=True)}
         best = min(noises, key=lambda name: noises[name], default=None)
         estimator = best if best is not None and noises[best] < _WORTH * own else None
-        plan = quantized.plan if estimator is None else plans[estimator]
+        plan = quantized.plan
+        if estimator is not None:
+            plan, rounding = replace(plan, activations=plan.activations | _alike(plans[estimator], plan)), roundings[estimator]
         self.check()
-        effects = simulation.effects(plan.activations)
+        effects = referee.effects(rounding)
         self.check()
-        tuning = RangeTuning(simulation=simulation, plan=plan, effects=effects)
-        seconds = len(tuning.costly()) * once * (1 + _TRIES / 2)
+        seconds = len(tune_ranges.costly(plan, effects)) * once * (1 + _TRIES)
         ranges: Mapping[TensorId, tuple[float, float]] = {}
-        if self.budget.allows(after + seconds, "ranges were not tuned by simulation"):
-            ranges, effects = tuning.run()
-        gains = _gains(simulation, simple, quantized, plan, dict(effects.activations))
+        if self.budget.allows(after + seconds, "ranges were not tuned"):
+            ranges = tune_ranges.better_ranges(plan, referee, effects)
+            tuned = {name: scheme_of(plan.activations[name]).params(*ends) for name, ends in ranges.items() if name in effects}
+            effects |= referee.effects(rounding.with_params(tuned), tuned)
+        gains = _gains(referee.layer_effects(rounding, weights), simple, quantized, effects)
         return Sensitivity(estimator=estimator, ranges=ranges, order=tuple(gains), gains=gains)
 
     def _plans(self, names: Sequence[str], after: float, once: float) -> dict[str, QuantizationPlan]:
@@ -150,16 +161,21 @@ class SensitivityStage:
         return found
 
 
+def _alike(plan: QuantizationPlan, other: QuantizationPlan) -> dict[TensorId, QuantParams]:
+    """Return the parameters that a plan has of the activations of another one."""
+    return {name: params for name, params in plan.activations.items() if name in other.activations}
+
+
 def _gains(
-    simulation: Simulation, simple: Model, quantized: QuantizedModel, plan: QuantizationPlan, gains: dict[TensorId, float]
+    of_weights: Mapping[TensorId, float], simple: Model, quantized: QuantizedModel, effects: Mapping[TensorId, float]
 ) -> dict[TensorId, float]:
     """Return what it brings to keep activations float, those first that bring most for what they cost."""
-    of_weights = simulation.weight_effects()
+    gains = dict(effects)
     costs = dict.fromkeys(gains, 0.0)
     cycles = cycles_of(explain(quantized))
     view = DataflowView(simple.module["main"])
     sizes = {binding.var.name: prod(static_shape(binding.var) or ()) for binding in view.bindings}
-    for layer in plan.layers:
+    for layer in quantized.plan.layers:
         weights = of_weights.get(layer.output, 0.0)
         for name in dict.fromkeys(layer.inputs):
             if name in gains:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...ir.graph.model import Model
 from ..corrections import Corrector
+from ..plan import QuantizationPlan
 from ..plan.equalization import Equalization
 from ..planner import Planner
+from ..referee import Referee
 from ..sample_runs import SampleRuns
 
 
@@ -27,11 +29,23 @@ class Evidence:
     planner: Planner
     runs: SampleRuns
     equalization: Equalization
+    _referees: list[Referee] = field(default_factory=list[Referee])
 
     @cached_property
     def exact(self) -> Model:
         """The float model, simplified and equalized: its variables are those that become integer."""
         return self.planner.form(self.equalization).exact
+
+    def referee(self, plan: QuantizationPlan) -> Referee | None:
+        """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
+        found = next((each for each in self._referees if each.covers(plan)), None)
+        if found is None:
+            try:
+                found = Referee(self.exact, plan, self.runs.samples, self.runs.target, is_equalized=True)
+            except NotImplementedError:
+                return None
+            self._referees[:] = [found]
+        return found
 
     @cached_property
     def corrector(self) -> Corrector:

@@ -18,7 +18,11 @@ def propose(planned: Planned, planner: Planner, names: Mapping[TensorId, str]) -
 
 def propose_worst(planned: Planned, evidence: Evidence, count: int) -> Choices | None:
     """Return choices with 16 bits for as many activations, those first whose rounding to 8 bits costs the outputs most."""
-    ranked = evidence.runs.ranked_by_effect(evidence.exact, planned.quantized)
+    referee = evidence.referee(planned.plan)
+    if referee is None:
+        return None
+    effects = referee.effects(referee.rounding(planned.plan))
+    ranked = sorted(effects, key=lambda name: (-effects[name], name))
     chosen = _able(planned, evidence.planner, ranked)[:count]
     return _with_wide(planned.choices, dict.fromkeys(chosen, "wide_activations of the recipe"))
 

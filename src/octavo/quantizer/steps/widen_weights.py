@@ -1,4 +1,4 @@
-"""Which weights keep 8 bits where others have fewer: by simulation, those that cost the outputs most for their number."""
+"""Which weights keep 8 bits where others have fewer: those that cost the outputs most for their number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
 from ..recipe import WEIGHT_BITS, Recipe
-from ..simulation import Simulation
 from ..weights.widths import usual_width
 from .evidence import Evidence
 
@@ -22,24 +21,20 @@ def plain_recipe(recipe: Recipe) -> Recipe | None:
 
 
 def propose(plain: Planned, evidence: Evidence, share: float) -> Choices:
-    """Return choices with weights that keep 8 bits, no more than a share of all; none where nothing can be simulated.
+    """Return choices with weights that keep 8 bits, no more than a share of all.
 
     Parameters
     ----------
     plain
         By the recipe's `plain_recipe`.
     """
-    plan = plain.plan
-    try:
-        simulation = Simulation(evidence.exact, plan, evidence.runs.samples, evidence.runs.target)
-    except NotImplementedError:
+    plan, referee = plain.plan, evidence.referee(plain.plan)
+    if referee is None:
         return Choices()
     sizes = {name: values.size for name, values in plan.weight_values.items() if name in plan.weights}
-    effects = {
-        layer.weight: simulation.alone({}, [layer.output], few=True)
-        for layer in plan.layers
-        if layer.weight is not None and layer.output in simulation.weights
-    }
+    weights = {layer.output: layer.weight for layer in plan.layers if layer.weight is not None}
+    of_layers = referee.layer_effects(referee.rounding(plan), weights)
+    effects = {weights[output]: effect for output, effect in of_layers.items()}
     room = share * sum(sizes.values())
     found: dict[TensorId, str] = {}
     for name in sorted(effects, key=lambda each: (-effects[each] / sizes[each], each)):

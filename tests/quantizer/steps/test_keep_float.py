@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from octavo.quantizer.simulation.mean_shifts import channel_axes
+from octavo.quantizer.simulation.on_all_samples import Trials
+from octavo.quantizer.simulation.ranges import RangeTuning, range_of
+from octavo.quantizer.simulation.simulation import measured_outputs
 from tvm import relax
 
 import octavo
@@ -19,10 +23,6 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.referee.program import run_calls
 from octavo.quantizer.simplify import simplify
 from octavo.quantizer.simulation import Simulation
-from octavo.quantizer.simulation.mean_shifts import channel_axes
-from octavo.quantizer.simulation.on_all_samples import Trials
-from octavo.quantizer.simulation.ranges import RangeTuning, range_of
-from octavo.quantizer.simulation.simulation import measured_outputs
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
 
