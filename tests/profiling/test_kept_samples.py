@@ -166,13 +166,13 @@ def test_the_key_is_over_dtypes_shapes_and_all_inputs() -> None:
     different = [
         (zeros,), (zeros.reshape(3, 2),), (zeros.view(np.int32),), (-zeros,), (zeros, zeros), (zeros[:1], zeros[:1]),
     ]  # fmt: skip
-    keys = {kept_samples._key(sample) for sample in different}
+    keys = {kept_samples.key_of(sample) for sample in different}
     assert len(keys) == len(different)
     assert {len(key) for key in keys} == {16}
     # Pinned: profiles of several machines and versions merge.
     numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
     for sample in (numbers, np.ascontiguousarray(numbers.T).T):
-        assert kept_samples._key((sample,)).hex() == "92575ee7906cbd1ae7b0bf54d838dd8e"
+        assert kept_samples.key_of((sample,)).hex() == "92575ee7906cbd1ae7b0bf54d838dd8e"
 
 
 def test_a_kept_sample_does_not_change_with_what_it_was_copied_from() -> None:

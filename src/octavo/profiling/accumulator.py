@@ -7,6 +7,7 @@ could overflow. Nothing is compiled here: `Accumulator` is given a function that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +21,8 @@ from ..numerics.arrays import Array
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
 from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from .buckets import BUCKETS, SampleBuckets
-from .constants import profile_constants
 from .instrument import Instrumented, Observation
-from .kept_samples import KeptSamples
+from .kept_samples import KeptSamples, key_of
 from .model_profile import Profile, tool_versions
 from .statistics import NonFinite, TensorStatistics, described
 
@@ -50,6 +50,8 @@ _ALIGNMENT = 64
 _PER_LINE = _ALIGNMENT // 4
 _MAX_COUNT = 2**32 - 1
 _SIGN = CODES >> 1
+_BESIDE_BYTES = 64 * 1024
+"""Samples smaller than this are hashed sooner than a thread takes them."""
 
 
 class Accumulator:
@@ -71,6 +73,7 @@ class Accumulator:
         self._model = model
         self._keep_samples = keep_samples
         self._kept = KeptSamples(keep_samples)
+        self._beside: Executor | None = None
         self._instrumented = instrumented
         specs = input_specs(model)
         self._inputs = [_aligned(spec.shape, spec.dtype) for spec in specs]
@@ -82,7 +85,6 @@ class Accumulator:
         self._run = attach([*self._inputs, *states])
         self._firsts: list[NonFinite | None] = [None] * len(observations)
         self._drained: list[npt.NDArray[np.int64]] | None = None
-        self._constant: dict[TensorId, TensorStatistics] | None = None
         self._runs_since_drain = 0
         largest = max((item.size for item in observations), default=1)
         self._max_runs = max(1, _MAX_COUNT // largest)
@@ -107,7 +109,7 @@ class Accumulator:
         """Return the tensors that the profile will hold."""
         parts = self._instrumented
         made = {item.tensor for item in parts.observations} | {clamp.tensor for clamp in parts.clamped}
-        return made | self._constants().keys()
+        return made | parts.constants.keys()
 
     def fold(self, arrays: Sequence[Array], *, number: int) -> None:
         """Run once on arrays that fit the inputs, and add what the observers saw; `number` is that of the run's first sample."""
@@ -116,8 +118,9 @@ class Accumulator:
         for memory, array in zip(self._inputs, arrays, strict=True):
             memory[...] = array
         bucket = None if self._buckets is None else self._buckets.of(self._inputs)
+        key = self._key()
         self._run.run()
-        self._kept.offer(self._inputs, self._results)
+        self._kept.offer(self._inputs, self._results, key)
         self._ranges.fold(bucket)
         self.runs += 1
         if bucket is not None:
@@ -137,7 +140,7 @@ class Accumulator:
         for clamp in self._instrumented.clamped:
             source = tensors[clamp.source]
             tensors[clamp.tensor] = source.clamped(self._model.tensors[clamp.tensor], clamp.low, clamp.high)
-        tensors |= self._constants()
+        tensors |= self._instrumented.constants
         in_order = {key: tensors[key] for key in self._model.tensors if key in tensors}
         return Profile(
             fingerprint=self._model.fingerprint,
@@ -150,10 +153,13 @@ class Accumulator:
             kept_results=self._kept.kept.results,
         )
 
-    def _constants(self) -> dict[TensorId, TensorStatistics]:
-        if self._constant is None:
-            self._constant = profile_constants(self._model, self._instrumented.selected)
-        return self._constant
+    def _key(self) -> Callable[[], bytes] | None:
+        """Begin to hash a large sample, beside its run: a tenth of a small network's; return what waits for the end of it."""
+        if not self._keep_samples or sum(array.nbytes for array in self._inputs) < _BESIDE_BYTES:
+            return None
+        if self._beside is None:
+            self._beside = ThreadPoolExecutor(1)  # its thread ends with this accumulator
+        return self._beside.submit(key_of, self._inputs).result
 
     def _results(self) -> Sequence[Array]:
         return self._run.results()[: self._instrumented.results]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm.relax import Expr, Var
 
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to, op_name
-from ..ir.identity import TensorId
+from ..ir.identity import TensorEntry, TensorId
 from ..target.op_facts import FACTS, WEIGHTED, weight_axis
-from .instrument import Selected
 from .statistics import TensorStatistics, constant_statistics
+
+Selected = Callable[[TensorEntry], bool]
+"""Whether a tensor is to be profiled."""
 
 
 def profile_constants(model: Model, selected: Selected) -> dict[TensorId, TensorStatistics]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,11 @@ from ..ir.graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..ir.identity import TensorEntry, TensorId
 from ..numerics.statistics.observer_state import COUNTS_SIZE
 from ..target.op_facts import CLAMPS
+from .constants import Selected, profile_constants
+from .statistics import TensorStatistics
 
 MAX_CHANNELS = 4096
 """Axes longer than this (a flattened feature map) are no channels worth keeping apart."""
-
-Selected = Callable[[TensorEntry], bool]
-"""Whether a tensor is to be profiled."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +73,8 @@ class Instrumented:
         In the order of their parameters.
     clamped
         Tensors without an observer of their own, each behind its source.
-    selected
-        Which tensors are to be profiled.
+    constants
+        The statistics of constants that are to be profiled, which no run changes.
     results
         How many of its results are the graph's.
     """
@@ -83,7 +82,7 @@ class Instrumented:
     module: tvm.IRModule
     observations: tuple[Observation, ...]
     clamped: tuple[Clamped, ...]
-    selected: Selected
+    constants: Mapping[TensorId, TensorStatistics]
     results: int
 
 
@@ -135,7 +134,11 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
     observed_main = with_body(main, blocks, relax.Tuple([*results, *unread]), params)
     bound.update_func(bound.get_global_var("main"), observed_main)
     return Instrumented(
-        module=bound, observations=tuple(plan.observations), clamped=tuple(plan.clamped), selected=selected, results=len(results)
+        module=bound,
+        observations=tuple(plan.observations),
+        clamped=tuple(plan.clamped),
+        constants=profile_constants(model, selected),
+        results=len(results),
     )
 
 

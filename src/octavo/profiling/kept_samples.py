@@ -67,19 +67,24 @@ class KeptSamples:
         """Those kept, read-only arrays, in the order of their keys."""
         return Kept(tuple(self._samples), tuple(self._results or ()))
 
-    def offer(self, arrays: Sequence[npt.NDArray[Any]], results: Callable[[], Sequence[npt.NDArray[Any]]] | None = None) -> None:
+    def offer(
+        self,
+        arrays: Sequence[npt.NDArray[Any]],
+        results: Callable[[], Sequence[npt.NDArray[Any]]] | None = None,
+        key: Callable[[], bytes] | None = None,
+    ) -> None:
         """Keep a copy of one sample's inputs, and its results, if its key is among the smallest.
 
-        A sample with NaN or infinity never is.
+        A sample with NaN or infinity never is. `key` gives that of the sample, where someone knows it already.
         """
         if not self._keep:
             return
-        key = _key(arrays)
-        place = bisect_left(self._keys, key)
+        own = key_of(arrays) if key is None else key()
+        place = bisect_left(self._keys, own)
         most = _most(self._keep, arrays)
-        if place >= most or self._keys[place : place + 1] == [key] or not _is_finite(arrays):
+        if place >= most or self._keys[place : place + 1] == [own] or not _is_finite(arrays):
             return
-        self._keys.insert(place, key)
+        self._keys.insert(place, own)
         self._samples.insert(place, tuple(map(_copy, arrays)))
         self._keep_results(place, most, results)
         del self._keys[most:], self._samples[most:]
@@ -117,7 +122,7 @@ def check_kept(keep: int, kept: Kept) -> None:
         raise ValueError(f"{len(samples)} samples, at most {_most(keep, samples[0])} may be kept")
     if not all(map(_is_finite, samples)):
         raise ValueError("a value is NaN or infinite")
-    keys = list(map(_key, samples))
+    keys = list(map(key_of, samples))
     if keys != sorted(set(keys)):
         raise ValueError("samples must stand in the order of their keys, each once")
     if results and len(results) != len(samples):
@@ -135,7 +140,7 @@ def _has_room(most: int, results: Sequence[npt.NDArray[Any]]) -> bool:
     return most * sum(array.nbytes for array in results) <= MAX_BYTES
 
 
-def _key(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
+def key_of(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
     """Return the key of a sample: a hash of dtypes, shapes and bytes, the same on any machine."""
     digest = hashlib.blake2b(repr(_signature(arrays)).encode(), digest_size=_KEY_BYTES)
     for array in arrays:

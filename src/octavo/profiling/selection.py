@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import DataError
 from ..ir.graph import Model
 from ..ir.identity import TensorEntry
-from .instrument import Selected
+from .constants import Selected
 
 
 def select(model: Model, patterns: str | Iterable[Any] | None) -> Selected:
