@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from octavo.quantizer.simulation.rounded import RowSteps
 from tvm import relax
 
 import octavo
@@ -23,6 +22,7 @@ from octavo.quantizer.choices import Choices
 from octavo.quantizer.corrections import Corrector
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee
+from octavo.quantizer.referee.rounded import RowSteps
 from octavo.quantizer.simplify import simplify
 from random_nets import random_net
 
