@@ -97,3 +97,20 @@ def residual_net(seed: int = 0, *, batch: int = 1) -> Model:
         return writer.emit("p", relax.op.nn.softmax(y), is_output=True)
 
     return model_of({"x": ((batch, 3, 8, 8), "float32")}, params, body, ("p",))
+
+
+def mlp(rng: np.random.Generator) -> Model:
+    """Two dense layers, s1 -> h between them."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first = writer.emit("s1", relax.op.add(writer.emit("_m1", relax.op.matmul(v["x"], v["w1"])), v["b1"]))
+        hidden = writer.emit("h", relax.op.nn.relu(first))
+        return writer.emit("y", relax.op.add(writer.emit("_m2", relax.op.matmul(hidden, v["w2"])), v["b2"]), is_output=True)
+
+    params = {
+        "w1": rng.normal(size=(16, 24)),
+        "b1": rng.normal(size=24),
+        "w2": rng.normal(size=(24, 5)),
+        "b2": rng.normal(size=5),
+    }
+    return model_of({"x": ((1, 16), "float32")}, {name: value.astype(np.float32) for name, value in params.items()}, body, ("y",))

@@ -55,18 +55,17 @@ class Recipe:
     range_estimator
         Name of a registered estimator (`octavo.quantizer.ranges`), with its argument behind a colon if it takes one:
         "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8". "auto"
-        tries several, ranges of single tensors chosen by simulation among them, and takes what leaves the outputs nearest to
-        the float model's on the samples that the profile keeps (of those within a standard error the one that clips least);
-        without such it is "min_max".
+        tries several, ranges of single tensors tuned among them, and takes what leaves the outputs nearest to the float model's
+        on the samples that the profile keeps (of those within a standard error the one that clips least); without such it is
+        "min_max".
     percentile
         The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
     weight_bits
         2 to 8. With fewer than 8 integers lie in [-(2^(bits - 1) - 1); 2^(bits - 1) - 1], stored as int8. Or a mapping of names,
         of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
     wide_weights
-        Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, by
-        simulation on the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest
-        layers). The plan's adjustments name them. By default no layer is spared, neither the first nor the last; layers that
+        Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, on
+        the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest layers). The plan's adjustments name them. By default no layer is spared, neither the first nor the last; layers that
         `weight_bits` names have the width that it says.
     wide_activations
         How many activations have 16 bits: those whose rounding to 8 bits alone costs the outputs most, on the samples that the

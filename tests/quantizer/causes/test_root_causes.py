@@ -153,7 +153,7 @@ def test_an_unequalized_pair_is_named_first(rng: np.random.Generator) -> None:
     assert "equalization" in first.remedy
 
 
-def test_rows_are_those_of_the_simulation(plain: Any) -> None:
+def test_rows_are_those_of_what_a_plan_rounds(plain: Any) -> None:
     model, samples, quantized, rows = plain.model, plain.samples, plain.quantized, plain.causes
     assert {(row.part, row.id) for row in rows} == {
         *(("activation", name) for name in quantized.plan.activations),

@@ -1,4 +1,4 @@
-"""A network and its profile, and what searches make of them: each candidate is quantized, compiled and simulated once for all."""
+"""A network and its profile, and what searches make of them: each candidate is quantized, compiled and scored once for all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEARCH = "octavo.quantizer.search"
 REMEMBERED: dict[str, tuple[str, ...]] = {
     f"{SEARCH}.bench": ("quantize_with", "compile_model"),
     f"{SEARCH}.search": ("quantize",),
-    f"{SEARCH}.sensitivity": ("equalized_float", "Simulation", "explain"),
+    f"{SEARCH}.sensitivity": ("equalized_float", "Referee", "explain"),
 }
 """What takes the time of a search, by the module that calls it. The same arguments give the same."""
 

@@ -12,14 +12,14 @@ from test_search import PLAIN, plain
 import octavo
 from octavo.cli.search import _table
 from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.referee import Referee
 from octavo.quantizer.search import SearchResult
 from octavo.quantizer.search.bench import Bench
 from octavo.quantizer.search.result import Change
 from octavo.quantizer.search.search import search_with
-from octavo.quantizer.simulation import Simulation
 
 CORRECTED = replace(PLAIN, bias_correction=True)
-QUANTIZING, MEASURING, SIMULATING = 10.0, 5.0, 1.0
+QUANTIZING, MEASURING, SCORING = 10.0, 5.0, 1.0
 
 
 class Clock:
@@ -47,8 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock.slows(monkeypatch, Bench, "quantized", lambda _, change: QUANTIZING * (2 if change.corrects else 1))
     clock.slows(monkeypatch, Bench, "measure", MEASURING)
     clock.slows(monkeypatch, Bench, "compare_with_float", MEASURING)
-    clock.slows(monkeypatch, Simulation, "together", SIMULATING)
-    clock.slows(monkeypatch, Simulation, "alone", SIMULATING / 2)
+    clock.slows(monkeypatch, Referee, "scores_of", lambda _, each: SCORING * (len(each) / 2 if len(each) > 1 else 1))
     return clock
 
 
@@ -82,10 +81,10 @@ def test_less_time_finds_less_and_says_so(model: octavo.Model, profile: octavo.P
     assert [each.score for each in unmeasured.candidates] == [None]
     two = searched(model, profile, clock, seconds=60)
     assert [each.change for each in two.candidates] == [Change(corrects=False), Change()]
-    assert two.cut == ("which activations the outputs feel was not simulated",)
-    assert "for want of time: which activations the outputs feel was not simulated" in _table(two)
+    assert two.cut == ("which activations the outputs feel was not measured",)
+    assert "for want of time: which activations the outputs feel was not measured" in _table(two)
     three = searched(model, profile, clock, seconds=105)
-    assert three.cut == ("the range estimator percentile:99.99 was not tried", "ranges were not tuned by simulation")
+    assert three.cut == ("the range estimator percentile:99.99 was not tried", "ranges were not tuned")
     assert [len(each.float_tensors) for each in three.candidates] == [0, 0, 1]
 
 
@@ -135,9 +134,9 @@ def test_what_is_enough_without_float_ends_the_search(
     model: octavo.Model, profile: octavo.Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> Any:
-        raise AssertionError("simulated for nothing")
+        raise AssertionError("scored for nothing")
 
-    monkeypatch.setattr(Simulation, "together", refused)
+    monkeypatch.setattr(Referee, "scores_of", refused)
     result = octavo.search(model, profile, recipe=PLAIN, max_drop=1.0, seconds=None)
     assert result.finished
     assert [each.change for each in result.candidates] == [Change(corrects=False)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +9,11 @@ import pytest
 from tvm import relax
 
 import octavo
-from apply_steps import with_steps
 from nets import model_of
-from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph.dataflow import BodyWriter
-from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.simulation import fused_functions
-from octavo.quantizer.steps import Correct, FuseFunctions, Step
+from octavo.quantizer.steps import fuse_functions
 
-STEPS = Correct(), FuseFunctions()
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
 
 
@@ -55,38 +48,34 @@ def test_sums_that_cost_most_are_not_rounded_before_their_function(profiled) -> 
     run = octavo.compile(model)
     expected = np.concatenate([next(iter(run(sample).values())) for sample in samples]).astype(np.float64)
 
-    def quantized(steps: Sequence[Step]) -> tuple[octavo.QuantizationPlan, float]:
-        found = with_steps(model, profile, steps, recipe=octavo.Recipe(min_sqnr=None, weight_rounding="nearest"))
+    def quantized(min_sqnr: float | None) -> tuple[octavo.QuantizationPlan, float]:
+        found = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=min_sqnr, weight_rounding="nearest"))
         integers = octavo.compile(found)
         got = np.concatenate([next(iter(integers(sample).values())) for sample in samples]).astype(np.float64)
         return found.plan, float(sqnr_db(expected, got))
 
-    (plain, before), (plan, after) = quantized(STEPS[:1]), quantized(STEPS)
+    (plain, before), (plan, after) = quantized(None), quantized(0.0)
     assert "s0" in plain.activations
     assert "s0" not in plan.activations
     assert {layer.output for layer in plain.layers} == {layer.output for layer in plan.layers}, "nothing became float"
     assert after > before + 3
 
 
-def test_those_that_take_too_much_time_or_bring_too_little_stay_tables(profiled, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, profile, samples = profiled
-    quantized = octavo.quantize(model, profile, recipe=PLAIN)
-    find = partial(fused_functions, model, quantized, samples=[[sample] for sample in samples], target=resolve_target(None))
-    both = [TensorId("s0"), TensorId("s1")]
-    assert TensorId("s0") in find(both)
-    assert not find([])
-    monkeypatch.setattr("octavo.quantizer.simulation.functions._MIN_SHARE", 0.5)
-    assert list(find(both)) == ["s0"]
-    monkeypatch.setattr("octavo.quantizer.simulation.functions._SHARE", 0.001)
-    assert not find(both)
+@pytest.mark.parametrize(
+    ("limit", "value", "stays"),
+    [("_SHARE", 0.001, True), ("_MIN_SHARE", 1.1, True), ("_MIN_EFFECT", 1.1, True), ("_SHARE", 1.0, False)],
+)
+def test_sums_that_take_too_much_time_or_bring_too_little_are_rounded(
+    profiled, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, stays: bool
+) -> None:
+    model, profile, _ = profiled
+    monkeypatch.setattr(fuse_functions, limit, value)
+    plan = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=0.0, weight_rounding="nearest")).plan
+    assert ("s0" in plan.activations) == stays
 
 
 def test_a_recipe_that_names_the_sums_keeps_them(profiled) -> None:
     model, profile, _ = profiled
     params = octavo.quantize(model, profile, recipe=PLAIN).plan.activations["s0"]
     recipe = octavo.Recipe(min_sqnr=0.0, weight_rounding="nearest", tensors={"s0": params})
-    for quantized in (
-        octavo.quantize(model, profile, recipe=recipe),
-        with_steps(model, profile, STEPS, recipe=recipe),
-    ):
-        assert quantized.plan.activations["s0"] == params
+    assert octavo.quantize(model, profile, recipe=recipe).plan.activations["s0"] == params

@@ -84,7 +84,8 @@ class Referee:
         self._floats: dict[int, list[Array]] = {}
         values = min((math.prod(static_shape(var) or ()) for var in results), default=_MANY_VALUES)
         count = min(max(-(-_MANY_VALUES // max(values, 1)), _FEW), few, len(samples))
-        self._few = range(0, len(samples), len(samples) // count)[:count]
+        self.few = range(0, len(samples), len(samples) // count)[:count]
+        """Numbers of the samples that effects are measured on."""
 
     def covers(self, plan: QuantizationPlan) -> bool:
         """Return whether a plan rounds nothing that the one of the start didn't."""
@@ -115,7 +116,7 @@ class Referee:
             Whether a few samples do: to tell tensors, or ranges of one, apart.
         """
         prepared = [self._program.prepare(each, self._results) for each in roundings]
-        chosen = self._few if few else range(len(self._samples))
+        chosen = self.few if few else range(len(self._samples))
 
         def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
             known = self._floats.get(sample)
@@ -149,7 +150,7 @@ class Referee:
     def values(self, name: TensorId, rounding: Rounding = NOTHING) -> list[Array]:
         """Return what a tensor is with a rounding, on the few samples, in the source's layout."""
         prepared = self._program.prepare(rounding, [name])
-        return [self._program.run(prepared, self._samples[sample], [name])[0] for sample in self._few]
+        return [self._program.run(prepared, self._samples[sample], [name])[0] for sample in self.few]
 
     def ranges(self, names: Collection[TensorId]) -> dict[TensorId, tuple[float, float]]:
         """Return the least and the greatest value of tensors in the float model, over all samples."""

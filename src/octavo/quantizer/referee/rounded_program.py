@@ -153,25 +153,25 @@ class RoundedProgram:
         operands, rows = self._operands(rounding), self._rows(rounding)
         leaving = {program.variables[str(name)] for name in rounding.rows}
         wanted = [program.variables[name] for name in results]
-        real, integer = self._changed(rounded, layers, {*operands, *(number for number, each in rows.items() if each)})
+        changed_calls = {*operands, *(number for number, each in rows.items() if each)}
+        real, integer, only_rounded = self._changed(rounded, layers, changed_calls)
         read_real, read_integer = set(wanted), set[Var]()  # by float ops and by integer ops
         backwards: list[tuple[int, bool, bool]] = []
         for number in reversed(range(len(program.calls))):
             var = program.calls[number].var
             is_real, is_integer = var in real and var in read_real, var in integer and var in read_integer
             if var in layers:
-                is_real, is_integer = False, is_real or is_integer
+                is_real, is_integer = False, (is_real or is_integer) and var not in only_rounded
             elif var in rounded:  # what integer ops read is made of what float ops do
                 is_real, is_integer = is_real or (is_integer and var in real), False
-                if var in read_integer:
-                    read_real.add(var)
+            is_read = var in read_real or var in read_integer
             by_row = rows.get(number, {})
             for each in self._reads[number]:
                 if is_real or (is_integer and each in by_row):
                     read_real.add(each)
                 if is_integer and each not in by_row:
                     read_integer.add(each)
-            if is_real or is_integer or (var in rounded and var in read_integer):
+            if is_real or is_integer or (is_read and var in only_rounded):
                 backwards.append((number, is_real, is_integer))
         order = backwards[::-1]
         unread = unread_after([(number, program.calls[number]) for number, *_ in order], wanted)
@@ -190,7 +190,8 @@ class RoundedProgram:
             for number, is_real, is_integer in order
         ]
         inputs = {param: rounded[param] for param in program.params if param in rounded and param in read_integer}
-        read = {*(read_real - real), *(read_integer - integer), *inputs}
+        before = {program.calls[number].var for number, *_ in order} & only_rounded
+        read = {*(read_real - real), *(read_integer - integer), *inputs, *before}
         return Prepared(inputs=inputs, steps=steps, read=read)
 
     def run(self, prepared: Prepared, arrays: Sequence[Array], results: Collection[str]) -> list[Array]:
@@ -231,7 +232,7 @@ class RoundedProgram:
             if step.leaves_float:
                 real[var] = integer[var]
             if step.rounded is not None:
-                integer[var] = step.rounded.rounded(integer[var] if step.is_layer else real[var])
+                integer[var] = step.rounded.rounded(integer[var] if step.is_integer else real[var])
             if step.is_layer and not step.leaves_float:
                 real[var] = integer[var]
             for each in step.unread:
@@ -254,23 +255,27 @@ class RoundedProgram:
 
     def _changed(
         self, rounded: Collection[Var], layers: Collection[Var], exchanged: Collection[int]
-    ) -> tuple[set[Var], set[Var]]:
+    ) -> tuple[set[Var], set[Var], set[Var]]:
         """Return the variables that float ops, and those that integer ops read as the float model does not have them.
+
+        Last those that are rounded, and before that as the float model has them.
 
         Parameters
         ----------
         exchanged
             Calls that have other constants in layers, by their numbers.
         """
-        real, integer = set[Var](), {param for param in self._program.params if param in rounded}
+        real, integer, only_rounded = set[Var](), {param for param in self._program.params if param in rounded}, set[Var]()
         for number, call in enumerate(self._program.calls):
             var, reads = call.var, self._reads[number]
-            if number in exchanged or not integer.isdisjoint(reads) or var in rounded:
+            is_real, is_integer = not real.isdisjoint(reads), number in exchanged or not integer.isdisjoint(reads)
+            if var in rounded and not (is_integer if var in layers else is_real):
+                only_rounded.add(var)
+            if is_integer or var in rounded:
                 integer.add(var)
-            if not real.isdisjoint(reads) or (var in layers and var in integer):
+            if is_real or (var in layers and var in integer):
                 real.add(var)
-                integer.add(var)
-        return real, integer
+        return real, integer, only_rounded
 
     def _operands(self, rounding: Rounding) -> dict[int, list[Any]]:
         """Return the operands of calls that have other constants, by their numbers."""

@@ -1,4 +1,4 @@
-"""The search: simulation says which roundings the outputs feel, kernels and the user's function say what a candidate is worth.
+"""The search: the referee says which roundings the outputs feel, kernels and the user's function say what a candidate is worth.
 
 Candidates are nested: what costs the outputs most for each cycle that float costs more stays float first. So one number is
 searched, by halving; what then can be spared is tried last. Nothing is drawn at random.

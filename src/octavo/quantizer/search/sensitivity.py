@@ -81,8 +81,8 @@ class Sensitivity:
 
 _NOTHING = Sensitivity(estimator=None, ranges={}, order=(), gains={})
 _UNSEEN = "which activations the outputs feel was not measured"
-_TRIES = 12
-"""Ranges that tuning tries of a tensor on few samples; what it tries on all is as much as that again."""
+_TRIES, _TRIES_ON_ALL = 12, 3
+"""Ranges of a tensor that tuning tries, on few samples and on all: each runs half of the model on average."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +143,8 @@ class SensitivityStage:
         self.check()
         effects = referee.effects(rounding)
         self.check()
-        seconds = len(tune_ranges.costly(plan, effects)) * once * (1 + _TRIES)
+        tries = _TRIES + _TRIES_ON_ALL * len(self.samples) / len(referee.few)
+        seconds = len(tune_ranges.costly(plan, effects)) * once * (1 + tries / 2)
         ranges: Mapping[TensorId, tuple[float, float]] = {}
         if self.budget.allows(after + seconds, "ranges were not tuned"):
             ranges = tune_ranges.better_ranges(plan, referee, effects)

@@ -1,0 +1,132 @@
+"""The effect of one rounding is what the model does with that one alone, and where all are rounded, what kernels do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import octavo
+from nets import mlp, residual_net
+from octavo.compiler.target_choice import resolve_target
+from octavo.ir.graph.dataflow import DataflowView
+from octavo.ir.identity import TensorId
+from octavo.numerics import dequantize, quantize
+from octavo.quantizer.corrections import Corrector
+from octavo.quantizer.corrections.error import sqnr_by_result
+from octavo.quantizer.referee import Referee
+from octavo.quantizer.referee.program import FloatProgram, with_values
+from octavo.quantizer.simplify import simplify
+from random_nets import random_net
+
+TARGET = resolve_target(None)
+PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None, equalization="none")
+
+
+def power_ratio(error: np.ndarray, value: np.ndarray) -> float:
+    """Return the power of an error as a share of a value's."""
+    return float((error.astype(np.float64) ** 2).sum() / (value.astype(np.float64) ** 2).sum())
+
+
+def test_one_rounding_alone_and_all_together(rng: np.random.Generator) -> None:
+    model = mlp(rng)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(6)]
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
+    plan, p = quantized.plan, model.params
+    given = [[sample] for sample in samples]
+    referee = Referee(model, plan, given, TARGET)
+    assert list(referee.few) == list(range(6))
+    rounding = referee.rounding(plan)
+    effects, of_layers = referee.effects(rounding), referee.layer_effects(rounding, rounding.layers)
+    assert set(effects) == {"x", "h"}, "y ends in float"
+
+    x = np.concatenate(samples).astype(np.float64)
+    hidden = np.maximum(x @ p["w1"] + p["b1"], 0)
+    exact = hidden @ p["w2"] + p["b2"]
+    rounded = dequantize(quantize(hidden.astype(np.float32), plan.activations["h"]), plan.activations["h"])
+    assert effects[TensorId("h")] == pytest.approx(power_ratio((rounded - hidden) @ p["w2"], exact), rel=1e-3)
+    weight = dequantize(plan.weight_values["w2"], plan.weights["w2"])
+    bias = dequantize(plan.weight_values["b2"], plan.biases["b2"])
+    assert of_layers[TensorId("y")] == pytest.approx(power_ratio(hidden @ weight + bias - exact, exact), rel=1e-3)
+
+    kernels = Corrector(model, samples=given, target=TARGET).nearness(quantized).sqnr_db
+    assert referee.score_of(rounding, few=True).sqnr_db == pytest.approx(kernels, abs=0.05)
+    assert referee.score_of(rounding.only(), few=True).error == 0
+    wide = replace(plan.activations["h"], scale=plan.activations["h"].scale * 8)
+    cut = referee.score_of(rounding.only().with_params({TensorId("h"): wide})).error
+    coarse = dequantize(quantize(hidden.astype(np.float32), wide), wide)
+    assert cut == pytest.approx(power_ratio((coarse - hidden) @ p["w2"], exact), rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", [5, 9])
+def test_a_start_behind_the_first_tensor_that_changes_gives_what_a_whole_run_does(seed: int, rng: np.random.Generator) -> None:
+    """Many roundings at once start from the values of the float model; alone, on all samples, each gives the same bytes."""
+    model = random_net(seed)
+    shape = [int(size) for size in model.module["main"].params[0].ty.shape]
+    samples = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    referee = Referee(simplify(model)[0], plan, [[sample] for sample in samples], TARGET)
+    rounding = referee.rounding(plan)
+    names = list(plan.activations)
+    tried = [rounding.only([name]) for name in names] + [rounding.only(names[:2], [plan.layers[-1].output]), rounding]
+    at_once = referee.scores_of(tried)
+    for each, score in zip(tried, at_once, strict=True):
+        assert referee.score_of(each).errors.tobytes() == score.errors.tobytes()
+
+
+def test_constants_of_one_layer_cost_what_the_compiled_float_model_does_with_them(rng: np.random.Generator) -> None:
+    model = residual_net()
+    simple = simplify(model)[0]
+    shape = [int(size) for size in model.module["main"].params[0].ty.shape]
+    samples = [rng.normal(size=shape).astype(np.float32) for _ in range(3)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    referee = Referee(simple, plan, [[sample] for sample in samples], TARGET)
+    rounding = referee.rounding(plan)
+    effects = referee.layer_effects(rounding, rounding.layers)
+    exact = results_of(simple, samples)
+    compared = [name for name, values in rounding.layers.items() if values]
+    assert len(compared) > 1
+    for name in compared:
+        found = results_of(with_values(simple, rounding.layers[name]), samples)
+        [ratio] = sqnr_by_result(DataflowView(simple.module["main"]), exact, found)
+        assert -10 * np.log10(effects[name]) == pytest.approx(ratio, abs=0.01)
+
+
+def results_of(model: octavo.Model, samples: list[np.ndarray]) -> list[list[np.ndarray]]:
+    """Return the results of each sample."""
+    run = octavo.compile(model)
+    return [list(run(sample).values()) for sample in samples]
+
+
+def test_what_comes_before_a_rounding_is_not_computed_for_each(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp(rng)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(3)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    referee = Referee(model, plan, [[sample] for sample in samples], TARGET)
+    program: FloatProgram = referee._program._program
+    ran: list[str] = []
+    for call in program.calls:
+        monkeypatch.setattr(call, "run", lambda values, run=call.run, name=call.var.name: (ran.append(name), run(values))[1])
+    rounding = referee.rounding(plan)
+    referee.scores_of([rounding.only(["h"])] * 5, few=True)
+    first = program.variables["h"].name
+    assert ran.count(first) == len(samples), "by the float model, once a sample"
+    assert ran.count(program.variables["y"].name) == len(samples) * (1 + 5)
+
+
+def test_every_rounding_is_felt(rng: np.random.Generator) -> None:
+    """Those of what TVM's own passes fuse and rename between convolutions, too."""
+    folder = Path(octavo.__file__).parent / "cli" / "demo_data"
+    model = octavo.load(folder / "digits.onnx")
+    samples = [rng.uniform(size=(1, 1, 8, 8)).astype(np.float32) for _ in range(2)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    referee = Referee(simplify(model)[0], plan, [[sample] for sample in samples], TARGET)
+    rounding = referee.rounding(plan)
+    effects = referee.effects(rounding)
+    assert effects.keys() == plan.activations.keys()
+    of_weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight])
+    assert min(*effects.values(), *of_weights.values()) > 0
+    together = referee.score_of(rounding.only(layers=rounding.layers), few=True).error
+    assert together == pytest.approx(sum(of_weights.values()), rel=0.2), "those of layers add up"
