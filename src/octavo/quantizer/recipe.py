@@ -65,8 +65,9 @@ class Recipe:
         of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
     wide_weights
         Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, on
-        the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest layers). The plan's adjustments name them. By default no layer is spared, neither the first nor the last; layers that
-        `weight_bits` names have the width that it says.
+        the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest layers). The
+        plan's adjustments name them. By default no layer is spared, neither the first nor the last; layers that `weight_bits`
+        names have the width that it says.
     wide_activations
         How many activations have 16 bits: those whose rounding to 8 bits alone costs the outputs most, on the samples that the
         profile keeps. What reads one computes in 16 bits where the target does, and leaves float32, which the next op quantizes.
