@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 from tvm import relax
 
 import octavo
+from apply_steps import with_steps
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.steps import fuse_functions
+from octavo.quantizer.steps import Correct, FuseFunctions, Step, fuse_functions
+
+STEPS = Correct(), FuseFunctions()
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
 
@@ -48,13 +52,13 @@ def test_sums_that_cost_most_are_not_rounded_before_their_function(profiled) -> 
     run = octavo.compile(model)
     expected = np.concatenate([next(iter(run(sample).values())) for sample in samples]).astype(np.float64)
 
-    def quantized(min_sqnr: float | None) -> tuple[octavo.QuantizationPlan, float]:
-        found = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=min_sqnr, weight_rounding="nearest"))
+    def quantized(steps: Sequence[Step]) -> tuple[octavo.QuantizationPlan, float]:
+        found = with_steps(model, profile, steps, recipe=octavo.Recipe(min_sqnr=None, weight_rounding="nearest"))
         integers = octavo.compile(found)
         got = np.concatenate([next(iter(integers(sample).values())) for sample in samples]).astype(np.float64)
         return found.plan, float(sqnr_db(expected, got))
 
-    (plain, before), (plan, after) = quantized(None), quantized(0.0)
+    (plain, before), (plan, after) = quantized(STEPS[:1]), quantized(STEPS)
     assert "s0" in plain.activations
     assert "s0" not in plan.activations
     assert {layer.output for layer in plain.layers} == {layer.output for layer in plan.layers}, "nothing became float"
@@ -78,4 +82,8 @@ def test_a_recipe_that_names_the_sums_keeps_them(profiled) -> None:
     model, profile, _ = profiled
     params = octavo.quantize(model, profile, recipe=PLAIN).plan.activations["s0"]
     recipe = octavo.Recipe(min_sqnr=0.0, weight_rounding="nearest", tensors={"s0": params})
-    assert octavo.quantize(model, profile, recipe=recipe).plan.activations["s0"] == params
+    for quantized in (
+        octavo.quantize(model, profile, recipe=recipe),
+        with_steps(model, profile, STEPS, recipe=recipe),
+    ):
+        assert quantized.plan.activations["s0"] == params

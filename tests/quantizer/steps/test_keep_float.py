@@ -8,6 +8,7 @@ import pytest
 from tvm import relax
 
 import octavo
+from apply_steps import with_steps
 from nets import mlp, model_of
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import QuantizationError
@@ -16,7 +17,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.ranges.of_params import range_of
 from octavo.quantizer.referee import Referee
-from octavo.quantizer.steps import tune_ranges
+from octavo.quantizer.steps import Correct, KeepFloat, tune_ranges
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
 
@@ -77,13 +78,12 @@ def test_a_range_for_few_samples_is_none_for_all(rng: np.random.Generator) -> No
 def test_what_rounding_ruins_stays_float(rng: np.random.Generator, tmp_path: Path) -> None:
     model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)
     profile = octavo.profile(model, samples, keep_samples=24)
-    whatever = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None))
-    quantized = octavo.quantize(model, profile)
+    kept = KeepFloat(wanted_db=18.0, below_db=18.0)
+    whatever, quantized = (with_steps(model, profile, steps) for steps in ([Correct()], [kept, Correct()]))
     expected = outputs(model, unseen)
     before, after = (sqnr_db(expected, outputs(each, unseen)) for each in (whatever, quantized))
     assert before < 10
     assert after > 18
-    assert quantized.plan.corrections.sqnr_db > 18
     floats = {str(op.tensor): op.reason for op in quantized.plan.float_ops}
     assert "18 dB were asked for" in floats["bands"]
     integers = {str(layer.output) for layer in quantized.plan.layers}
@@ -100,10 +100,8 @@ def test_ranges_that_ruin_a_model_are_others(rng: np.random.Generator) -> None:
     model = mlp(rng)
     samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(24)]
     profile = octavo.profile(model, samples, keep_samples=24)
-    cut, mended = (
-        octavo.quantize(model, profile, recipe=octavo.Recipe(range_estimator="percentile:60", min_sqnr=goal))
-        for goal in (None, 20.0)
-    )
+    recipe, found = octavo.Recipe(range_estimator="percentile:60"), KeepFloat(wanted_db=20.0, below_db=20.0)
+    cut, mended = (with_steps(model, profile, steps, recipe=recipe) for steps in ([Correct()], [found, Correct()]))
     expected = outputs(model, samples)
     assert sqnr_db(expected, outputs(cut, samples)) < 15
     assert sqnr_db(expected, outputs(mended, samples)) > 20
