@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class JournalEntry:
     kept
         Whether the plan has it.
     seconds
-        What it took.
+        What it took: two entries that differ in that alone are equal.
     """
 
     step: str
@@ -30,7 +30,7 @@ class JournalEntry:
     gain_db: float | None
     standard_error_db: float | None
     kept: bool
-    seconds: float
+    seconds: float = field(compare=False)
 
     @property
     def said(self) -> str:
