@@ -17,7 +17,7 @@ from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.quantize import by_profile
-from octavo.quantizer.tune import LEAST_SAMPLES, is_held_back
+from octavo.quantizer.tune import MIN_SAMPLES, is_held_back
 from random_nets import random_net
 
 SHAPE = (1, 3, 8, 8)
@@ -308,7 +308,7 @@ def test_samples_that_are_nearly_alike_break_nothing(value: float) -> None:
 
 
 def test_each_third_sample_is_held_back_up_to_as_many_as_say_enough() -> None:
-    for count in range(LEAST_SAMPLES, 200):
+    for count in range(MIN_SAMPLES, 200):
         held_back = [place for place in range(count) if is_held_back(place)]
         assert 0 < len(held_back) <= 48
         assert len(held_back) == min(48, (count + 1) // 3)

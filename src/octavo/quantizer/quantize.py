@@ -31,7 +31,7 @@ from .recipe import Preset, Recipe
 from .sample_runs import SampleRuns
 from .steps import order
 from .tensor_choice import ParamsOf
-from .tune import LEAST_SAMPLES, Split, is_held_back, is_tried
+from .tune import MIN_SAMPLES, Split, is_held_back, is_tried
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -163,7 +163,7 @@ def by_profile(
 
 
 def _nothing_verified(count: int) -> str:
-    found = "keeps no samples" if not count else f"keeps {count} sample{'s' if count > 1 else ''}, fewer than {LEAST_SAMPLES}"
+    found = "keeps no samples" if not count else f"keeps {count} sample{'s' if count > 1 else ''}, fewer than {MIN_SAMPLES}"
     return (
         f"nothing was tried to bring the model's outputs nearer, for nothing could be verified: the profile {found}; profile the "
         'model with keep_samples=64 on as many samples, or say preset="fast"'
@@ -172,7 +172,7 @@ def _nothing_verified(count: int) -> str:
 
 def _split(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool) -> Split | None:
     """Return what runs the model on samples; None where these are too few to hold any back."""
-    if len(samples) < LEAST_SAMPLES:
+    if len(samples) < MIN_SAMPLES:
         return None
     here = resolve_target(None)
     floats = FloatValues(here.host, here.isas, here.llvm)

@@ -26,10 +26,10 @@ from .tensor_choice import ParamsOf, ask
 
 _LOG = logging.getLogger(__name__)
 
-LEAST_SAMPLES = 4
+MIN_SAMPLES = 4
 """With fewer, none can be held back that say anything."""
-_MOST_HELD_BACK = 48
-_LEAST_GAIN_DB = 0.1
+_MAX_HELD_BACK = 48
+_MIN_GAIN_DB = 0.1
 """What gains less is not worth what it makes of the plan."""
 _CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
@@ -57,7 +57,7 @@ class Split:
 
 def is_held_back(place: int) -> bool:
     """Return whether the sample at a place is one of those that nothing is fitted to: each third, and no more than say enough."""
-    return place % 3 == 1 and place // 3 < _MOST_HELD_BACK
+    return place % 3 == 1 and place // 3 < _MAX_HELD_BACK
 
 
 def is_tried(recipe: Recipe) -> bool:
@@ -283,8 +283,8 @@ class _Tuning:
 
 
 def _may_be_worth(gain: Gain) -> bool:
-    return gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= _LEAST_GAIN_DB
+    return gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= _MIN_GAIN_DB
 
 
 def _is_worth(gain: Gain) -> bool:
-    return gain.db >= _LEAST_GAIN_DB and gain.is_certain(_CERTAIN)
+    return gain.db >= _MIN_GAIN_DB and gain.is_certain(_CERTAIN)

@@ -18,7 +18,7 @@ from ..referee import Referee
 from ..referee.rounding import Rounding
 from .evidence import Evidence
 
-_FEW_DB = 3.0
+_MARGIN_DB = 3.0
 """Above what outputs must have: with less, other samples may have less than they must."""
 
 _SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
@@ -145,7 +145,7 @@ class TuneRanges:
         if recipe.range_estimator == AUTO:
             return [cls(below_db=inf)]
         goal = recipe.min_sqnr
-        return [] if goal is None or not recipe.corrects else [cls(below_db=goal + _FEW_DB)]
+        return [] if goal is None or not recipe.corrects else [cls(below_db=goal + _MARGIN_DB)]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these ranges."""
