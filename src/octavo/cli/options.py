@@ -147,8 +147,9 @@ def _add_preset(group: Group) -> None:
         choices=get_args(Preset),
         default="balanced",
         help="how much to try (default: %(default)s): fast corrects biases by what the profile says and runs nothing, balanced "
-        "tries steps (corrected biases, weights rounded by what their layers read, channels evened out, rows with scales of their "
-        "own ...) and keeps what gains on samples held back, best also several ranges of activations; what other options say counts",
+        "tries steps (corrected biases, weights rounded by what their layers read, channels evened out, rows with scales of "
+        "their own ...) and keeps what gains on samples held back, best also several ranges of activations; what other options "
+        "say counts",
     )
 
 
