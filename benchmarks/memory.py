@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     start = report("profile", start)
     quantized = octavo.quantize(model, profile)
     start = report("quantize", start)
-    print(f"{len(quantized.plan.layers)} integer layers, {quantized.plan.corrections.sqnr_db:.1f} dB on the kept samples")
+    print(f"{len(quantized.plan.layers)} integer layers, {quantized.plan.journal.summary}")
     return 0
 
 
