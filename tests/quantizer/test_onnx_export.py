@@ -24,6 +24,7 @@ from onnx_nets import (
 
 import octavo
 import octavo.frontends
+from apply_steps import with_steps
 from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.export.onnx.onnx_export import export_onnx, onnx_model
@@ -295,7 +296,7 @@ def normalized_at_the_start(form: str) -> Any:
 def test_a_normalization_in_steps_reads_a_quantized_input(form: str, tmp_path: Path) -> None:
     model = load(normalized_at_the_start(form), tmp_path)
     profile, samples = profiled(model, keep=12)
-    quantized = octavo.quantize(model, profile)
+    quantized = with_steps(model, profile)
     assert f"nn.{form}_norm" in [layer.op for layer in quantized.plan.layers]
     assert "n" in quantized.plan.equalization.factors
     export_onnx(quantized, tmp_path / "int8.onnx")

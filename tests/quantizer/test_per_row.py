@@ -269,7 +269,7 @@ def test_the_step_proposes_what_can_be_and_nobody_speaks_of(
     assert matmul is not None
     evidence: Any = Planning({"matmul": replace(matmul, per_row_input=takes)})
     planned: Any = Planned(quantized, named)
-    found = per_row.propose(planned, evidence)
+    found = per_row.PerRow().propose(planned, evidence)
     assert (None if found is None else set(found.per_row)) == expected
     assert found is None or not found.bias_shifts  # they are another model's
 

@@ -50,7 +50,7 @@ def test_single_ranges_are_chosen_by_simulation(profiled):
     """The mean of ranges cuts what one sample has; where that costs the outputs most ranges hold it."""
     model, profile = profiled
     samples = [arrays[0] for arrays in profile.kept_samples]
-    mean, tune = Ranges(estimator="mean"), TuneRanges(wanted_db=math.inf, below_db=math.inf)
+    mean, tune = Ranges(estimator="mean"), TuneRanges(below_db=math.inf)
     run, *others = (
         octavo.compile(each) for each in (model, *(with_steps(model, profile, steps) for steps in ([mean], [mean, tune])))
     )

@@ -24,10 +24,10 @@ from .statistics import MAX_COUNT
 
 Sample = tuple[npt.NDArray[Any], ...]
 
-KEEP_SAMPLES = 128
+KEEP_SAMPLES = 64
 """Kept unless asked otherwise: two thirds say how to correct a layer, and by the others plans are compared, soon run again."""
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 32 * 2**20
 """Of all kept samples together, one at least, and of their results together: their file stays one that is soon read."""
 
 _KEY_BYTES = 16

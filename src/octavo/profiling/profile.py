@@ -64,7 +64,7 @@ def profile(
     progress
         Called after each sample with the number of samples so far.
     keep_samples
-        Samples that the profile and its file keep at most, of one run each, 64 MiB in all, so that later stages can run the model
+        Samples that the profile and its file keep at most, of one run each, 32 MiB in all, so that later stages can run the model
         again; which ones depends on what they hold alone. 0 keeps none: where the profile is given away and inputs are private.
     state
         {output: input} that carries the one to the other from sample to sample, from zeros on; `batches` hold the other inputs,

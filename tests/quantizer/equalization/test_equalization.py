@@ -9,6 +9,7 @@ import pytest
 import tvm
 
 import octavo
+from apply_steps import with_steps
 from octavo.errors import QuantizationError
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.observers import Compare, Record
@@ -47,7 +48,7 @@ def encoder() -> tuple[octavo.Model, octavo.Profile, octavo.Model]:
 def norm() -> tuple[octavo.Model, octavo.Profile, octavo.Model]:
     """An encoder of no blocks: a dense layer, the last normalization, and a dense layer that reads it. It compiles in no time."""
     model, profile = planted(0, OUTLIERS)
-    return model, profile, octavo.quantize(model, profile)
+    return model, profile, with_steps(model, profile)
 
 
 def test_what_outlier_channels_cost_comes_back(encoder: Any) -> None:
@@ -62,8 +63,8 @@ def test_what_outlier_channels_cost_comes_back(encoder: Any) -> None:
 def test_a_stream_of_unlike_channels_stays_float() -> None:
     model = octavo.load(Encoder(0, {}, {5: 60.0, 33: 30.0}).model())
     profile = octavo.profile(model, samples(32, 1), keep_samples=32)
-    quantized = octavo.quantize(model, profile)
-    lost, back = quality(model, octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none")), quantized)
+    quantized = with_steps(model, profile)
+    lost, back = quality(model, with_steps(model, profile, recipe=octavo.Recipe(equalization="none")), quantized)
     assert back - lost > 10
     reasons = [op.reason for op in quantized.plan.float_ops if "channels are unlike" in op.reason]
     assert reasons
@@ -150,7 +151,7 @@ def test_observers_see_the_source_s_values(norm: Any) -> None:
 
 def test_root_causes_are_those_of_the_equalized_model(norm: Any) -> None:
     model, profile, quantized = norm
-    unequalized = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none", min_sqnr=None))
+    unequalized = with_steps(model, profile, recipe=octavo.Recipe(equalization="none", min_sqnr=None))
     before, now = (root_causes(model, each, samples(4, 2)) for each in (unequalized, quantized))
     assert before[0].cause == "unlike channels"
     assert now[0].sqnr_db > before[0].sqnr_db + 10

@@ -47,6 +47,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock.slows(monkeypatch, Bench, "quantized", lambda _, change: QUANTIZING * (2 if change.corrects else 1))
     clock.slows(monkeypatch, Bench, "measure", MEASURING)
     clock.slows(monkeypatch, Bench, "compare_with_float", MEASURING)
+    untimed = type("Untimed", (Referee,), {"scores_of": Referee.scores_of})  # in what quantizing takes
+    for module in ("tune", "steps.evidence"):
+        monkeypatch.setattr(f"octavo.quantizer.{module}.Referee", untimed)
     clock.slows(monkeypatch, Referee, "scores_of", lambda _, each: SCORING * (len(each) / 2 if len(each) > 1 else 1))
     return clock
 

@@ -71,7 +71,7 @@ FAULTS = [
     ("run time", "dynamic.cuh", "(qmax - qmin) / 2.0f", "(qmax - qmin + 1.0f) / 2.0f"),
     ("run time", "dynamic.cuh", ": __fsub_rn(127.0f, above)", ": __fsub_rn(128.0f, above)"),
     ("run time", "dynamic.cuh", "scale == 0.0f ? 1.0f : scale", "scale"),
-    ("run time", "dynamic.cuh", "low = fminf(low, from[2 * i])", "low = from[0]"),
+    ("run time", "dynamic.cuh", "low = lower_end(low, from[2 * i])", "low = from[0]"),
     (
         "run time",
         "dynamic.cuh",
