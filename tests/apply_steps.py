@@ -12,12 +12,11 @@ from octavo.profiling import Profile
 from octavo.quantizer import tune
 from octavo.quantizer.blas_threads import one_blas_thread
 from octavo.quantizer.choices import Choices
-from octavo.quantizer.corrections import corrected_on, samples_of
-from octavo.quantizer.equalization import Equalizer
+from octavo.quantizer.corrections import samples_of
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.planner import Planner
 from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.sample_runs import SampleRuns
+from octavo.quantizer.sample_runs import runs_on
 from octavo.quantizer.simplify import simplify
 from octavo.quantizer.steps import Evidence, Step, equalize, order
 
@@ -40,17 +39,9 @@ def with_steps(
     recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
     floats, samples = FloatValues(here.host, here.isas, here.llvm), samples_of(model, profile)
     with ThreadPoolExecutor(1) as beside, one_blas_thread():
-        equalizer = Equalizer(
-            profile,
-            samples,
-            floats,
-            beside,
-            results=profile.kept_results,
-            only_ranges=recipe.has_plain_ranges,
-            has_functions=any(support.float_function for support in chosen.description.ops),
-        )
-        few = corrected_on(samples, recipe)
-        runs = SampleRuns(samples=samples, few=few, target=here, floats=floats, equalizer=equalizer)
+        has_functions = any(support.float_function for support in chosen.description.ops)
+        every = range(len(samples))
+        runs = runs_on(every, profile, samples, recipe, floats=floats, beside=beside, has_functions=has_functions)
         planner = Planner(model=model, simplified=simplify(model), profile=profile, chosen=chosen, recipe=recipe, applied=None)
         planned = tune._plain(planner, runs, None, Choices())
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +21,13 @@ from ..ir.graph.model import checked_model
 from ..profiling import Profile, check_model
 from ..profiling.profile import forget_profilers
 from .choices import Choices
-from .corrections import corrected_on, samples_of
+from .corrections import samples_of
 from .corrections.correct import Samples
-from .equalization import Equalizer
 from .plan import QuantizationPlan, QuantizedModel
 from .quantize_graph import apply_plan, quantize_graph
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
-from .sample_runs import SampleRuns
+from .sample_runs import SampleRuns, runs_on
 from .steps import order
 from .tensor_choice import ParamsOf
 from .tune import MIN_SAMPLES, Split, is_held_back, is_tried
@@ -176,27 +175,13 @@ def _split(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor,
         return None
     here = resolve_target(None)
     floats = FloatValues(here.host, here.isas, here.llvm)
-
-    def runs(places: Sequence[int]) -> SampleRuns:
-        chosen = [samples[place] for place in places]
-        equalizer = Equalizer(
-            profile,
-            chosen,
-            floats,
-            beside,
-            results=[profile.kept_results[place] for place in places] if profile.kept_results else (),
-            only_ranges=recipe.has_plain_ranges,
-            has_functions=has_functions,
-        )
-        return SampleRuns(samples=chosen, few=corrected_on(chosen, recipe), target=here, floats=floats, equalizer=equalizer)
-
     every = range(len(samples))
     held_back = [place for place in every if is_held_back(place)]
-    return Split(
-        fitted=runs([place for place in every if place not in held_back]),
-        held_back=[samples[place] for place in held_back],
-        every=runs(every),
+    fitted, all_runs = (
+        runs_on(places, profile, samples, recipe, floats=floats, beside=beside, has_functions=has_functions)
+        for places in ([place for place in every if place not in held_back], every)
     )
+    return Split(fitted=fitted, held_back=[samples[place] for place in held_back], every=all_runs)
 
 
 def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:

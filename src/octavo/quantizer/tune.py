@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ..errors import QuantizationWarning
 from ..numerics.arrays import Samples
 from .choices import Choices
 from .constraints import Request, Requests
 from .plan import QuantizedModel
 from .plan.journal import Journal, JournalEntry
-from .planner import Planned, Planner
+from .planner import Last, Planned, Planner
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .sample_runs import SampleRuns
@@ -82,7 +84,9 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
         return plain.quantized
     try:
         referee = Referee(planner.simple, plain.plan, split.held_back, split.fitted.target)
-    except NotImplementedError:
+    except NotImplementedError as error:
+        said = f"nothing was tried to bring the model's outputs nearer, for the referee cannot run the model here: {error}"
+        warnings.warn(said, QuantizationWarning, stacklevel=2)
         return plain.quantized
     return _Tuning(planner=planner, split=split, referee=referee, plain=plain).run()
 
@@ -167,6 +171,7 @@ class _Tuning:
     _made: dict[Steps, Planned] = field(init=False)
     _scores: dict[Steps, Score] = field(default_factory=dict[Steps, Score])
     _entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
+    _last_evidence: Last[Evidence] = field(default_factory=Last[Evidence])
     _longest: float = 0.0
 
     def __post_init__(self) -> None:
@@ -278,7 +283,11 @@ class _Tuning:
         return self._planned(steps[: place + 1]) is not self._planned(steps[:place])
 
     def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned:
-        choices = step.propose(planned, Evidence(planner=self.planner, runs=runs, equalization=planned.choices.equalization))
+        equalization = planned.choices.equalization
+        evidence = self._last_evidence.find(
+            (runs, equalization), lambda: Evidence(planner=self.planner, runs=runs, equalization=equalization)
+        )
+        choices = step.propose(planned, evidence)
         return planned if choices is None else planned_with(self.planner, choices)
 
 

@@ -314,24 +314,3 @@ def _with_all_pixels(quantized: QuantizedModel, target: ResolvedTarget) -> tvm.I
     parts = partition_module(with_results(module, names, keep=True), target.host, quantized.tensors)
     own = operand_vars(DataflowView(parts["main"]).result)[: len(operand_vars(view.result))]
     return with_results(parts, [var.name for var in own])
-
-
-def measured_nearness(model: Model, quantized: QuantizedModel, profile: Profile, target: ResolvedTarget) -> Nearness:
-    """Return how near a quantized model's outputs are to the float model's; nothing where it cannot be run, or without samples.
-
-    The float model runs only where the profile has not kept what it gave.
-
-    Raises
-    ------
-    ProfileError
-        The samples are none of this model.
-    """
-    samples = samples_of(model, profile)
-    if not samples:
-        return Nearness()
-    with lineage_paused(), suppress(CompileError):
-        floats = FloatValues(target.host, target.isas, target.llvm)
-        known = profile.kept_results or [results for results, _ in floats.on(model, [], samples)]
-        results = ModuleRunner(quantized.bound(), target).results(samples)
-        return nearness(DataflowView(model.module["main"]), known, results)
-    return Nearness()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,14 +20,8 @@ _MIN_PROBABILITY = 1e-6
 def nearness(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> Nearness:
     """Return how near results are to the float model's: its worst output counts. See `sqnr_by_result`."""
     pairs = [pair for pair in compared_results(view, floats, results) if pair is not None]
-    worst = min(pairs, key=_sqnr_db, default=None)
-    if worst is None:
-        return Nearness(agreement=same_class(floats, results))
-    expected, found = ([np.ravel(value).astype(np.float64) for value in values] for values in worst)
-    power = sum(float(value @ value) for value in expected) / len(expected)
-    noise = [float((value - other) @ (value - other)) for value, other in zip(expected, found, strict=True)]
-    errors = tuple(each / power for each in noise) if power else ()
-    return Nearness(sqnr_db=_sqnr_db(worst), agreement=same_class(floats, results), errors=errors)
+    worst = min((_sqnr_db(pair) for pair in pairs), default=math.inf)
+    return Nearness(sqnr_db=worst, agreement=same_class(floats, results))
 
 
 def sqnr_by_result(

@@ -29,15 +29,12 @@ class Corrections:
     nearness
         How near the model is to the float one with them, on the samples that it was run on. It says what they bring and is none
         of them: files don't keep it.
-    tried
-        Where several range estimators were tried, the `sqnr_db` of each. Files don't keep it.
     """
 
     bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
     weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     nearness: Nearness = field(default_factory=Nearness)
-    tried: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def sqnr_db(self) -> float:
@@ -56,8 +53,6 @@ class Corrections:
         said = [f"{count} {what}" for what, count in counts.items() if count]
         if math.isfinite(self.sqnr_db):
             said.append(f"outputs {self.sqnr_db:.1f} dB above their error on the profile's samples")
-        if self.tried:
-            said.append(f"the best of ranges by {', '.join(f'{name} ({sqnr:.1f} dB)' for name, sqnr in self.tried.items())}")
         return ", ".join(said)
 
     def __bool__(self) -> bool:

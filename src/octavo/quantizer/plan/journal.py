@@ -82,6 +82,8 @@ class Journal:
         if self.sqnr_db is None or self.plain_db is None:
             return ""
         kept = ", ".join(dict.fromkeys(self.kept)) or "no step"
+        if self.sqnr_db == math.inf:
+            return f"{kept} kept: outputs are the float model's on {self.held_back} samples held back"
         gained = f" ({self.plain_db:.1f} dB without)" if math.isfinite(self.plain_db) and self.kept else ""
         return f"{kept} kept: outputs {self.sqnr_db:.1f} dB above their error on {self.held_back} samples held back{gained}"
 
