@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 from typing import ClassVar, Literal
 
 from ..choices import Choices
 from ..planner import Planned
 from ..recipe import WIDEST, Recipe
 from .evidence import Evidence
+from .step import Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Correct:
+class Correct(Step):
     """Weights rounded so that layers' sums change least, and biases that take back what these are off on average.
 
     Parameters
@@ -28,7 +28,6 @@ class Correct:
     name: ClassVar = "correct"
     shifts: bool = True
     clipped: Literal["", "clipped", "weights alone"] = ""
-    below_db: float = inf
 
     @property
     def detail(self) -> str:

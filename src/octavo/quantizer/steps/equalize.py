@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import count
-from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -18,19 +17,14 @@ from ..planner import Planned
 from ..recipe import Recipe
 from ..weights.widths import usual_width
 from .evidence import Evidence
+from .step import Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Equalize:
+class Equalize(Step):
     """Factors for channels of unlike ranges."""
 
     name: ClassVar = "equalize"
-    below_db: float = inf
-
-    @property
-    def detail(self) -> str:
-        """Nothing more."""
-        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[Equalize]:

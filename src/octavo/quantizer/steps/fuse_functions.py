@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import ClassVar
 
 from tvm.relax import Var
@@ -24,6 +24,7 @@ from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..recipe import Recipe
 from .evidence import Evidence
+from .step import Step
 
 _SHARE = 0.05
 """Of the model's modelled time: more than that no functions may take."""
@@ -44,16 +45,10 @@ class _Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FuseFunctions:
+class FuseFunctions(Step):
     """Products' results that are not rounded before a function of them."""
 
     name: ClassVar = "fuse functions"
-    below_db: float = inf
-
-    @property
-    def detail(self) -> str:
-        """Nothing more."""
-        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[FuseFunctions]:

@@ -15,6 +15,7 @@ from ..planner import Planned
 from ..recipe import Recipe
 from ..referee import Referee
 from .evidence import Evidence
+from .step import Step
 from .tune_ranges import better_ranges, costly
 
 _MORE_DB = (0.0, 3.0, 6.0)
@@ -29,7 +30,7 @@ _MAX_FLOAT = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeepFloat:
+class KeepFloat(Step):
     """Other ranges and float activations, as many as it takes for a signal to noise ratio in dB on few samples."""
 
     name: ClassVar = "keep float"

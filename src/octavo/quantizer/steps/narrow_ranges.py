@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 from ...ir.identity import TensorId
@@ -15,6 +14,7 @@ from ..ranges.mean import Mean
 from ..recipe import AUTO, WIDEST, Recipe
 from ..tensor_choice import TensorChoice
 from .evidence import Evidence
+from .step import Step
 
 _SHARE = 0.67
 """Of the observed range: a wider mean range saves less than 3.5 dB of the tensor's rounding, which clipping soon costs."""
@@ -27,16 +27,10 @@ _STRONG = 0.35
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NarrowRanges:
+class NarrowRanges(Step):
     """The mean range of samples where it is much narrower than the observed one."""
 
     name: ClassVar = "narrow ranges"
-    below_db: float = inf
-
-    @property
-    def detail(self) -> str:
-        """Nothing more."""
-        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[NarrowRanges]:

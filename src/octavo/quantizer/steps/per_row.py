@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 from ..choices import Choices
@@ -11,21 +10,16 @@ from ..placement import reads_rows
 from ..planner import Planned
 from ..recipe import Recipe
 from .evidence import Evidence
+from .step import Step
 
 _REASON = "each row has the scale of its own values"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PerRow:
+class PerRow(Step):
     """Inputs of dense layers whose scale and zero point are found when the model runs, row by row."""
 
     name: ClassVar = "per row"
-    below_db: float = inf
-
-    @property
-    def detail(self) -> str:
-        """Nothing more."""
-        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[PerRow]:

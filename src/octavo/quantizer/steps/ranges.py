@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 from typing import ClassVar
 
 from ..choices import Choices
 from ..planner import Planned
 from ..recipe import AUTO, Recipe
 from .evidence import Evidence
+from .step import Step
 
 _TRIED = ("mean", "mse", "percentile:99.99")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ranges:
+class Ranges(Step):
     """Ranges of all activations by one estimator of `octavo.quantizer.ranges`, its argument behind a colon."""
 
     name: ClassVar = "ranges"
     estimator: str
-    below_db: float = inf
 
     @property
     def detail(self) -> str:

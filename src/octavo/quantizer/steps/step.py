@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from math import inf
+from typing import ClassVar
 
 from ..choices import Choices
 from ..planner import Planned
@@ -11,27 +13,26 @@ from ..recipe import Recipe
 from .evidence import Evidence
 
 
-class Step(Protocol):
+class Step(ABC):
     """A value: two that are equal propose the same for the same model and samples."""
 
     name: ClassVar[str]
     """What the journal calls it, and all others of its kind."""
 
+    below_db: float = inf
+    """It is tried where the worst output's signal to noise ratio is less."""
+
     @property
     def detail(self) -> str:
         """What tells it from others of its kind, in words; "" of the only one."""
-        ...
-
-    @property
-    def below_db(self) -> float:
-        """It is tried where the worst output's signal to noise ratio is less."""
-        ...
+        return ""
 
     @classmethod
+    @abstractmethod
     def of(cls, recipe: Recipe) -> Sequence[Step]:
         """Return those of the kind that a recipe wants tried, of which one can be kept."""
-        ...
 
+    @abstractmethod
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return the model's choices with the step's own; None where it has none to make.
 
@@ -42,4 +43,3 @@ class Step(Protocol):
         evidence
             What samples tell of it.
         """
-        ...

@@ -17,6 +17,7 @@ from ..recipe import AUTO, Recipe
 from ..referee import Referee
 from ..referee.rounding import Rounding
 from .evidence import Evidence
+from .step import Step
 
 _MARGIN_DB = 3.0
 """Above what outputs must have: with less, other samples may have less than they must."""
@@ -128,16 +129,11 @@ def _cut(ends: Range, end: int, share: float) -> Range:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TuneRanges:
+class TuneRanges(Step):
     """Other ranges for activations whose rounding costs most, where outputs have less than a signal to noise ratio in dB."""
 
     name: ClassVar = "tune ranges"
     below_db: float
-
-    @property
-    def detail(self) -> str:
-        """Nothing more."""
-        return ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[TuneRanges]:
