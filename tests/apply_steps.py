@@ -12,11 +12,11 @@ from octavo.profiling import Profile
 from octavo.quantizer import tune
 from octavo.quantizer.blas_threads import one_blas_thread
 from octavo.quantizer.choices import Choices
-from octavo.quantizer.corrections import samples_of
+from octavo.quantizer.kept_samples import samples_of
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.planner import Planner
 from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.sample_runs import runs_on
+from octavo.quantizer.sample_runs import Programs, runs_on
 from octavo.quantizer.simplify import simplify
 from octavo.quantizer.steps import Evidence, Step, equalize, order
 
@@ -38,10 +38,19 @@ def with_steps(
     """
     recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
     floats, samples = FloatValues(here.host, here.isas, here.llvm), samples_of(model, profile)
+    programs = Programs(target=here)
     with ThreadPoolExecutor(1) as beside, one_blas_thread():
         has_functions = any(support.float_function for support in chosen.description.ops)
-        every = range(len(samples))
-        runs = runs_on(every, profile, samples, recipe, floats=floats, beside=beside, has_functions=has_functions)
+        runs = runs_on(
+            range(len(samples)),
+            profile,
+            samples,
+            recipe,
+            programs=programs,
+            floats=floats,
+            beside=beside,
+            has_functions=has_functions,
+        )
         planner = Planner(model=model, simplified=simplify(model), profile=profile, chosen=chosen, recipe=recipe, applied=None)
         planned = tune._plain(planner, runs, None, Choices())
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):

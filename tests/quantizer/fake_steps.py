@@ -72,7 +72,7 @@ class FakeReferee:
     scored: ClassVar[list[QuantizationPlan]] = []
     samples: ClassVar[int] = 0
 
-    def __init__(self, simple: Any, plan: Any, samples: Sequence[Any], target: Any) -> None:
+    def __init__(self, program: Any, samples: Sequence[Any]) -> None:
         type(self).samples = len(samples)
 
     def score(self, plan: QuantizationPlan) -> Score:

@@ -18,16 +18,16 @@ from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ..errors import ProfileError, QuantizationError, QuantizationWarning, check_type
 from ..ir.graph import Model
 from ..ir.graph.model import checked_model
+from ..numerics.arrays import Samples
 from ..profiling import Profile, check_model
 from ..profiling.profile import forget_profilers
 from .choices import Choices
-from .corrections import samples_of
-from .corrections.correct import Samples
+from .kept_samples import samples_of
 from .plan import QuantizationPlan, QuantizedModel
 from .quantize_graph import apply_plan, quantize_graph
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
-from .sample_runs import SampleRuns, runs_on
+from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
 from .tensor_choice import ParamsOf
 from .tune import MIN_SAMPLES, Split, is_held_back, is_tried
@@ -174,11 +174,11 @@ def _split(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor,
     if len(samples) < MIN_SAMPLES:
         return None
     here = resolve_target(None)
-    floats = FloatValues(here.host, here.isas, here.llvm)
+    floats, programs = FloatValues(here.host, here.isas, here.llvm), Programs(target=here)
     every = range(len(samples))
     held_back = [place for place in every if is_held_back(place)]
     fitted, all_runs = (
-        runs_on(places, profile, samples, recipe, floats=floats, beside=beside, has_functions=has_functions)
+        runs_on(places, profile, samples, recipe, programs=programs, floats=floats, beside=beside, has_functions=has_functions)
         for places in ([place for place in every if place not in held_back], every)
     )
     return Split(fitted=fitted, held_back=[samples[place] for place in held_back], every=all_runs)

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..compiler.float_values import FloatValues
-from ..compiler.target_choice import ResolvedTarget, resolve_target
+from ..compiler.target_choice import ResolvedTarget
 from ..ir.graph import Model
 from ..numerics.arrays import Samples
 from ..profiling import Profile
 from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
+from .plan import QuantizationPlan
+from .plan.corrections import Corrections
 from .recipe import Recipe
+from .referee import Referee, RoundedProgram
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False)
+class Programs:
+    """Builds what runs a float model rounded as plans say, on a target: once, unless a plan rounds more than those before."""
+
+    target: ResolvedTarget
+    _plans: list[QuantizationPlan] = field(default_factory=list[QuantizationPlan])
+    _last: RoundedProgram | None = None
+
+    def of(self, simple: Model, plan: QuantizationPlan) -> RoundedProgram:
+        """Return that of a simplified float model, always the same one.
+
+        Raises
+        ------
+        NotImplementedError
+            TVM's virtual machine alone can run it.
+        """
+        if self._last is None or not self._last.can_round(plan):
+            self._plans.append(plan)
+            self._last = RoundedProgram(simple, self._plans, self.target)
+        return self._last
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
 class SampleRuns:
     """Samples, and what runs models on them.
 
@@ -26,8 +51,8 @@ class SampleRuns:
         The model's inputs, sample by sample; one at least.
     few
         Those of them that say how to correct weights and biases.
-    target
-        Whose kernels compute models here.
+    programs
+        Of the model; other samples may have them, too.
     floats
         What runs float models, and need not build one twice.
     equalizer
@@ -36,13 +61,45 @@ class SampleRuns:
 
     samples: Samples
     few: Samples
-    target: ResolvedTarget
+    programs: Programs
     floats: FloatValues
     equalizer: Equalizer | None = None
+    _referee: Referee | None = None
+    _corrector: Corrector | None = None
 
-    def corrector(self, simple: Model) -> Corrector:
-        """Return what corrects quantized models of a simplified float model, and says how near they come to it."""
-        return Corrector(simple, samples=self.few, target=self.target, floats=self.floats)
+    def referee(self, simple: Model, plan: QuantizationPlan) -> Referee | None:
+        """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model.
+
+        Parameters
+        ----------
+        simple
+            The float model, simplified and not equalized.
+        """
+        try:
+            program = self.programs.of(simple, plan)
+        except NotImplementedError:
+            return None
+        if self._referee is None or self._referee.program is not program:
+            self._referee = Referee(program, self.samples)
+        return self._referee
+
+    def corrections(self, simple: Model, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
+        """Return weights and biases with which a plan's outputs are nearer; none where TVM's virtual machine alone can run it.
+
+        Parameters
+        ----------
+        simple
+            As `referee` takes it.
+        kept
+            What keeps its parameters.
+        """
+        try:
+            program = self.programs.of(simple, plan)
+        except NotImplementedError:
+            return Corrections()
+        if self._corrector is None or self._corrector.program is not program:
+            self._corrector = Corrector(program, self.few)
+        return self._corrector.corrections(plan, kept)
 
 
 def runs_on(
@@ -51,6 +108,7 @@ def runs_on(
     samples: Samples,
     recipe: Recipe,
     *,
+    programs: Programs,
     floats: FloatValues,
     beside: Executor,
     has_functions: bool,
@@ -63,6 +121,8 @@ def runs_on(
         Of those samples.
     samples
         All that the profile keeps, as the model takes them.
+    programs
+        Of the model.
     floats, beside, has_functions
         See `Equalizer`.
     """
@@ -77,4 +137,4 @@ def runs_on(
         has_functions=has_functions,
     )
     few = corrected_on(chosen, recipe)
-    return SampleRuns(samples=chosen, few=few, target=resolve_target(None), floats=floats, equalizer=equalizer)
+    return SampleRuns(samples=chosen, few=few, programs=programs, floats=floats, equalizer=equalizer)

@@ -83,7 +83,7 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
     if split is None or not is_tried(planner.recipe):
         return plain.quantized
     try:
-        referee = Referee(planner.simple, plain.plan, split.held_back, split.fitted.target)
+        referee = Referee(split.fitted.programs.of(planner.simple, plain.plan), split.held_back)
     except NotImplementedError as error:
         said = f"nothing was tried to bring the model's outputs nearer, for the referee cannot run the model here: {error}"
         warnings.warn(said, QuantizationWarning, stacklevel=2)

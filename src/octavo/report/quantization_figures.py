@@ -24,9 +24,10 @@ from ..profiling.model_profile import Profile
 from ..quantizer.causes import RootCause, root_causes
 from ..quantizer.choices import Choices
 from ..quantizer.compile import explain
-from ..quantizer.corrections import samples_of, sqnr_by_result
+from ..quantizer.kept_samples import samples_of
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize, quantize_with
+from ..quantizer.referee import sqnr_by_result
 from ..quantizer.search import SearchResult, read_search
 from ..runtime.executable import Executable
 from ..runtime.inputs import split_batch

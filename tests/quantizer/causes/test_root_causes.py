@@ -78,9 +78,10 @@ def swapped_scales(model: octavo.Model, quantized: QuantizedModel, rng: np.rando
 def shifted_bias(model: octavo.Model, quantized: QuantizedModel, rng: np.random.Generator) -> tuple[QuantizedModel, str]:
     del model
     number = int(rng.integers(1, 4))
-    name = TensorId(f"b{number}_q")
-    shift = np.rint(0.5 / np.ravel(quantized.plan.biases[TensorId(f"b{number}")].scale)).astype(np.int32)
-    return replace(quantized, params={**quantized.params, name: quantized.params[name] + shift}), f"r{number}"
+    plan, bias, name = quantized.plan, TensorId(f"b{number}"), TensorId(f"b{number}_q")
+    shifted = plan.weight_values[bias] + np.rint(0.5 / np.ravel(plan.biases[bias].scale)).astype(np.int32)
+    plan = replace(plan, weight_values={**plan.weight_values, bias: shifted})
+    return replace(quantized, params={**quantized.params, name: shifted}, plan=plan), f"r{number}"
 
 
 @pytest.mark.parametrize(

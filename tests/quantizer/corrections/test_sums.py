@@ -8,11 +8,9 @@ from tvm import relax
 
 import octavo
 from nets import model_of
-from octavo.ir.composites.attributes import read_composites
-from octavo.ir.composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp
-from octavo.ir.graph.dataflow import BodyWriter
-from octavo.quantizer.corrections.gram import ExactRows, covariances, inherited_errors
-from octavo.quantizer.corrections.window_sums import mean_accumulators
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView
+from octavo.quantizer.corrections.gram import ExactRows, Inputs, covariances, exact_rows, inherited_errors
+from octavo.quantizer.corrections.layers import Product, products_of
 
 CASES: dict[str, dict[str, Any]] = {
     "3x3, padded": {"padding": (1, 1, 1, 1)},
@@ -23,8 +21,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def composite(rng: np.random.Generator, layout: str, **options: Any) -> Any:
-    """Return the composite of a quantized convolution of 6 channels by 4 (6 where depthwise), 7 x 8 pixels."""
+def convolution(rng: np.random.Generator, layout: str, **options: Any) -> tuple[Product, np.ndarray]:
+    """Return a convolution of 6 channels by 4 (6 where depthwise), 7 x 8 pixels, and its weights."""
     groups = options.get("groups", 1)
     outputs = 6 if groups == 6 else 4
     weight = rng.normal(size=(outputs, 6 // groups, 3, 3)).astype(np.float32)
@@ -40,68 +38,76 @@ def composite(rng: np.random.Generator, layout: str, **options: Any) -> Any:
         return writer.emit("y", relax.op.add(writer.emit("c", conv), shaped), is_output=True)
 
     model = model_of({"x": (shape, "float32")}, {"w": weight, "b": bias}, body, ("y",))
-    return only_op(model, rng)
+    return only_product(model)
 
 
-def only_op(model: octavo.Model, rng: np.random.Generator) -> Any:
-    shape = tuple(int(dim) for dim in model.module["main"].params[0].ty.shape)
-    quantized = octavo.quantize(model, octavo.profile(model, rng.normal(size=shape).astype(np.float32)))
-    kinds = (Conv2dOp, MatmulOp, Conv2dTransposeOp)
-    [op] = [each.op for each in read_composites(octavo.partition(quantized)).values() if isinstance(each.op, kinds)]
-    return op
+def only_product(model: octavo.Model) -> tuple[Product, np.ndarray]:
+    [product] = products_of(model, DataflowView(model.module["main"])).values()
+    return product, product.weights_of(model.params[product.weight])
 
 
-def windows(op: Conv2dOp, x: np.ndarray) -> np.ndarray:
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], count: int, scale: np.ndarray) -> tuple[list[np.ndarray], Inputs]:
+    """Return integers, channels last, and what they stand for."""
+    integers = [rng.integers(-100, 156, shape) for _ in range(count)]
+    return integers, Inputs(values=[(each * scale).astype(np.float32) for each in integers], scale=scale)
+
+
+def windows(product: Product, x: np.ndarray) -> np.ndarray:
     """Return what lies under each tap at every position, 0 in the padding: (groups, positions, rows x columns x channels)."""
-    kernel_h, kernel_w, inputs, _ = op.weight.values.shape
-    top, left, bottom, right = op.padding
+    kernel_h, kernel_w, inputs, _ = product.indices.shape
+    window, (top, left, bottom, right) = product.window, product.window.padding
     padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
-    rows = (padded.shape[1] - (kernel_h - 1) * op.dilation[0] - 1) // op.strides[0] + 1
-    columns = (padded.shape[2] - (kernel_w - 1) * op.dilation[1] - 1) // op.strides[1] + 1
+    rows = (padded.shape[1] - (kernel_h - 1) * window.dilation[0] - 1) // window.strides[0] + 1
+    columns = (padded.shape[2] - (kernel_w - 1) * window.dilation[1] - 1) // window.strides[1] + 1
     found: list[np.ndarray] = []
     for image in padded:
         for row in range(rows):
             for column in range(columns):
-                places = (row * op.strides[0], column * op.strides[1])
+                places = (row * window.strides[0], column * window.strides[1])
                 taps = [
-                    image[places[0] + a * op.dilation[0], places[1] + b * op.dilation[1]]
+                    image[places[0] + a * window.dilation[0], places[1] + b * window.dilation[1]]
                     for a in range(kernel_h)
                     for b in range(kernel_w)
                 ]
-                found.append(np.array(taps).reshape(-1, op.groups, inputs).transpose(1, 0, 2).reshape(op.groups, -1))
+                found.append(np.array(taps).reshape(-1, product.groups, inputs).transpose(1, 0, 2).reshape(product.groups, -1))
     return np.array(found).transpose(1, 0, 2)
+
+
+def by_group(product: Product, weights: np.ndarray) -> np.ndarray:
+    """Return weights as (groups, outputs, inputs)."""
+    return weights.reshape(product.inputs, product.groups, -1).transpose(1, 2, 0).astype(np.float64)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions(rng: np.random.Generator, name: str, layout: str) -> None:
-    op = composite(rng, layout, **CASES[name])
-    samples = [rng.integers(0, 256, (2, 7, 8, 6)).astype(np.uint8) for _ in range(3)]
-    real = [sample.astype(np.int64) - op.x.zero_point for sample in samples]
-    rows = np.concatenate([windows(op, sample) for sample in real], axis=1)
-    weight = op.weight.values.astype(np.int64)
-    outputs = weight.shape[3] // op.groups
-    for group in range(op.groups):
-        taps = weight[..., group * outputs : (group + 1) * outputs].reshape(-1, outputs)
-        found = mean_accumulators(op, sum(real[1:], real[0]), 3)[group * outputs : (group + 1) * outputs]
-        np.testing.assert_allclose(found, (rows[group] @ taps).mean(axis=0), rtol=1e-12)
+    product, weights = convolution(rng, layout, **CASES[name])
+    assert product.axis == layout.index("C")
+    scale = rng.uniform(0.01, 0.1, 6).astype(np.float32)
+    integers, inputs = drawn(rng, (2, 7, 8, 6), 3, scale)
+    rows = np.concatenate([windows(product, each) for each in integers], axis=1)
+    assert np.array_equal(inputs.total(), sum(integers[1:], integers[0]))
+    expected = (rows @ by_group(product, weights).transpose(0, 2, 1)).mean(axis=1).reshape(-1)
+    np.testing.assert_allclose(product.mean(inputs.total(), 3, weights.astype(np.float64)), expected, rtol=1e-9)
+    found = covariances(product, inputs).plain()
+    for group in range(product.groups):
         expected = np.cov(rows[group].T.astype(np.float64), bias=True)
-        np.testing.assert_allclose(covariances(op, samples).plain()[group], expected, rtol=1e-9, atol=1e-6)
+        np.testing.assert_allclose(found[group], expected, rtol=1e-9, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_matched_with_what_they_are_made_of(rng: np.random.Generator, name: str) -> None:
-    op = composite(rng, "NCHW", **CASES[name])
-    samples = [rng.integers(0, 256, (2, 7, 8, 6)).astype(np.uint8) for _ in range(16)]
-    taps = op.weight.values.astype(np.float64)
-    weight = taps.reshape(-1, op.groups, taps.shape[3] // op.groups).transpose(1, 2, 0)
-    exact = [windows(op, each.astype(np.int64) - op.x.zero_point) @ weight.transpose(0, 2, 1) for each in samples]
-    values = [each.transpose(1, 0, 2).reshape(each.shape[1], -1).astype(np.float32) + 3 for each in exact]
-    found = inherited_errors(op, samples, weight + 0.25, ExactRows(len(values[0]), values))
-    assert found is not None
+    product, weights = convolution(rng, "NCHW", **CASES[name])
+    integers, inputs = drawn(rng, (2, 7, 8, 6), 16, np.ones(1, np.float32))
+    rows_of = exact_rows(product, weights, (2, 7, 8, 6), 16)
+    values = [rows_of(each.astype(np.float32)) for each in integers]
+    weight = by_group(product, weights)
+    for each, value in zip(integers, values, strict=True):
+        exact = (windows(product, each) @ weight.transpose(0, 2, 1)).transpose(1, 0, 2).reshape(len(value), -1)
+        np.testing.assert_allclose(value, exact, rtol=1e-4, atol=1e-3)
+    found = inherited_errors(product, inputs, weight + 0.25, ExactRows([each + np.float32(3) for each in values]))
     # All that is wrong is the weight, by 0.25: were a position another one's, it would stay as it is.
     assert np.abs(found.made_up_for() - weight).max() < 0.1
-    assert inherited_errors(op, samples, weight, ExactRows(len(values[0]) + 1, values)) is None
 
 
 def test_products_of_matrices(rng: np.random.Generator) -> None:
@@ -110,28 +116,32 @@ def test_products_of_matrices(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, **v: Any) -> Any:
         return writer.emit("y", relax.op.add(writer.emit("p", relax.op.matmul(v["x"], v["w"])), v["b"]), is_output=True)
 
-    op = only_op(model_of({"x": ((4, 5), "float32")}, {"w": weight, "b": bias}, body, ("y",)), rng)
-    samples = [rng.integers(0, 256, (4, 5)).astype(np.uint8) for _ in range(6)]
-    real = np.concatenate(samples).astype(np.int64) - op.x.zero_point
-    found = mean_accumulators(op, sum(each.astype(np.int64) - op.x.zero_point for each in samples), 6)
-    np.testing.assert_allclose(found, (real @ op.weight.values.astype(np.int64)).mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(covariances(op, samples).plain()[0], np.cov(real.T.astype(np.float64), bias=True), rtol=1e-9)
+    product, weights = only_product(model_of({"x": ((4, 5), "float32")}, {"w": weight, "b": bias}, body, ("y",)))
+    assert np.array_equal(weights, weight)
+    integers, inputs = drawn(rng, (4, 5), 6, np.full(1, 0.3, np.float32))
+    real = np.concatenate(integers)
+    found = product.mean(inputs.total(), 6, weight.astype(np.float64))
+    np.testing.assert_allclose(found, (real @ weight.astype(np.float64)).mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(covariances(product, inputs).plain()[0], np.cov(real.T.astype(np.float64), bias=True), rtol=1e-9)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"strides": (2, 2), "padding": (1, 1, 1, 1), "output_padding": (1, 1)}])
-def test_transposed_convolutions(rng: np.random.Generator, options: dict[str, Any]) -> None:
-    weight, bias = rng.normal(size=(3, 4, 3, 2)).astype(np.float32), rng.normal(size=4).astype(np.float32)
+def test_transposed_convolutions(rng: np.random.Generator, options: dict[str, Any], groups: int) -> None:
+    weight, bias = rng.normal(size=(6, 4, 3, 2)).astype(np.float32), rng.normal(size=4 * groups).astype(np.float32)
 
     def body(writer: BodyWriter, **v: Any) -> Any:
-        conv = writer.emit("c", relax.op.nn.conv2d_transpose(v["x"], v["w"], **options))
+        conv = writer.emit("c", relax.op.nn.conv2d_transpose(v["x"], v["w"], groups=groups, **options))
         return writer.emit("y", relax.op.add(conv, writer.emit("_b", relax.op.reshape(v["b"], (1, -1, 1, 1)))), is_output=True)
 
-    op = only_op(model_of({"x": ((1, 3, 5, 4), "float32")}, {"w": weight, "b": bias}, body, ("y",)), rng)
-    x = rng.integers(0, 256, (1, 5, 4, 3)).astype(np.int64) - op.x.zero_point
-    _, channels, rows, columns = op.y.shape
-    result = np.zeros((rows, columns, channels), np.int64)
+    product, weights = only_product(model_of({"x": ((1, 6, 5, 4), "float32")}, {"w": weight, "b": bias}, body, ("y",)))
+    integers, inputs = drawn(rng, (1, 5, 4, 6), 1, np.ones(1, np.float32))
+    window, (_, rows, columns) = product.window, product.sizes
+    result = np.zeros((rows, columns, groups, 4))
+    by_input = weight.reshape(groups, 6 // groups, 4, 3, 2).astype(np.float64)
     for iy, ix, a, b in np.ndindex(5, 4, 3, 2):
-        oy, ox = iy * op.strides[0] + a - op.padding[0], ix * op.strides[1] + b - op.padding[1]
+        oy, ox = iy * window.strides[0] + a - window.padding[0], ix * window.strides[1] + b - window.padding[1]
         if 0 <= oy < rows and 0 <= ox < columns:
-            result[oy, ox] += x[0, iy, ix] @ op.weight.values[a, b].astype(np.int64)
-    np.testing.assert_allclose(mean_accumulators(op, x, 1), result.mean(axis=(0, 1)), rtol=1e-12)
+            result[oy, ox] += np.einsum("gi,gio->go", integers[0][0, iy, ix].reshape(groups, -1), by_input[..., a, b])
+    found = product.mean(inputs.total(), 1, weights.astype(np.float64))
+    np.testing.assert_allclose(found, result.mean(axis=(0, 1)).reshape(-1), rtol=1e-9)

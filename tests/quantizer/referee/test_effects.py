@@ -14,9 +14,7 @@ from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize, quantize
-from octavo.quantizer.corrections import Corrector
-from octavo.quantizer.corrections.error import sqnr_by_result
-from octavo.quantizer.referee import Referee
+from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
 from octavo.quantizer.referee.program import FloatProgram, with_values
 from octavo.quantizer.simplify import simplify
 from random_nets import random_net
@@ -36,7 +34,7 @@ def test_one_rounding_alone_and_all_together(rng: np.random.Generator) -> None:
     quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
     plan, p = quantized.plan, model.params
     given = [[sample] for sample in samples]
-    referee = Referee(model, plan, given, TARGET)
+    referee = Referee(RoundedProgram(model, [plan], TARGET), given)
     assert list(referee.few) == list(range(6))
     rounding = referee.rounding(plan)
     effects, of_layers = referee.effects(rounding), referee.layer_effects(rounding, rounding.layers)
@@ -51,7 +49,7 @@ def test_one_rounding_alone_and_all_together(rng: np.random.Generator) -> None:
     bias = dequantize(plan.weight_values["b2"], plan.biases["b2"])
     assert of_layers[TensorId("y")] == pytest.approx(power_ratio(hidden @ weight + bias - exact, exact), rel=1e-3)
 
-    kernels = Corrector(model, samples=given, target=TARGET).nearness(quantized).sqnr_db
+    [kernels] = sqnr_by_result(DataflowView(model.module["main"]), results_of(model, samples), results_of(quantized, samples))
     assert referee.score_of(rounding, few=True).sqnr_db == pytest.approx(kernels, abs=0.05)
     assert referee.score_of(rounding.only(), few=True).error == 0
     wide = replace(plan.activations["h"], scale=plan.activations["h"].scale * 8)
@@ -67,7 +65,7 @@ def test_a_start_behind_the_first_tensor_that_changes_gives_what_a_whole_run_doe
     shape = [int(size) for size in model.module["main"].params[0].ty.shape]
     samples = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
     plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
-    referee = Referee(simplify(model)[0], plan, [[sample] for sample in samples], TARGET)
+    referee = Referee(RoundedProgram(simplify(model)[0], [plan], TARGET), [[sample] for sample in samples])
     rounding = referee.rounding(plan)
     names = list(plan.activations)
     tried = [rounding.only([name]) for name in names] + [rounding.only(names[:2], [plan.layers[-1].output]), rounding]
@@ -82,7 +80,7 @@ def test_constants_of_one_layer_cost_what_the_compiled_float_model_does_with_the
     shape = [int(size) for size in model.module["main"].params[0].ty.shape]
     samples = [rng.normal(size=shape).astype(np.float32) for _ in range(3)]
     plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
-    referee = Referee(simple, plan, [[sample] for sample in samples], TARGET)
+    referee = Referee(RoundedProgram(simple, [plan], TARGET), [[sample] for sample in samples])
     rounding = referee.rounding(plan)
     effects = referee.layer_effects(rounding, rounding.layers)
     exact = results_of(simple, samples)
@@ -104,8 +102,8 @@ def test_what_comes_before_a_rounding_is_not_computed_for_each(rng: np.random.Ge
     model = mlp(rng)
     samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(3)]
     plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
-    referee = Referee(model, plan, [[sample] for sample in samples], TARGET)
-    program: FloatProgram = referee._program._program
+    referee = Referee(RoundedProgram(model, [plan], TARGET), [[sample] for sample in samples])
+    program: FloatProgram = referee.program._program
     ran: list[str] = []
     for call in program.calls:
         monkeypatch.setattr(call, "run", lambda values, run=call.run, name=call.var.name: (ran.append(name), run(values))[1])
@@ -122,7 +120,7 @@ def test_every_rounding_is_felt(rng: np.random.Generator) -> None:
     model = octavo.load(folder / "digits.onnx")
     samples = [rng.uniform(size=(1, 1, 8, 8)).astype(np.float32) for _ in range(2)]
     plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
-    referee = Referee(simplify(model)[0], plan, [[sample] for sample in samples], TARGET)
+    referee = Referee(RoundedProgram(simplify(model)[0], [plan], TARGET), [[sample] for sample in samples])
     rounding = referee.rounding(plan)
     effects = referee.effects(rounding)
     assert effects.keys() == plan.activations.keys()

@@ -16,7 +16,7 @@ from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.ranges.of_params import range_of
-from octavo.quantizer.referee import Referee
+from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps import Correct, KeepFloat, tune_ranges
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
@@ -68,7 +68,7 @@ def test_a_range_for_few_samples_is_none_for_all(rng: np.random.Generator) -> No
     given = [[sample] for sample in samples]
     ends = []
     for each in (given[:8], given):
-        referee = Referee(model, plan, each, resolve_target(None))
+        referee = Referee(RoundedProgram(model, [plan], resolve_target(None)), each)
         ends.append(tune_ranges.better_ranges(plan, referee, referee.effects(referee.rounding(plan))).get(TensorId("h")))
     assert ends[0] is not None, "the range of all samples is too wide for the first"
     assert ends[0][1] < range_of(plan.activations[TensorId("h")])[1] / 3

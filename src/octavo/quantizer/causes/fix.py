@@ -18,9 +18,8 @@ from ...ir.identity import TensorId
 from ...profiling import check_model
 from ...profiling.model_profile import Profile
 from ..choices import Choices
-from ..corrections import samples_of
+from ..kept_samples import samples_of
 from ..plan.entries import Adjustment
-from ..plan.nearness import Nearness
 from ..plan.plan import QuantizedModel
 from ..ranges.of_params import range_of
 from ..recipe import Recipe
@@ -119,9 +118,8 @@ def fix(
     In each round the table is made anew (see `root_causes`). Its remedies are tried from the top: parameters that do not fit are
     replaced in the plan; biases, weights and channels are treated by the recipe's means, where those were off; what 8 bits are
     too few for gets 16, or stays float: one after the other as long as what those before left of the error promises enough. A
-    remedy is kept where the worst output's signal to noise ratio rises, measured with the integer kernels on the samples that the
-    profile keeps; one that costs time, where it rises by `min_gain_db` or more. Outputs that come to 40 dB end it. All takes a
-    few times as long as `quantize`.
+    remedy is kept where the worst output's signal to noise ratio rises, on the samples that the profile keeps; one that costs
+    time, where it rises by `min_gain_db` or more. Outputs that come to 40 dB end it. All takes a few times as long as `quantize`.
 
     Parameters
     ----------
@@ -202,28 +200,27 @@ class _Fixer:
     actions: Actions
     min_gain_db: float
     state: State
-    nearness: Nearness = field(init=False)
+    sqnr_db: float = field(init=False)
     _steps: list[FixStep] = field(default_factory=list[FixStep])
     _tried: set[tuple[TensorId, str]] = field(default_factory=set[tuple[TensorId, str]])
 
     def run(self, rounds: int) -> FixResult:
         """Go on until a round brings too little."""
-        self.nearness = before = self.requantizer.nearness(self.state.quantized)
+        self.sqnr_db = before = self.requantizer.sqnr_db(self.state.quantized.plan)
         for _ in range(rounds):
-            if math.isinf(self.nearness.sqnr_db):  # exact, or none that runs here
+            if math.isinf(self.sqnr_db):  # exact, or none that runs here
                 break
-            start = self.nearness.sqnr_db
+            start = self.sqnr_db
             self._round()
-            gain = self.nearness.sqnr_db - start
-            if gain < max(self.min_gain_db, 1e-9) or before.sqnr_db < _NEAR_DB <= self.nearness.sqnr_db:
+            gain = self.sqnr_db - start
+            if gain < max(self.min_gain_db, 1e-9) or before < _NEAR_DB <= self.sqnr_db:
                 break
         quantized = self.state.quantized
         said = tuple(Adjustment(tensor=step.id, message=step.said) for step in self._steps if step.kept)
         if said:
-            corrections = replace(quantized.plan.corrections, nearness=self.nearness)
-            plan = replace(quantized.plan, adjustments=(*quantized.plan.adjustments, *said), corrections=corrections)
+            plan = replace(quantized.plan, adjustments=(*quantized.plan.adjustments, *said))
             quantized = replace(quantized, plan=plan)
-        return FixResult(quantized=quantized, before_db=before.sqnr_db, after_db=self.nearness.sqnr_db, steps=tuple(self._steps))
+        return FixResult(quantized=quantized, before_db=before, after_db=self.sqnr_db, steps=tuple(self._steps))
 
     def _round(self) -> None:
         """Try what the table says, until something that changes all the rest brings as much as is asked for."""
@@ -233,7 +230,7 @@ class _Fixer:
             self._steps.append(step)
             if step.kept and action.is_free and (step.measured_db or 0.0) >= self.min_gain_db:
                 return
-            if step.kept and self.nearness.sqnr_db - (step.measured_db or 0.0) < _NEAR_DB <= self.nearness.sqnr_db:
+            if step.kept and self.sqnr_db - (step.measured_db or 0.0) < _NEAR_DB <= self.sqnr_db:
                 return
             failed += not step.kept and step.measured_db is not None
             if failed == _MAX_TRIED:
@@ -286,11 +283,11 @@ class _Fixer:
             state = action.apply()
         except QuantizationError as error:
             return replace(step, note=f"cannot be had: {error}")
-        nearness = self.requantizer.nearness(state.quantized)
-        gain = nearness.sqnr_db - self.nearness.sqnr_db
+        sqnr_db = self.requantizer.sqnr_db(state.quantized.plan)
+        gain = sqnr_db - self.sqnr_db
         kept = gain > 0 if action.is_free else gain >= max(self.min_gain_db, 1e-9)
         if kept:
-            self.state, self.nearness = state, nearness
+            self.state, self.sqnr_db = state, sqnr_db
         return replace(step, measured_db=gain, kept=kept)
 
 

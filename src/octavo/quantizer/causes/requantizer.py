@@ -6,42 +6,26 @@ no correction. It judges nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from ...compiler.float_values import FloatValues
 from ...compiler.target_choice import TargetLike, resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.identity import TensorId
+from ...numerics.arrays import Samples
 from ...target import ELEMENTWISE, OpSupport
 from ..choices import Choices
-from ..corrections import Corrector
-from ..corrections.correct import Samples
-from ..equalized_float import equalized_float
 from ..plan.corrections import Corrections
 from ..plan.entries import IntegerLayer
-from ..plan.nearness import Nearness
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..quantize import requantize
 from ..ranges import QuantScheme
 from ..ranges.of_params import range_of, scheme_of
-from ..sample_runs import SampleRuns
-
-
-@dataclass(kw_only=True, eq=False)
-class _Runs(SampleRuns):
-    """Runs that keep the last corrector: for the same float model, its channels evened out alike, it is the same."""
-
-    last: Corrector | None = None
-    _simple: Model | None = None
-
-    def corrector(self, simple: Model) -> Corrector:
-        if self.last is None or self._simple is None or not _have_same_constants(simple, self._simple):
-            self._simple, self.last = simple, super().corrector(simple)
-        return self.last
+from ..sample_runs import Programs, SampleRuns
+from ..simplify import simplify
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -59,20 +43,19 @@ class Requantizer:
     model: Model
     target: TargetLike
     samples: Samples
-    _runs: _Runs = field(init=False)
+    _runs: SampleRuns = field(init=False)
+    _simple: Model = field(init=False)
 
     def __post_init__(self) -> None:
         """Correct what is made on this machine."""
-        here = resolve_target(None)
+        here, self._simple = resolve_target(None), simplify(self.model)[0]
         floats = FloatValues(here.host, here.isas, here.llvm)
-        self._runs = _Runs(samples=self.samples, few=self.samples, target=here, floats=floats)
+        self._runs = SampleRuns(samples=self.samples, few=self.samples, programs=Programs(target=here), floats=floats)
 
-    def nearness(self, quantized: QuantizedModel) -> Nearness:
-        """Return how near a model's outputs are to the float model's, in the integer kernels."""
-        corrector = self._runs.last  # of other factors, too: what outputs are in float does not depend on them
-        if corrector is None:
-            corrector = self._runs.corrector(equalized_float(self.model, quantized.plan.equalization))
-        return corrector.nearness(quantized)
+    def sqnr_db(self, plan: QuantizationPlan) -> float:
+        """Return the signal to noise ratio of the worst output with a plan; inf where TVM's virtual machine alone can run it."""
+        referee = self._runs.referee(self._simple, plan)
+        return math.inf if referee is None else referee.score(plan).sqnr_db
 
     def changed(self, plan: QuantizationPlan, changes: Choices) -> QuantizedModel:
         """Return the model of a plan with activations that stay float, or have 16 bits, besides.
@@ -109,12 +92,6 @@ class Requantizer:
             around = [layer for layer in plan.layers if name in (layer.output, *layer.inputs)]
             if any((found := support(layer)) is None or "int16" not in found.activations for layer in around):
                 raise QuantizationError(f"what makes or reads {name} does not take 16 bits")
-
-
-def _have_same_constants(model: Model, other: Model) -> bool:
-    """Return whether channels of two forms of one float model are divided by the same factors."""
-    known = other.params
-    return known.keys() == model.params.keys() and all(np.array_equal(each, known[name]) for name, each in model.params.items())
 
 
 def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:

@@ -19,8 +19,9 @@ from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
 from ...runtime.inputs import split_batch
 from ..equalized_float import equalized_float
+from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..referee import Referee
+from ..referee import Referee, RoundedProgram
 from .causes import FAULTS, Cause, Finding
 from .experiments import Experiments
 
@@ -107,9 +108,9 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
     samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
     simple = equalized_float(model, quantized.plan.equalization)
-    plan = _as_it_is(quantized)
+    plan = replace(_as_it_is(quantized), equalization=Equalization())  # of the model whose channels are divided
     try:
-        referee = Referee(simple, plan, samples, resolve_target(None), few=_SAMPLES, is_equalized=True)
+        referee = Referee(RoundedProgram(simple, [plan], resolve_target(None)), samples, few=_SAMPLES)
     except NotImplementedError:
         raise QuantizationError(
             "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"

@@ -1,18 +1,18 @@
-"""Running a float model on samples: its results, and means of its tensors by channel. It corrects nothing."""
+"""What products with weights give in the float model: means by channel, and single positions. It corrects nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...compiler.float_values import FloatValues
-from ...ir.graph import Model
-from ...numerics.arrays import Array, Samples
-from .gram import ExactRows, picked_places
+from ...numerics.arrays import Samples
+from ..referee.rounded_program import RoundedProgram
+from .gram import ExactRows, exact_rows, places_of
+from .layers import Product
 
 _MIN_RATIO = 32
 """Positions for each input of a layer: with fewer, samples say little of what its weights should be."""
@@ -29,107 +29,74 @@ class FloatRun:
     Parameters
     ----------
     means
-        float64 (channels,) of variables, over the first samples and all axes but one, by name.
-    seen
-        How many samples these are over, by name.
-    results
-        The model's, sample by sample.
+        float64 (outputs,) of products, over samples and positions and without a bias, by their names.
     rows
-        What few of the variables are at some positions, by name.
+        What few of them are at some positions, by their names.
     """
 
-    means: dict[str, npt.NDArray[np.float64]]
-    seen: dict[str, int]
-    results: list[list[Array]]
-    rows: dict[str, ExactRows]
+    means: Mapping[str, npt.NDArray[np.float64]]
+    rows: Mapping[str, ExactRows]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Product:
-    """What is wanted of a product with weights.
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Sums:
+    """What samples say of one product: the sum of what it reads, and what it gives at some positions."""
 
-    Parameters
-    ----------
-    axis
-        Of its channels; -1: the last.
-    inputs
-        How many each output is a sum of.
-    """
+    product: Product
+    weights: npt.NDArray[np.float32]
+    total: npt.NDArray[np.float64]
+    rows_of: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None
+    rows: list[npt.NDArray[np.float32]] = field(default_factory=list["npt.NDArray[np.float32]"])
 
-    axis: int
-    inputs: int
-
-
-MEAN_SAMPLES = 16
-"""Samples that means of many positions are over: those of 64 are hardly others."""
-_MANY_POSITIONS = 256
-"""Of one sample; with fewer all samples count, and take little time."""
+    def add(self, value: npt.NDArray[np.float32]) -> None:
+        """Add what it reads of one sample, channels last."""
+        self.total += value
+        if self.rows_of is not None:
+            self.rows.append(self.rows_of(value))
 
 
-def run_float(model: Model, products: Mapping[str, Product], samples: Samples, floats: FloatValues) -> FloatRun:
+def run_float(program: RoundedProgram, products: Iterable[Product], samples: Samples) -> FloatRun:
     """Run a float model.
 
     Parameters
     ----------
     products
-        The variables of which means and rows are wanted, in the order of the graph.
+        Those of which means and rows are wanted, which read what the program has a name for.
     samples
         The model's inputs, sample by sample.
     """
-    sums: dict[str, Any] = dict.fromkeys(products, 0.0)
-    counts, seen = dict.fromkeys(products, 0), dict.fromkeys(products, 0)
-    results: list[list[Array]] = []
-    picked: _Picked | None = None
-    for own, values in floats.on(model, list(products), samples):
-        results.append(own)
-        last = {
-            name: np.moveaxis(value, product.axis, -1) for (name, product), value in zip(products.items(), values, strict=True)
-        }
-        for name, value in last.items():
-            positions = value.size // value.shape[-1]
-            if positions < _MANY_POSITIONS or len(results) <= MEAN_SAMPLES:
-                sums[name], seen[name] = sums[name] + _sum(value), len(results)
-                counts[name] += positions
-        if model.constant_bytes <= _MAX_MODEL:
-            picked = picked or _Picked(products, last, len(samples))
-            picked.add(last)
-    rows = {} if picked is None else picked.rows
-    means = {name: sums[name] / counts[name] for name in products}
-    return FloatRun(means=means, seen=seen, results=results, rows=rows)
+    readers: dict[Any, list[Product]] = {}
+    for product in products:
+        readers.setdefault(program.variable(product.read), []).append(product)
+    sums = dict[str, _Sums]()
+    room = _MAX_BYTES if program.simple.constant_bytes <= _MAX_MODEL else 0
+    for arrays in samples:
+        for var, values in program.made_in_float(arrays, [var for var in readers if var is not None]):
+            for product in readers.get(var, ()):
+                value = product.channels_last(program.value(product.read, values))
+                if product.name not in sums:
+                    sums[product.name] = _sums_of(program, product, value.shape, len(samples), room)
+                    if sums[product.name].rows_of is not None:
+                        room -= _row_bytes(product, value.shape, len(samples))
+                sums[product.name].add(value)
+    return FloatRun(
+        means={name: each.product.mean(each.total, len(samples), each.weights.astype(np.float64)) for name, each in sums.items()},
+        rows={name: ExactRows(each.rows) for name, each in sums.items() if each.rows},
+    )
 
 
-def _sum(value: Array) -> npt.NDArray[np.float64]:
-    """Return the sums over all axes but the last: of rows in float32, which takes half the time, of these in float64."""
-    rows = value.sum(axis=-2, keepdims=True) if value.ndim > 2 else value
-    return rows.sum(axis=tuple(range(value.ndim - 1)), dtype=np.float64)
+def _sums_of(program: RoundedProgram, product: Product, shape: tuple[int, ...], samples: int, room: int) -> _Sums:
+    """Return what has seen no sample yet; rows where they say something and there is room for them."""
+    weights = product.weights_of(program.simple.params[product.weight])
+    has_many = samples * len(places_of(product, shape, samples)) >= _MIN_RATIO * product.inputs
+    takes_rows = has_many and not product.is_transposed and _row_bytes(product, shape, samples) <= room
+    return _Sums(
+        product=product,
+        weights=weights,
+        total=np.zeros(shape),
+        rows_of=exact_rows(product, weights, shape, samples) if takes_rows else None,
+    )
 
 
-class _Picked:
-    """Keeps some positions of the first products: those of many positions and few inputs, whose weights samples say most of."""
-
-    def __init__(self, products: Mapping[str, Product], first: Mapping[str, Array], samples: int) -> None:
-        self.rows: dict[str, ExactRows] = {}
-        self._places: dict[str, Array] = {}
-        self._blocks: dict[str, Array] = {}
-        """Of all samples together: the system gives memory in large pages, and a small one for each page of a small array."""
-        self._samples = 0
-        room = _MAX_BYTES
-        for name, product in products.items():
-            channels, dtype = first[name].shape[-1], first[name].dtype
-            positions = first[name].size // channels
-            places = picked_places(positions, product.inputs, samples)
-            size = samples * len(places) * channels * dtype.itemsize
-            if samples * len(places) >= _MIN_RATIO * product.inputs and size <= room:
-                room -= size
-                self._places[name], self.rows[name] = places, ExactRows(positions, [])
-                self._blocks[name] = np.empty((samples, len(places), channels), dtype)
-
-    def add(self, values: Mapping[str, Array]) -> None:
-        for name, places in self._places.items():
-            value, picked = values[name], self._blocks[name][self._samples]
-            if value.flags.c_contiguous:
-                np.take(value.reshape(-1, value.shape[-1]), places, axis=0, out=picked, mode="clip")  # "raise" copies once more
-            else:
-                picked[:] = value[np.unravel_index(places, value.shape[:-1])]
-            self.rows[name].values.append(picked)
-        self._samples += 1
+def _row_bytes(product: Product, shape: tuple[int, ...], samples: int) -> int:
+    return samples * len(places_of(product, shape, samples)) * product.outputs * np.dtype(np.float32).itemsize

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ...ir.composites.weighted import Conv2dOp, MatmulOp
 from ...numerics.statistics.covariance import CovarianceSums
 from ...numerics.statistics.inherited import InheritedErrors, SampleErrors
+from .layers import Product
 
 Found = TypeVar("Found")
 
@@ -34,68 +33,108 @@ _MAX_BYTES = 2**23
 of each sample."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Inputs:
+    """What a layer reads, rounded.
+
+    Parameters
+    ----------
+    values
+        Whole multiples of the scale, channels last, sample by sample.
+    scale
+        Of shape (1,) or (channels,).
+    """
+
+    values: Sequence[npt.NDArray[np.float32]]
+    scale: npt.NDArray[np.float32]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each sample."""
+        return self.values[0].shape
+
+    def total(self) -> npt.NDArray[np.float64]:
+        """Return the sum of the samples' whole numbers."""
+        found = np.zeros(self.shape)
+        for each in self.values:
+            found += each
+        return np.rint(found / self.scale)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactRows:
     """What a layer gives in the float model at some positions of each sample.
 
     Parameters
     ----------
-    positions
-        How many each sample has, those that are not looked at, too.
     values
         float32 (positions that are looked at, outputs), sample by sample.
     """
 
-    positions: int
     values: list[npt.NDArray[np.float32]]
 
+    def times(self, gains: npt.NDArray[np.float32]) -> ExactRows:
+        """Return them with outputs multiplied by numbers, one for each or one for all."""
+        if (gains == 1).all():
+            return self
+        return ExactRows([each * gains for each in self.values])
 
-def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], some: slice = slice(None)) -> CovarianceSums:
-    """Return how the inputs of each group of a layer vary together.
+
+def exact_rows(
+    product: Product, weights: npt.NDArray[np.float32], shape: tuple[int, ...], samples: int
+) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]:
+    """Return what gives, of what a layer reads of one of so many samples, what it makes of that at the positions looked at.
 
     Parameters
     ----------
-    inputs
-        The layer's inputs as kernels hold them, channels last, sample by sample.
+    weights
+        Laid out as the product's `indices`.
+    shape
+        Of what it reads, channels last.
+    """
+    rows_of = _rows_of(product, shape, samples)
+    by_group = weights.reshape(-1, product.groups, product.outputs // product.groups).transpose(1, 0, 2)
+    return lambda value: (rows_of([value])[0] @ by_group).transpose(1, 0, 2).reshape(-1, product.outputs)
+
+
+def covariances(product: Product, inputs: Inputs, some: slice = slice(None)) -> CovarianceSums:
+    """Return how the whole numbers that each group of a layer reads vary together.
+
+    Parameters
+    ----------
     some
         Of the inputs of each group, in the order of the weights: those that are looked at.
     """
-    every = _rows_of(op, inputs[0].shape, len(inputs))
+    every = _rows_of(product, inputs.shape, len(inputs.values), inputs.scale)
 
-    def rows_of(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def rows_of(values: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
         return every(values)[..., some]
 
-    first = rows_of(inputs[:1])
+    first = rows_of(inputs.values[:1])
     sums = CovarianceSums(first[0])
-    for each in _on_threads(lambda few: sums.of(rows_of(inputs[few])), len(inputs), first.size):
+    for each in _on_threads(lambda few: sums.of(rows_of(inputs.values[few])), len(inputs.values), first.size):
         sums.add(each)
     return sums
 
 
-def inherited_errors(
-    op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], weight: npt.NDArray[np.float64], exact: ExactRows
-) -> InheritedErrors | None:
-    """Return what a layer's exact weights make of its inputs, against what it should give; None where positions are others.
+def inherited_errors(product: Product, inputs: Inputs, weight: npt.NDArray[np.float64], exact: ExactRows) -> InheritedErrors:
+    """Return what a layer's exact weights make of its inputs, against what it should give.
 
     Parameters
     ----------
-    inputs
-        As `covariances` takes them.
     weight
         (groups, outputs, inputs), in units of the results for one of an integer of the inputs.
     """
-    rows_of, groups = _rows_of(op, inputs[0].shape, len(inputs)), weight.shape[0]
-    first = rows_of(inputs[:1])[0]
-    if exact.positions != _positions(op, inputs[0].shape) or len(exact.values[0]) != first.shape[1]:
-        return None
+    rows_of, groups = _rows_of(product, inputs.shape, len(inputs.values), inputs.scale), weight.shape[0]
+    first = rows_of(inputs.values[:1])[0]
     sums = InheritedErrors(weight, first)
 
     def errors_of(few: slice) -> tuple[SampleErrors, ...]:
         results = np.stack(exact.values[few])
         by_group = results.reshape(*results.shape[:2], groups, -1).transpose(0, 2, 1, 3)
-        return sums.of(rows_of(inputs[few]), by_group)
+        return sums.of(rows_of(inputs.values[few]), by_group)
 
-    for each in _on_threads(errors_of, len(inputs), first.size):
+    for each in _on_threads(errors_of, len(inputs.values), first.size):
         sums.add(each)
     return sums
 
@@ -120,24 +159,31 @@ if hasattr(os, "register_at_fork"):  # a child process has no thread of its pare
 
 
 def _rows_of(
-    op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int
-) -> Callable[[Sequence[npt.NDArray[Any]]], npt.NDArray[Any]]:
+    product: Product, shape: tuple[int, ...], samples: int, scale: npt.NDArray[np.float32] | None = None
+) -> Callable[[Sequence[npt.NDArray[np.float32]]], npt.NDArray[np.float32]]:
     """Return what gives, of a few of so many samples, what the weights of each group are multiplied by at some positions.
 
-    That is (samples, groups, positions, inputs), in the order of the weights: HWIO's of a convolution.
+    That is (samples, groups, positions, inputs), in the order of the weights: HWIO's of a convolution. With a scale it is the
+    whole numbers of which the samples are multiples.
     """
-    if isinstance(op, MatmulOp):
-        inputs = shape[-1]
-        places = picked_places(_positions(op, shape), inputs, samples)
-        return lambda values: np.stack([value.reshape(-1, inputs)[places] for value in values])[:, np.newaxis]
-    pixels, is_outside = _window_pixels(op, shape, samples)
-    zero_point, groups, channels = cast("Any", op.x).zero_point, op.groups, shape[3]
 
-    def rows(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def in_steps(picked: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if scale is not None:
+            picked /= scale
+            np.rint(picked, out=picked)
+        return picked
+
+    if product.is_matmul:
+        places = places_of(product, shape, samples)
+        return lambda values: in_steps(np.stack([value.reshape(-1, shape[-1])[places] for value in values]))[:, np.newaxis]
+    pixels, is_outside = _window_pixels(product, shape, samples)
+    groups, channels = product.groups, shape[3]
+
+    def rows(values: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
         # (samples, positions, taps, channels)
-        picked = np.stack([np.take(value.reshape(-1, channels), pixels, axis=0) for value in values])
+        picked = in_steps(np.stack([np.take(value.reshape(-1, channels), pixels, axis=0) for value in values]))
         if is_outside is not None:
-            picked[:, is_outside] = zero_point
+            picked[:, is_outside] = 0
         by_group = picked.reshape(*picked.shape[:3], groups, channels // groups).transpose(0, 3, 1, 2, 4)
         return by_group.reshape(len(values), groups, pixels.shape[0], -1)
 
@@ -145,44 +191,28 @@ def _rows_of(
 
 
 def _window_pixels(
-    op: Conv2dOp, shape: tuple[int, ...], samples: int
+    product: Product, shape: tuple[int, ...], samples: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
     """Return the pixels under each tap at some positions, (positions, taps), and which lie outside the image; None: none do."""
-    kernel_h, kernel_w, inputs, _ = op.weight.values.shape
+    kernel_h, kernel_w = product.indices.shape[:2]
     _, height, width, _ = shape
-    top, left, _, _ = op.padding
-    outputs = _output_shape(op, shape)
-    places = picked_places(math.prod(outputs), kernel_h * kernel_w * inputs, samples)
-    image, row, column = np.unravel_index(places, outputs)
-    rows = (row * op.strides[0] - top)[:, None, None] + (np.arange(kernel_h) * op.dilation[0])[:, None]
-    columns = (column * op.strides[1] - left)[:, None, None] + np.arange(kernel_w) * op.dilation[1]
+    window, (top, left, _, _) = product.window, product.window.padding
+    image, row, column = np.unravel_index(places_of(product, shape, samples), product.sizes)
+    rows = (row * window.strides[0] - top)[:, None, None] + (np.arange(kernel_h) * window.dilation[0])[:, None]
+    columns = (column * window.strides[1] - left)[:, None, None] + np.arange(kernel_w) * window.dilation[1]
     is_outside = ((rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)).reshape(len(image), -1)
     pixels = (image[:, None, None] * height + rows.clip(0, height - 1)) * width + columns.clip(0, width - 1)
     return pixels.reshape(len(image), -1), is_outside if is_outside.any() else None
 
 
-def row_count(op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int) -> int:
-    """Return how many positions of so many samples are looked at in all."""
-    inputs = math.prod(op.weight.values.shape[:-1])
-    return samples * len(picked_places(_positions(op, shape), inputs, samples))
+def places_of(product: Product, shape: tuple[int, ...], samples: int) -> npt.NDArray[np.int64]:
+    """Return the positions of one of so many samples of a layer that are looked at, evenly spaced.
 
-
-def _positions(op: Conv2dOp | MatmulOp, shape: tuple[int, ...]) -> int:
-    return math.prod(shape[:-1] if isinstance(op, MatmulOp) else _output_shape(op, shape))
-
-
-def _output_shape(op: Conv2dOp, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return batch, height and width of what a convolution gives."""
-    kernel_h, kernel_w = op.weight.values.shape[:2]
-    batch, height, width, _ = shape
-    top, left, bottom, right = op.padding
-    out_h = (height + top + bottom - (kernel_h - 1) * op.dilation[0] - 1) // op.strides[0] + 1
-    out_w = (width + left + right - (kernel_w - 1) * op.dilation[1] - 1) // op.strides[1] + 1
-    return batch, out_h, out_w
-
-
-def picked_places(positions: int, inputs: int, samples: int) -> npt.NDArray[np.int64]:
-    """Return evenly spaced positions of one of so many samples of a layer with so many inputs to each output."""
-    rows = max(ROWS_PER_INPUT * inputs, min(_MIN_ROWS, _MAX_ROWS_PER_INPUT * inputs))
-    wanted = -(-rows // samples)
+    Parameters
+    ----------
+    shape
+        Of what it reads, channels last.
+    """
+    rows = max(ROWS_PER_INPUT * product.inputs, min(_MIN_ROWS, _MAX_ROWS_PER_INPUT * product.inputs))
+    positions, wanted = product.positions(shape), -(-rows // samples)
     return np.arange(min(wanted, positions), dtype=np.int64) * positions // min(wanted, positions)

@@ -1,131 +1,160 @@
-"""The layers with weights of a partitioned module: what each computes, and its constants as kernels hold them. Runs nothing."""
+"""Products with constant weights in a float model: how each moves over what it reads, what it gives on average. Runs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
-from tvm import relax
+from tvm.relax import Var
 
-from ...compiler.backends.cpu.packed_constants import packed_constants
-from ...ir.composites.attributes import HOST, Composite
-from ...ir.composites.base import FloatResult, QuantizedTensor
-from ...ir.composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp
-from ...ir.graph.dataflow import DataflowView, op_name
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.identity import TensorId
-from ...numerics import QuantParams
-from .window_sums import WeightedOps
+from ...numerics.window import UNIT_WINDOW, Window
+from ..weights.constants import Constants
+from ..weights.convolution import TRANSPOSED, WEIGHTED, Weighted, weighted
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class WeightedLayer:
-    """A layer of integer sums.
+class Product:
+    """A convolution, a transposed one or a product of matrices.
 
     Parameters
     ----------
-    composite
-        What it is in the partitioned module.
-    op
-        What it computes, which may be with other weights by now.
-    core
-        The variable of the product itself, in the source.
-    bias
-        TensorId of its bias in the QDQ module.
+    name
+        Variable of its result.
+    read
+        Variable that it reads.
+    axis
+        Of the channels in that.
+    weight
+        Parameter that has its weights.
+    indices
+        Where each weight lies in the parameter: int64, HWIO with the inputs of one group, or [in, out].
+    window
+        How it moves; of a transposed convolution, how that is moved over its results.
+    sizes
+        Batch, rows and columns of a convolution's result.
     """
 
-    composite: Composite
-    op: WeightedOps
-    core: str
-    bias: TensorId
+    name: str
+    read: str
+    axis: int
+    weight: TensorId
+    indices: npt.NDArray[np.int64]
+    window: Window = UNIT_WINDOW
+    groups: int = 1
+    is_transposed: bool = False
+    sizes: tuple[int, ...] = ()
 
     @property
-    def unit(self) -> npt.NDArray[np.float64]:
-        """Real value of one unit of the sums, (output channels,)."""
-        assert isinstance(self.op.x, QuantizedTensor)
-        scale = np.float64(self.op.x.params.scale) * np.ravel(self.op.weight.params.scale).astype(np.float64)
-        return np.broadcast_to(scale, (self.op.weight.bias.size,))
+    def is_matmul(self) -> bool:
+        """Whether it is a product of matrices."""
+        return self.indices.ndim == 2
 
     @property
-    def real_bias(self) -> npt.NDArray[np.float64]:
-        """The bias in real numbers, (output channels,)."""
-        if isinstance(self.op.y, FloatResult):
-            return self.op.y.bias.astype(np.float64)
-        if self.op.weight.real_bias is not None:
-            return self.op.weight.real_bias.astype(np.float64)
-        return self.op.weight.bias.astype(np.float64) * self.unit
+    def outputs(self) -> int:
+        """How many channels its result has."""
+        return self.indices.shape[-1]
 
-    def with_shift(self, shift: npt.NDArray[np.float64]) -> WeightedLayer:
-        """Return the layer with real numbers added to its bias."""
-        op, y = self.op, self.op.y
-        if isinstance(y, FloatResult):
-            return replace(self, op=replace(op, y=replace(y, bias=(y.bias + shift).astype(np.float32))))
-        weight = op.weight
-        if weight.real_bias is not None:
-            return replace(self, op=replace(op, weight=replace(weight, real_bias=(weight.real_bias + shift).astype(np.float32))))
-        moved = np.clip(np.rint(weight.bias + shift / self.unit), -(2**31), 2**31 - 1).astype(np.int32)
-        return replace(self, op=replace(op, weight=replace(weight, bias=moved)))
+    @property
+    def inputs(self) -> int:
+        """How many products each number of the result is a sum of."""
+        return math.prod(self.indices.shape[:-1])
 
-    def with_weights(self, values: npt.NDArray[np.int8], params: QuantParams) -> WeightedLayer:
-        """Return the layer with other integers of its weights, laid out as these are, and the scales of the source's `params`.
+    def weights_of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return its weights, laid out as `indices`, out of what a parameter holds."""
+        return values.reshape(-1)[self.indices]
 
-        A composite has one scale where those of all channels are equal; they may differ now.
+    def channels_last(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a view of what it reads."""
+        return np.moveaxis(value, self.axis, -1)
+
+    def positions(self, shape: tuple[int, ...]) -> int:
+        """Return at how many positions it sums up, of what it reads channels last."""
+        return math.prod(shape[:-1] if self.is_matmul else self.sizes)
+
+    def mean(self, total: Floats, samples: int, weights: Floats) -> Floats:
+        """Return the mean of its result over samples and positions, (outputs,).
+
+        It is linear, so the mean of its sums is the sum of its means.
+
+        Parameters
+        ----------
+        total
+            What it reads, channels last, summed over the samples.
+        weights
+            Laid out as `indices`.
         """
-        weight = self.op.weight
-        scale, former = (np.broadcast_to(np.ravel(each.scale), weight.bias.shape) for each in (params, weight.params))
-        if np.array_equal(scale, former):
-            return replace(self, op=replace(self.op, weight=replace(weight, values=values)))
-        share = scale.astype(np.float64) / former
-        changed = replace(
-            weight,
-            values=values,
-            params=replace(weight.params, scale=params.scale, zero_point=params.zero_point, granularity=params.granularity),
-            bias=np.rint(weight.bias / share).astype(np.int32),
-            bias_scale=(weight.bias_scale * share).astype(np.float32),
-            multiplier=(weight.multiplier * share).astype(np.float32),
-        )
-        return replace(self, op=replace(self.op, weight=changed))
+        if self.is_matmul:
+            return total.reshape(-1, total.shape[-1]).sum(axis=0) @ weights / (samples * self.positions(total.shape))
+        sums = self._sums_by_tap(total.sum(axis=0))
+        by_group = sums.reshape(*sums.shape[:2], self.groups, -1).transpose(2, 0, 1, 3).reshape(self.groups, 1, -1)
+        by_output = weights.reshape(*weights.shape[:3], self.groups, -1).transpose(3, 0, 1, 2, 4)
+        found = by_group @ by_output.reshape(self.groups, by_group.shape[2], -1)
+        return found.reshape(-1) / (samples * self.positions(total.shape))
+
+    def _sums_by_tap(self, total: Floats) -> Floats:
+        """Return the sum of all that each tap reads of an image, (taps of a column, of a row, channels)."""
+        by_row = [total[self._read_by(0, tap, total.shape[0])].sum(axis=0) for tap in range(self.indices.shape[0])]
+        columns = [self._read_by(1, tap, total.shape[1]) for tap in range(self.indices.shape[1])]
+        return np.array([[row[places].sum(axis=0) for places in columns] for row in by_row])
+
+    def _read_by(self, axis: int, tap: int, size: int) -> npt.NDArray[np.int64]:
+        """Return which of so many rows, or columns, a tap reads for some row of the result: each of them once."""
+        start, stride = tap * self.window.dilation[axis] - self.window.padding[axis], self.window.strides[axis]
+        if self.is_transposed:
+            given = np.arange(size) * stride + start
+            return np.flatnonzero((given >= 0) & (given < self.sizes[1 + axis]))
+        read = np.arange(self.sizes[1 + axis]) * stride + start
+        return read[(read >= 0) & (read < size)]
 
 
-def weighted_layers(composites: Iterable[Composite]) -> dict[TensorId, WeightedLayer]:
-    """Return the layers of the host's kernels that have a bias, by the TensorId of that."""
-    found: dict[TensorId, WeightedLayer] = {}
-    for composite in composites:
-        op = composite.op
-        if not isinstance(op, (Conv2dOp, Conv2dTransposeOp, MatmulOp)) or composite.backend != HOST:
+def products_of(model: Model, view: DataflowView) -> dict[str, Product]:
+    """Return the products with weights of a float model, by the variables of their results, in the order of the graph."""
+    constants = Constants(view, model.params)
+    found: dict[str, Product] = {}
+    for binding in view.bindings:
+        call = call_to(binding.value, *WEIGHTED)
+        op = None if call is None else weighted(constants, call)
+        if op is None or isinstance(op, str) or not isinstance(op.call.args[0], Var):
             continue
-        x: Any = op.x
-        bias = composite.quantize_info.get("bias", {}).get("id")
-        if bias and isinstance(x, QuantizedTensor) and np.ndim(x.params.scale) == 0:
-            found[TensorId(bias)] = WeightedLayer(composite=composite, op=op, core=composite.core, bias=TensorId(bias))
+        name, read = binding.var.name, view.root_of(op.call.args[0]).name
+        if call_to(op.call, "matmul") is not None:
+            found[name] = Product(name=name, read=read, axis=-1, weight=op.weight.name, indices=op.weight.positions)
+        else:
+            found[name] = _convolution(name, read, op)
     return found
 
 
-def composite_calls(parts: tvm.IRModule) -> dict[str, relax.VarBinding]:
-    """Return the bindings of a partitioned module by the names of what they call, of which composites' are called once."""
-    return {op_name(binding.value): binding for binding in DataflowView(parts["main"]).bindings}
-
-
-def kernel_constants(layer: WeightedLayer, call: relax.VarBinding, isa: str) -> list[Any]:
-    """Return the constants that the kernel of a layer is called with, packed as it reads them (tvm tensors).
-
-    Parameters
-    ----------
-    call
-        Of its composite.
-    isa
-        Of the kernel.
-    """
-    value: Any = call.value
-    composite = replace(layer.composite, op=layer.op)
-    kernels = packed_constants(composite, list(value.args), call.var, isa)
-    return next(constants for attrs, constants in kernels if bias_of(attrs) == layer.bias)
-
-
-def bias_of(attrs: Mapping[str, Any]) -> str | None:
-    """Return the TensorId of the bias that a kernel adds, None where its attributes name none."""
-    info: Any = attrs.get("quantize_info")
-    return None if info is None or "bias" not in info else str(info["bias"]["id"])
+def _convolution(name: str, read: str, op: Weighted) -> Product:
+    attrs: Any = op.call.attrs
+    layout, groups, is_transposed = str(attrs.data_layout), int(attrs.groups), call_to(op.call, TRANSPOSED) is not None
+    shape = static_shape(op.call)
+    assert shape is not None, "a product whose weights can be read has one"
+    indices = op.weight.positions.transpose([str(attrs.kernel_layout).index(axis) for axis in "HWIO"])
+    if is_transposed:  # of all inputs, and of the outputs of one group
+        taps, (inputs, outputs) = indices.shape[:2], indices.shape[2:]
+        by_group = indices.reshape(*taps, groups, inputs // groups, outputs)
+        indices = by_group.transpose(0, 1, 3, 2, 4).reshape(*taps, inputs // groups, groups * outputs)
+    padding = [int(each) for each in attrs.padding]
+    return Product(
+        name=name,
+        read=read,
+        axis=layout.index("C"),
+        weight=op.weight.name,
+        indices=indices,
+        window=Window(
+            strides=(int(attrs.strides[0]), int(attrs.strides[1])),
+            padding=(padding[0], padding[1], padding[-2], padding[-1]),
+            dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
+        ),
+        groups=groups,
+        is_transposed=is_transposed,
+        sizes=tuple(shape[str(attrs.out_layout or layout).index(axis)] for axis in "NHW"),
+    )

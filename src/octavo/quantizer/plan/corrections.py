@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ir.identity import TensorId
-from .nearness import Nearness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -26,34 +24,17 @@ class Corrections:
         Integers of weights, of their parameters' shapes, by name.
     weight_scales
         Scales of weights in place of those that their values ask for, by name; a plan's parameters have them.
-    nearness
-        How near the model is to the float one with them, on the samples that it was run on. It says what they bring and is none
-        of them: files don't keep it.
     """
 
     bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
     weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
-    nearness: Nearness = field(default_factory=Nearness)
-
-    @property
-    def sqnr_db(self) -> float:
-        """Signal to noise ratio of the worst output, in dB; inf where that was not measured."""
-        return self.nearness.sqnr_db
-
-    @property
-    def agreement(self) -> float | None:
-        """Share of the samples of which the model names the float model's class, in [0; 1]; None where that was not measured."""
-        return self.nearness.agreement
 
     @property
     def summary(self) -> str:
-        """Say how many there are, and how near the model is to the float one with them; "" of none."""
+        """Say how many there are; "" of none."""
         counts = {"biases corrected": len(self.bias_shifts), "weights rounded by what their layers read": len(self.weight_values)}
-        said = [f"{count} {what}" for what, count in counts.items() if count]
-        if math.isfinite(self.sqnr_db):
-            said.append(f"outputs {self.sqnr_db:.1f} dB above their error on the profile's samples")
-        return ", ".join(said)
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
     def __bool__(self) -> bool:
         """Whether there are any."""

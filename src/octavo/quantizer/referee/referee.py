@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ...compiler.target_choice import ResolvedTarget, resolve_target
+from ...compiler.target_choice import resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
+from ...ir.graph.dataflow import operand_vars, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
-from ..corrections.correct import samples_of
-from ..corrections.error import compared_results, same_class
-from ..plan.equalization import Equalization
+from ..equalization.scaling import Factors
+from ..kept_samples import samples_of
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..simplify import simplify
+from .error import compared_results, same_class
 from .rounded_program import RoundedProgram
-from .rounding import NOTHING, Rounding, constants_of, rounding_of
+from .rounding import NOTHING, Rounding, rounding_of
 from .score import Score
 
 _FEW, _MANY_VALUES = 3, 2**12
@@ -35,66 +34,36 @@ class Referee:
 
     Parameters
     ----------
-    simple
-        The float model, simplified and not equalized, or with its channels divided.
-    plan
-        The one that rounds most: others may round fewer tensors than this one, and any of them otherwise.
+    program
+        Of the float model: it runs plans that round no more than it has names for.
     samples
         The model's inputs, sample by sample, that nothing of the plans was fitted to; one at least.
-    target
-        Whose kernels run it here.
     threads
         How many samples run at once.
     few
         How many samples, spread evenly, effects of single tensors are measured on at most.
-    is_equalized
-        Whether the model's channels are divided by a plan's factors already.
 
     Raises
     ------
-    NotImplementedError
-        TVM's virtual machine alone can run the model.
     QuantizationError
         There are no samples.
     """
 
-    def __init__(
-        self,
-        simple: Model,
-        plan: QuantizationPlan,
-        samples: Samples,
-        target: ResolvedTarget,
-        *,
-        threads: int = 1,
-        few: int = 8,
-        is_equalized: bool = False,
-    ) -> None:
+    def __init__(self, program: RoundedProgram, samples: Samples, *, threads: int = 1, few: int = 8) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
-        self._simple, self._samples, self._threads, self._is_equalized = simple, samples, threads, is_equalized
-        self._view = DataflowView(simple.module["main"])
-        results = operand_vars(self._view.result)
-        self._results = [self._view.root_of(var).name for var in results]
-        layers = [str(layer.output) for layer in plan.layers]
-        per_row = [str(name) for layer in plan.layers for name in layer.per_row]
-        self._names = [*map(str, plan.activations), *per_row, *layers, *self._results]
-        exchanged = {name for own in constants_of(simple, plan).values() for name in own}
-        self._program = RoundedProgram(simple, self._names, exchanged, target)
-        self._exact = self._program.prepare(NOTHING, self._results)
+        self.program, self._samples, self._threads = program, samples, threads
+        self._exact = program.prepare(NOTHING)
         self._floats: dict[int, list[Array]] = {}
+        results = operand_vars(program.view.result)
         values = min((math.prod(static_shape(var) or ()) for var in results), default=_MANY_VALUES)
         count = min(max(-(-_MANY_VALUES // max(values, 1)), _FEW), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
 
-    def covers(self, plan: QuantizationPlan) -> bool:
-        """Return whether a plan rounds nothing that the one of the start didn't."""
-        per_row = [str(name) for layer in plan.layers for name in layer.per_row]
-        return {*map(str, plan.activations), *per_row, *(str(layer.output) for layer in plan.layers)} <= {*self._names}
-
     def rounding(self, plan: QuantizationPlan) -> Rounding:
         """Return what a plan rounds, which has the integers of its weights and biases."""
-        return rounding_of(self._simple, replace(plan, equalization=Equalization()) if self._is_equalized else plan)
+        return rounding_of(self.program.simple, plan)
 
     def score(self, plan: QuantizationPlan) -> Score:
         """Return how far the outputs are off with a plan, which has the integers of its weights and biases."""
@@ -115,12 +84,12 @@ class Referee:
         few
             Whether a few samples do: to tell tensors, or ranges of one, apart.
         """
-        prepared = [self._program.prepare(each, self._results) for each in roundings]
+        prepared = [self.program.prepare(each) for each in roundings]
         chosen = self.few if few else range(len(self._samples))
 
         def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
             known = self._floats.get(sample)
-            found = self._program.run_each([*([] if known else [self._exact]), *prepared], self._samples[sample], self._results)
+            found = self.program.run_each([*([] if known else [self._exact]), *prepared], self._samples[sample])
             floats = self._floats[sample] = known or next(found)
             return self._powers(floats), [(self._powers(floats, each), same_class([floats], [each])) for each in found]
 
@@ -149,22 +118,23 @@ class Referee:
 
     def values(self, name: TensorId, rounding: Rounding = NOTHING) -> list[Array]:
         """Return what a tensor is with a rounding, on the few samples, in the source's layout."""
-        prepared = self._program.prepare(rounding, [name])
-        return [self._program.run(prepared, self._samples[sample], [name])[0] for sample in self.few]
+        prepared = self.program.prepare(rounding, [name])
+        return [self.program.run(prepared, self._samples[sample])[0] for sample in self.few]
 
-    def ranges(self, names: Collection[TensorId]) -> dict[TensorId, tuple[float, float]]:
-        """Return the least and the greatest value of tensors in the float model, over all samples."""
-        prepared = self._program.prepare(NOTHING, names)
+    def ranges(self, names: Collection[TensorId], factors: Factors = NOTHING.factors) -> dict[TensorId, tuple[float, float]]:
+        """Return the least and the greatest value of tensors in the float model, divided by their factors, over all samples."""
+        prepared = self.program.prepare(NOTHING, names)
         low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
         for arrays in self._samples:
-            values = self._program.run(prepared, arrays, names)
+            found = zip(names, self.program.run(prepared, arrays), strict=True)
+            values = [value / factors[name] if name in factors else value for name, value in found]
             low = np.minimum(low, [value.min() for value in values])
             high = np.maximum(high, [value.max() for value in values])
         return {name: (float(low[place]), float(high[place])) for place, name in enumerate(names)}
 
     def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
         """Return the power of each output that is float, or of its error, on one sample; inf where that is not finite."""
-        pairs = compared_results(self._view, [floats], [floats if found is None else found])
+        pairs = compared_results(self.program.view, [floats], [floats if found is None else found])
         values = [(pair[0][0], pair[1][0]) for pair in pairs if pair is not None]
         powers = [
             float(np.sum(np.square(other if found is None else np.subtract(other, value, dtype=np.float64), dtype=np.float64)))
@@ -191,6 +161,6 @@ def score_of(model: Model, quantized: QuantizedModel, profile: Profile) -> Score
         return None
     try:
         simple, _ = simplify(model)
-        return Referee(simple, quantized.plan, samples, resolve_target(None)).score(quantized.plan)
+        return Referee(RoundedProgram(simple, [quantized.plan], resolve_target(None)), samples).score(quantized.plan)
     except NotImplementedError:
         return None

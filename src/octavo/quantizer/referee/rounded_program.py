@@ -7,47 +7,46 @@ their integers stand for. What integer kernels round besides (multipliers, to fl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm.relax import Var
 
 from ...compiler.codegen.kernel_calls import KernelCall
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.dataflow import DataflowView, operand_vars
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
-from .program import FloatProgram, as_array, calls_behind, unread_after, with_values
+from ..plan.plan import QuantizationPlan
+from .program import FloatProgram, as_array, calls_behind, unread_after
+from .replaceable_constants import constant_of, flat_of, starts_of, with_places
 from .rounded import Rounder, RowSteps
-from .rounding import Floats, Rounding
+from .rounding import Floats, Rounding, constants_of
 
 AnySteps = TypeVar("AnySteps", Rounder, RowSteps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Constant:
-    """One constant of a call.
+class State:
+    """What one sample is between two calls.
 
     Parameters
     ----------
-    value
-        Its own, a tensor.
-    places
-        Of its shape, flat indices into the constants that may be others, which lie one after the other behind a zero; None of one
-        that is none of these.
-    names
-        Of the constants that they are of.
+    real, integer
+        Variables as float ops read them, and as integer ops do where that is rounded.
+    rows
+        Those that integer ops quantize per row, as these read them.
     """
 
-    value: Any
-    places: npt.NDArray[np.int32] | None = None
-    names: frozenset[TensorId] = frozenset()
+    real: dict[Var, Any]
+    integer: dict[Var, Any]
+    rows: dict[Var, Any] = field(default_factory=dict["Var", Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,6 +55,8 @@ class _Step:
 
     Parameters
     ----------
+    number
+        Of the call in the program.
     operands
         Of the call, the constants of its layer among them, for integer ops.
     rounded
@@ -68,6 +69,7 @@ class _Step:
         Variables that nothing reads behind it.
     """
 
+    number: int
     call: KernelCall
     operands: Sequence[Any]
     is_real: bool
@@ -78,6 +80,29 @@ class _Step:
     rows: Mapping[Var, RowSteps]
     unread: Sequence[Var]
 
+    def run(self, state: State, operands: Sequence[Any]) -> None:
+        """Change a state: of integer ops by these operands of the call."""
+        var, real, integer = self.call.var, state.real, state.integer
+        for each, rows in self.rows.items():
+            if each not in state.rows:
+                state.rows[each] = rows.rounded(real[each])
+        if self.is_real:
+            real[var] = self.call.run([real[each] if isinstance(each, Var) else each for each in self.call.operands])
+        if self.is_integer:
+            read = {each: state.rows[each] for each in self.rows}
+            integer[var] = self.call.run(
+                [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands]
+            )
+        if self.leaves_float:
+            real[var] = integer[var]
+        if self.rounded is not None:
+            integer[var] = self.rounded.rounded(integer[var] if self.is_integer else real[var])
+        if self.is_layer and not self.leaves_float:
+            real[var] = integer[var]
+        for each in self.unread:
+            for values in (real, integer, state.rows):
+                values.pop(each, None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Prepared:
@@ -85,17 +110,20 @@ class Prepared:
 
     Parameters
     ----------
+    results
+        Names of what it computes.
     inputs
         Of the model, those that are read rounded.
     steps
         The calls that compute something else than the float model does, in order.
     read
-        Variables that these, or results, have as the float model has them.
+        Variables that these, or results, have as the float model has them, in order.
     """
 
+    results: Sequence[str]
     inputs: Mapping[Var, Rounder]
     steps: Sequence[_Step]
-    read: Collection[Var]
+    read: Sequence[Var]
 
 
 class RoundedProgram:
@@ -104,11 +132,9 @@ class RoundedProgram:
     Parameters
     ----------
     simple
-        The float model, simplified.
-    names
-        Tensors that may be rounded, and what integer layers give: kernels compute nothing across these.
-    exchanged
-        Constants for which there may be others.
+        The float model, simplified; its channels are undivided where plans divide them.
+    plans
+        Those that round most: others may round fewer tensors than these, and any of them otherwise.
     target
         Whose kernels run it here.
 
@@ -118,25 +144,40 @@ class RoundedProgram:
         TVM's virtual machine alone can run the model, or its kernels compute with constants what samples do not change.
     """
 
-    def __init__(self, simple: Model, names: Sequence[str], exchanged: Collection[TensorId], target: ResolvedTarget) -> None:
-        view = DataflowView(simple.module["main"])
+    def __init__(self, simple: Model, plans: Iterable[QuantizationPlan], target: ResolvedTarget) -> None:
+        self.simple = simple
+        self.view = view = DataflowView(simple.module["main"])
+        self.results: tuple[str, ...] = tuple(view.root_of(var).name for var in operand_vars(view.result))
         known = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
-        self._names = [name for name in dict.fromkeys(names) if name in known]
+        # Kernels compute nothing across what may be rounded, and what integer layers give.
+        names, others = dict[str, None](), set[TensorId]()
+        for plan in plans:
+            names |= dict.fromkeys(_names_of(plan))
+            others |= _others(simple, plan)
+        self._names = [name for name in dict.fromkeys((*names, *self.results)) if name in known]
         with lineage_paused():
             self._program = FloatProgram(simple, self._names, target)
-            self._starts, total = _starts(simple, exchanged)
-            placed = FloatProgram(_with_places(simple, self._starts), self._names, target, runs=False).constants()
-        flat = _flat(simple, self._starts, total)
+            self._starts, total = starts_of(simple, others)
+            placed = FloatProgram(with_places(simple, self._starts), self._names, target, runs=False).constants()
+        flat = flat_of(simple, self._starts, total)
         self._constants = [
-            [_constant(value, place, flat, self._starts) for value, place in zip(*each, strict=True)]
+            [constant_of(value, place, flat, self._starts) for value, place in zip(*each, strict=True)]
             for each in zip(self._program.constants(), placed, strict=True)
         ]
         self._makers = {call.var: number for number, call in enumerate(self._program.calls)}
         self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self._program.calls]
         self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}
 
-    def prepare(self, rounding: Rounding, results: Collection[str]) -> Prepared:
-        """Return what computes results, by their names, with these roundings.
+    def can_round(self, plan: QuantizationPlan) -> bool:
+        """Return whether it has a name for all that a plan rounds."""
+        return self._program.variables.keys() >= set(_names_of(plan)) and self._starts.keys() >= _others(self.simple, plan)
+
+    def variable(self, name: str) -> Var | None:
+        """Return what stands for a tensor in states; None of one that was not named."""
+        return self._program.variables.get(name)
+
+    def prepare(self, rounding: Rounding, results: Collection[str] | None = None) -> Prepared:
+        """Return what computes results, by their names, or the model's, with these roundings.
 
         Raises
         ------
@@ -152,7 +193,8 @@ class RoundedProgram:
         layers = {program.variables[str(name)] for name in rounding.layers}
         operands, rows = self._operands(rounding), self._rows(rounding)
         leaving = {program.variables[str(name)] for name in rounding.rows}
-        wanted = [program.variables[name] for name in results]
+        chosen = self.results if results is None else tuple(results)
+        wanted = [program.variables[name] for name in chosen]
         changed_calls = {*operands, *(number for number, each in rows.items() if each)}
         real, integer, only_rounded = self._changed(rounded, layers, changed_calls)
         read_real, read_integer = set(wanted), set[Var]()  # by float ops and by integer ops
@@ -177,6 +219,7 @@ class RoundedProgram:
         unread = unread_after([(number, program.calls[number]) for number, *_ in order], wanted)
         steps = [
             _Step(
+                number=number,
                 call=program.calls[number],
                 operands=operands.get(number, program.calls[number].operands),
                 is_real=is_real,
@@ -192,65 +235,100 @@ class RoundedProgram:
         inputs = {param: rounded[param] for param in program.params if param in rounded and param in read_integer}
         before = {program.calls[number].var for number, *_ in order} & only_rounded
         read = {*(read_real - real), *(read_integer - integer), *inputs, *before}
-        return Prepared(inputs=inputs, steps=steps, read=read)
+        variables = (*program.params, *(call.var for call in program.calls))
+        return Prepared(results=chosen, inputs=inputs, steps=steps, read=[var for var in variables if var in read])
 
-    def run(self, prepared: Prepared, arrays: Sequence[Array], results: Collection[str]) -> list[Array]:
-        """Return results of one sample, by their names, in the source's layout."""
-        [found] = self.run_each([prepared], arrays, results)
+    def start(self, prepared: Prepared, arrays: Sequence[Array]) -> State:
+        """Return what a sample is before the first call that computes something else than the float model does."""
+        return self._started(prepared, self._floats(arrays, prepared.read))
+
+    def made_by_calls(
+        self, prepared: Prepared, states: Sequence[State], operands: Mapping[int, Sequence[Any]] = MappingProxyType({})
+    ) -> Iterator[Var]:
+        """Run samples side by side, one call after the other, and yield each variable once it is there, inputs first.
+
+        Parameters
+        ----------
+        states
+            As `start` gives them; changed.
+        operands
+            Of calls, by their numbers, in place of their own, as `operands` gives them; those behind may be added on the way.
+        """
+        made = {step.call.var for step in prepared.steps}
+        yield from (var for var in prepared.read if var not in made)
+        for step in prepared.steps:
+            read = operands.get(step.number, step.operands)
+            for state in states:
+                step.run(state, read)
+            yield step.call.var
+
+    def made_in_float(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Iterator[tuple[Var, Mapping[Var, Any]]]:
+        """Run the float model on one sample, and yield each variable once it is there, inputs first, with all that are there.
+
+        Parameters
+        ----------
+        wanted
+            What is computed, and left in the end.
+        """
+        program = self._program
+        found: dict[Var, Any] = {
+            param: tvm.runtime.tensor(np.asarray(array, order="C")) for param, array in zip(program.params, arrays, strict=True)
+        }
+        for param in program.params:
+            yield param, found
+        calls = calls_behind(program, self._makers, list(wanted), ())
+        unread = unread_after(calls, wanted)
+        for number, call in calls:
+            found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
+            yield call.var, found
+            for each in unread[number]:
+                found.pop(each, None)
+
+    def run(self, prepared: Prepared, arrays: Sequence[Array]) -> list[Array]:
+        """Return the results of one sample, in the source's layout."""
+        [found] = self.run_each([prepared], arrays)
         return found
 
-    def run_each(self, prepared: Sequence[Prepared], arrays: Sequence[Array], results: Collection[str]) -> Iterator[list[Array]]:
+    def run_each(self, prepared: Sequence[Prepared], arrays: Sequence[Array]) -> Iterator[list[Array]]:
         """Yield what `run` returns of several roundings, each from the first tensor on that it makes another.
 
         What the float model has before is computed once, and held until the last.
         """
         floats = self._floats(arrays, {var for each in prepared for var in each.read})
         for each in prepared:
-            real = {var: floats[var] for var in each.read}
-            self._run(each, real)
-            yield [self._in_source_layout(name, as_array(real[self._program.variables[name]])) for name in results]
+            state = self._started(each, floats)
+            for _ in self.made_by_calls(each, [state]):
+                pass
+            yield self.results_of(each, state)
 
-    def _run(self, prepared: Prepared, real: dict[Var, Any]) -> None:
-        """Add what steps make to the values that they read."""
-        integer = {param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
-        in_rows: dict[Var, Any] = {}
-        for step in prepared.steps:
-            var = step.call.var
-            for each, rows in step.rows.items():
-                if each not in in_rows:
-                    in_rows[each] = rows.rounded(real[each])
-            if step.is_real:
-                real[var] = step.call.run([real[each] if isinstance(each, Var) else each for each in step.call.operands])
-            if step.is_integer:
-                read = {each: in_rows[each] for each in step.rows}
-                integer[var] = step.call.run(
-                    [
-                        read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each
-                        for each in step.operands
-                    ]
-                )
-            if step.leaves_float:
-                real[var] = integer[var]
-            if step.rounded is not None:
-                integer[var] = step.rounded.rounded(integer[var] if step.is_integer else real[var])
-            if step.is_layer and not step.leaves_float:
-                real[var] = integer[var]
-            for each in step.unread:
-                for values in (real, integer, in_rows):
-                    values.pop(each, None)
+    def results_of(self, prepared: Prepared, state: State) -> list[Array]:
+        """Return the results of a sample behind the last call, in the source's layout."""
+        return [self.value(name, state.real) for name in prepared.results]
 
-    def _floats(self, arrays: Sequence[Array], wanted: Collection[Var]) -> dict[Var, Any]:
+    def value(self, name: str, values: Mapping[Var, Any]) -> Array:
+        """Return what a tensor is among the values of a state, in the source's layout: a view."""
+        order, value = self._program.orders.get(name), as_array(values[self._program.variables[name]])
+        return value if order is None else value.transpose(np.argsort(order))
+
+    def operands(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
+        """Return the operands of those of a layer's calls that read other constants, by their numbers."""
+        found: dict[int, list[Any]] = {}
+        for number in self._calls_of(layer):
+            if any(not each.names.isdisjoint(values) for each in self._constants[number]):
+                constants = iter(each.with_values(values, self._starts) for each in self._constants[number])
+                operands = self._program.calls[number].operands
+                found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
+        return found
+
+    def _started(self, prepared: Prepared, floats: Mapping[Var, Any]) -> State:
+        real = {var: floats[var] for var in prepared.read}
+        return State(real=real, integer={param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()})
+
+    def _floats(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Mapping[Var, Any]:
         """Return variables of one sample as the float model has them."""
-        program = self._program
-        found: dict[Var, Any] = {
-            param: tvm.runtime.tensor(np.asarray(array, order="C")) for param, array in zip(program.params, arrays, strict=True)
-        }
-        calls = calls_behind(program, self._makers, list(wanted), ())
-        unread = unread_after(calls, wanted)
-        for number, call in calls:
-            found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
-            for each in unread[number]:
-                found.pop(each, None)
+        found: Mapping[Var, Any] = {}
+        for _, values in self.made_in_float(arrays, wanted):
+            found = values
         return found
 
     def _changed(
@@ -296,29 +374,11 @@ class RoundedProgram:
         return found
 
     def _operands_of(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
-        """Return the operands of a layer's calls; those that it had last are at hand: many roundings differ in others alone."""
+        """Return what `operands` does; what it gave last is at hand: many roundings differ in others alone."""
         known = self._exchanged.get(layer)
-        if known is not None and known[0] is values:
-            return known[1]
-        found: dict[int, list[Any]] = {}
-        for number in self._calls_of(layer):
-            if self._reads_one_of(number, values):
-                constants = iter(self._with_values(each, values) for each in self._constants[number])
-                operands = self._program.calls[number].operands
-                found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
-        self._exchanged[layer] = values, found
-        return found
-
-    def _with_values(self, constant: _Constant, values: Mapping[TensorId, Floats]) -> Any:
-        """Return a constant with the numbers of others in it."""
-        if constant.places is None or constant.names.isdisjoint(values):
-            return constant.value
-        found = as_array(constant.value).copy()
-        for name in constant.names & values.keys():
-            places = constant.places - self._starts[name]
-            is_own = (places >= 0) & (places < values[name].size)
-            found[is_own] = values[name].reshape(-1)[places[is_own]]
-        return tvm.runtime.tensor(found)
+        if known is None or known[0] is not values:
+            known = self._exchanged[layer] = values, self.operands(layer, values)
+        return known[1]
 
     def _calls_of(self, layer: TensorId) -> list[int]:
         """Return the numbers of the calls between what a layer reads and what it gives."""
@@ -326,57 +386,17 @@ class RoundedProgram:
         seen = {program.variables[name] for name in self._names}
         return [number for number, _ in calls_behind(program, self._makers, [program.variables[str(layer)]], seen)]
 
-    def _reads_one_of(self, number: int, names: Collection[TensorId]) -> bool:
-        """Return whether a call reads one of these constants."""
-        return any(not each.names.isdisjoint(names) for each in self._constants[number])
-
     def _laid(self, name: str, steps: AnySteps) -> AnySteps:
         order = self._program.orders.get(name)
         return steps if order is None else steps.transposed(order)
 
-    def _in_source_layout(self, name: str, value: Array) -> Array:
-        order = self._program.orders.get(name)
-        return value if order is None else value.transpose(np.argsort(order))
+
+def _names_of(plan: QuantizationPlan) -> list[str]:
+    """Return what a plan rounds, and what its integer ops give."""
+    per_row = (name for layer in plan.layers for name in layer.per_row)
+    return list(map(str, (*plan.activations, *per_row, *(layer.output for layer in plan.layers))))
 
 
-def _starts(model: Model, names: Collection[TensorId]) -> tuple[dict[TensorId, int], int]:
-    """Return where each of these constants begins if they lie one after the other, behind a zero, and where the last ends."""
-    starts: dict[TensorId, int] = {}
-    total = 1
-    for name, value in model.params.items():
-        if name in names:
-            starts[name] = total
-            total += value.size
-    return starts, total
-
-
-def _flat(model: Model, starts: Mapping[TensorId, int], total: int) -> npt.NDArray[np.float32]:
-    flat = np.zeros(total, np.float32)
-    for name, start in starts.items():
-        value = model.params[name]
-        flat[start : start + value.size] = value.reshape(-1)
-    return flat
-
-
-def _with_places(model: Model, starts: Mapping[TensorId, int]) -> Model:
-    """Return the model with constants whose bits say where each number lies: what moves them shows where it went."""
-    values = {
-        name: np.arange(start, start + model.params[name].size, dtype=np.int32).view(np.float32).reshape(model.params[name].shape)
-        for name, start in starts.items()
-    }
-    return with_values(model, values)
-
-
-def _constant(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: Mapping[TensorId, int]) -> _Constant:
-    own, found = as_array(value), as_array(place)
-    if own.dtype != np.float32 or own.shape != found.shape:
-        return _Constant(value=value)
-    places = found.view(np.int32)
-    if np.array_equal(own.view(np.int32), places):
-        return _Constant(value=value)
-    is_place = bool(((places >= 0) & (places < flat.size)).all())
-    if not is_place or not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
-        raise NotImplementedError("kernels compute with constants of the model")
-    ordered = list(starts)
-    numbers = np.unique(np.searchsorted(np.array([*starts.values()]), places[places > 0], side="right"))
-    return _Constant(value=value, places=places, names=frozenset(ordered[number - 1] for number in numbers))
+def _others(simple: Model, plan: QuantizationPlan) -> set[TensorId]:
+    """Return the constants of which a plan has other values."""
+    return {name for own in constants_of(simple, plan).values() for name in own}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +36,15 @@ class Rounding:
         By the outputs of those that quantize inputs per row when run what each of these may be for them; they leave float32.
     factors
         By what equalization divides activations.
+    gains
+        What it multiplies constants by; those that it leaves are not there.
     """
 
     activations: Mapping[TensorId, Rounder]
     layers: Mapping[TensorId, Mapping[TensorId, Floats]]
     rows: Mapping[TensorId, Mapping[TensorId, RowSteps]]
     factors: Factors = field(default_factory=dict[TensorId, Floats])
+    gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
 
     def only(self, activations: Collection[TensorId] = (), layers: Collection[TensorId] = ()) -> Rounding:
         """Return what rounds these activations alone, and the constants of these layers; other layers read what they did."""
@@ -78,20 +80,30 @@ def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[T
         several = [name for name in layer.constants if simple.params[name].size > 1]
         own = found[layer.output] = {name: name for name in (layer.weight, *several) if name is not None}
         if layer.bias is not None:
-            own[_bias_of(view, constants, variables[str(layer.output)])] = layer.bias
+            bias = product_of(view, constants, variables[str(layer.output)]).bias
+            assert bias is not None, f"{layer.output} has a bias"
+            own[bias] = layer.bias
     return found
 
 
-def _bias_of(view: DataflowView, constants: Constants, output: Var) -> TensorId:
-    """Return the constant that is added to a product, whose result, with what follows in its kernel, is an output."""
-    value: Any = view.definition(output)
-    while call_to(value, *WEIGHTED) is None:
-        read = {var: constants.find(var) for var in operand_vars(value)}
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BiasedProduct:
+    """The product with weights behind a layer's output, and the constant that its kernel adds to it; None: it adds none."""
+
+    product: Var
+    bias: TensorId | None
+
+
+def product_of(view: DataflowView, constants: Constants, output: Var) -> BiasedProduct:
+    """Return the product whose result, with what follows in its kernel, is an output."""
+    var, bias = output, None
+    while call_to(value := view.definition(var), *WEIGHTED) is None:
+        read = {each: constants.find(each) for each in operand_vars(value)}
         constant = next((each for each in read.values() if each is not None), None)
         if constant is not None and call_to(value, "add") is not None:
-            return constant.name
-        value = view.definition(next(var for var, each in read.items() if each is None))
-    raise AssertionError(f"{output.name} has a bias")
+            bias = constant.name
+        var = next(each for each, found in read.items() if found is None)
+    return BiasedProduct(product=var, bias=bias)
 
 
 def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
@@ -128,6 +140,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
             if layer.per_row
         },
         factors=factors,
+        gains=gains,
     )
 
 

@@ -25,7 +25,7 @@ from ...ir.identity import TensorId
 from ...profiling.model_profile import Profile
 from ...runtime.inputs import split_batch
 from ..choices import Choices
-from ..corrections import samples_of
+from ..kept_samples import samples_of
 from ..plan.plan import QuantizedModel
 from ..quantize import quantize
 from ..recipe import Recipe

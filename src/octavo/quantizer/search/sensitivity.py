@@ -16,9 +16,10 @@ from ...numerics import QuantParams
 from ...numerics.arrays import Samples
 from ...quantizer.compile import explain
 from ..equalized_float import equalized_float
+from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..ranges.of_params import scheme_of
-from ..referee import Referee
+from ..referee import Referee, RoundedProgram
 from ..steps import tune_ranges
 from .bench import cycles_of
 from .budget import Budget, Expected
@@ -116,13 +117,14 @@ class SensitivityStage:
         if not self.budget.allows(after + self.expected.measuring, _UNSEEN):
             return _NOTHING
         simple = equalized_float(self.model, quantized.plan.equalization)
+        first = replace(quantized.plan, equalization=Equalization())  # of the model whose channels are divided
         try:
-            referee = Referee(simple, quantized.plan, self.samples, resolve_target(None), is_equalized=True)
+            referee = Referee(RoundedProgram(simple, [first], resolve_target(None)), self.samples)
         except NotImplementedError:  # nothing can be seen between its steps
             return _NOTHING
         self.check()
         begun = self.budget.clock()
-        rounding = referee.rounding(quantized.plan)
+        rounding = referee.rounding(first)
         own = referee.score_of(rounding, few=True).error
         once = self.budget.clock() - begun
         weights = {layer.output for layer in quantized.plan.layers if layer.weight is not None}
@@ -132,12 +134,12 @@ class SensitivityStage:
             return _NOTHING
         plans = self._plans(estimators, after + each, once)
         # What other estimators make of activations is tried with the same weights.
-        roundings = {name: rounding.with_params(_alike(plan, quantized.plan)) for name, plan in plans.items()}
+        roundings = {name: rounding.with_params(_alike(plan, first)) for name, plan in plans.items()}
         scores = referee.scores_of(list(roundings.values()), few=True)
         noises = {name: score.error for name, score in zip(roundings, scores, strict=True)}
         best = min(noises, key=lambda name: noises[name], default=None)
         estimator = best if best is not None and noises[best] < _WORTH * own else None
-        plan = quantized.plan
+        plan = first
         if estimator is not None:
             plan, rounding = replace(plan, activations=plan.activations | _alike(plans[estimator], plan)), roundings[estimator]
         self.check()

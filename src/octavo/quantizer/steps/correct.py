@@ -48,7 +48,7 @@ class Correct(Step):
         if self.clipped and not _clips(planned, evidence):
             return None
         unclipped = planned if self.clipped == "clipped" else _unclipped(planned, evidence)
-        found = evidence.corrector.corrections(unclipped.quantized, planned.choices.asked)
+        found = evidence.corrections(unclipped.plan, planned.choices.asked)
         choices = planned.choices.corrected_by(found)
         if self.clipped == "weights alone":
             choices = replace(choices, bias_shifts={})

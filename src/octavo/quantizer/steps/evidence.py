@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 
 from ...ir.graph.model import Model
-from ..corrections import Corrector
 from ..plan import QuantizationPlan
+from ..plan.corrections import Corrections
 from ..plan.equalization import Equalization
 from ..planner import Planner
 from ..referee import Referee
@@ -29,7 +30,6 @@ class Evidence:
     planner: Planner
     runs: SampleRuns
     equalization: Equalization
-    _referees: list[Referee] = field(default_factory=list[Referee])
 
     @cached_property
     def exact(self) -> Model:
@@ -38,16 +38,8 @@ class Evidence:
 
     def referee(self, plan: QuantizationPlan) -> Referee | None:
         """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
-        found = next((each for each in self._referees if each.covers(plan)), None)
-        if found is None:
-            try:
-                found = Referee(self.exact, plan, self.runs.samples, self.runs.target, is_equalized=True)
-            except NotImplementedError:
-                return None
-            self._referees[:] = [found]
-        return found
+        return self.runs.referee(self.planner.simple, plan)
 
-    @cached_property
-    def corrector(self) -> Corrector:
-        """What corrects models, and measures them."""
-        return self.runs.corrector(self.exact)
+    def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
+        """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay."""
+        return self.runs.corrections(self.planner.simple, plan, kept)

@@ -85,7 +85,7 @@ class _Tries:
         best = {group: range_of(self.plan.activations[group[0]]) for group in groups}
         first = self._effects({group: [ends] for group, ends in best.items()}, few=True)
         least = {group: effect for group, [effect] in first.items()}
-        observed = self.referee.ranges([name for group in groups for name in group])
+        observed = self.referee.ranges([name for group in groups for name in group], self.rounding.factors)
         self._look({group: [_union(observed[name] for name in group)] for group in groups}, best, least)
         for end in (1, 0):
             ranges = {group: [_cut(ends, end, share) for share in _SHARES] for group, ends in best.items() if ends[end]}

@@ -11,7 +11,8 @@ from tvm.relax import Expr, Var
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from .constants import Constant, Constants
 
-CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
+TRANSPOSED = "nn.conv2d_transpose"
+CONVOLUTIONS = ("nn.conv2d", TRANSPOSED)
 WEIGHTED = (*CONVOLUTIONS, "matmul")
 
 
@@ -67,7 +68,7 @@ def weighted(constants: Constants, call: Any) -> Weighted | str:
         if sorted(kernel_layout) != sorted("OIHW") or layout not in ("NCHW", "NHWC"):
             return f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of OIHW"
         axis, output_axis = kernel_layout.index("O"), layout.index("C")
-        if call_to(call, "nn.conv2d_transpose") is not None and int(call.attrs.groups) > 1:
+        if call_to(call, TRANSPOSED) is not None and int(call.attrs.groups) > 1:
             # Its weight holds the outputs of one group: where that is one, each input has its output.
             inputs = kernel_layout.index("I")
             axis = inputs if weight.shape[axis] == 1 and weight.shape[inputs] == int(call.attrs.groups) else axis

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,17 +10,9 @@ from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import sqnr_db
-from ..plan.nearness import Nearness
 
 _MIN_PROBABILITY = 1e-6
 """What is less likely is no part of the comparison: nobody reads it, and integers make it 0."""
-
-
-def nearness(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> Nearness:
-    """Return how near results are to the float model's: its worst output counts. See `sqnr_by_result`."""
-    pairs = [pair for pair in compared_results(view, floats, results) if pair is not None]
-    worst = min((_sqnr_db(pair) for pair in pairs), default=math.inf)
-    return Nearness(sqnr_db=worst, agreement=same_class(floats, results))
 
 
 def sqnr_by_result(

@@ -1,0 +1,98 @@
+"""Where the constants of a model lie in those that its kernels read, so that these can be others. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+
+from ...ir.graph import Model
+from ...ir.identity import TensorId
+from .program import as_array, with_values
+from .rounding import Floats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ReplaceableConstant:
+    """One constant of a call.
+
+    Parameters
+    ----------
+    value
+        Its own, a tensor.
+    places
+        Of its shape, flat indices into the constants that may be others, which lie one after the other behind a zero; None of one
+        that is none of these.
+    names
+        Of the constants that they are of.
+    """
+
+    value: Any
+    places: npt.NDArray[np.int32] | None = None
+    names: frozenset[TensorId] = frozenset()
+
+    def with_values(self, values: Mapping[TensorId, Floats], starts: Mapping[TensorId, int]) -> Any:
+        """Return the tensor with the numbers of others in it."""
+        if self.places is None or self.names.isdisjoint(values):
+            return self.value
+        found = as_array(self.value).copy()
+        for name in self.names & values.keys():
+            places = self.places - starts[name]
+            is_own = (places >= 0) & (places < values[name].size)
+            found[is_own] = values[name].reshape(-1)[places[is_own]]
+        return tvm.runtime.tensor(found)
+
+
+def starts_of(model: Model, names: Collection[TensorId]) -> tuple[dict[TensorId, int], int]:
+    """Return where each of these constants begins if they lie one after the other, behind a zero, and where the last ends."""
+    starts: dict[TensorId, int] = {}
+    total = 1
+    for name, value in model.params.items():
+        if name in names:
+            starts[name] = total
+            total += value.size
+    return starts, total
+
+
+def flat_of(model: Model, starts: Mapping[TensorId, int], total: int) -> npt.NDArray[np.float32]:
+    """Return what the constants hold, one after the other behind a zero; see `starts_of`."""
+    flat = np.zeros(total, np.float32)
+    for name, start in starts.items():
+        value = model.params[name]
+        flat[start : start + value.size] = value.reshape(-1)
+    return flat
+
+
+def with_places(model: Model, starts: Mapping[TensorId, int]) -> Model:
+    """Return the model with constants whose bits say where each number lies: what moves them shows where it went."""
+    values = {
+        name: np.arange(start, start + model.params[name].size, dtype=np.int32).view(np.float32).reshape(model.params[name].shape)
+        for name, start in starts.items()
+    }
+    return with_values(model, values)
+
+
+def constant_of(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: Mapping[TensorId, int]) -> ReplaceableConstant:
+    """Return a constant of a call, of which `place` is what `with_places` makes.
+
+    Raises
+    ------
+    NotImplementedError
+        It is computed of the model's.
+    """
+    own, found = as_array(value), as_array(place)
+    if own.dtype != np.float32 or own.shape != found.shape:
+        return ReplaceableConstant(value=value)
+    places = found.view(np.int32)
+    if np.array_equal(own.view(np.int32), places):
+        return ReplaceableConstant(value=value)
+    is_place = bool(((places >= 0) & (places < flat.size)).all())
+    if not is_place or not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
+        raise NotImplementedError("kernels compute with constants of the model")
+    ordered = list(starts)
+    numbers = np.unique(np.searchsorted(np.array([*starts.values()]), places[places > 0], side="right"))
+    return ReplaceableConstant(value=value, places=places, names=frozenset(ordered[number - 1] for number in numbers))
