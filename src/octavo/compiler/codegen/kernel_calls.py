@@ -6,9 +6,9 @@ timed. Kernels are those of a Program, from the same cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -34,10 +34,10 @@ _FIRST = 4
 """Of the library that is waited for."""
 
 
-class KernelLibraries:
+class _KernelLibraries:
     """Kernels on their way to machine code, a few in each library, in the order in which they are added.
 
-    They may be added as soon as they are written: LLVM compiles outside Python's lock, while others are being written.
+    LLVM compiles outside Python's lock, while others are being added.
     """
 
     def __init__(self, target: tvm.target.Target) -> None:
@@ -97,15 +97,12 @@ class KernelCall:
     ----------
     var
         What it binds.
-    attrs
-        Attributes of the kernel that it calls; none of what calls none.
     operands
         What it reads: variables, and constants, which may be exchanged for others of their shape and dtype.
     """
 
     var: Var
     operands: list[Any]
-    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     run: Callable[[Sequence[Value]], Value]
 
 
@@ -118,8 +115,6 @@ class KernelCalls:
         As `link` leaves it; shapes are static.
     target
         What to compile for; None: the calls are looked at and never run.
-    libraries
-        Where kernels are compiled already, by their names in the module.
 
     Raises
     ------
@@ -127,11 +122,11 @@ class KernelCalls:
         Something in "main" is neither a call of a kernel nor a view: TVM's virtual machine alone can run it.
     """
 
-    def __init__(self, module: tvm.IRModule, target: tvm.target.Target | None, libraries: KernelLibraries | None = None) -> None:
+    def __init__(self, module: tvm.IRModule, target: tvm.target.Target | None) -> None:
         self._module = module
         view = DataflowView(module["main"])
         self.params: tuple[Var, ...] = tuple(view.function.params)
-        self._libraries = libraries if libraries is not None or target is None else KernelLibraries(target)
+        self._libraries = None if target is None else _KernelLibraries(target)
         # Each variable is one object everywhere: tables of variables take others with the same address for it only after
         # comparing them, which takes longer than small kernels do.
         self._variables: dict[int, Var] = {hash(var): var for var in (*self.params, *(each.var for each in view.bindings))}
@@ -142,14 +137,6 @@ class KernelCalls:
             raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
         if self._libraries is not None:
             self._libraries.finish()
-        last = {
-            var: number for number, call in enumerate(self.calls) for var in (*call.operands, call.var) if isinstance(var, Var)
-        }
-        self.unread_after: list[list[Var]] = [[] for _ in self.calls]
-        """By the number of a call the variables that nothing reads behind it."""
-        for var, number in last.items():
-            if var not in self.results:
-                self.unread_after[number].append(var)
 
     def _call(self, var: Var, value: Expr) -> KernelCall:
         call = call_to(value, "call_tir")
@@ -188,9 +175,8 @@ class KernelCalls:
             functions[0](*values, *results)
             return results if is_tuple else results[0]
 
-        attrs: Any = self._module[call.args[0]].attrs
         operands = self._canonical(elements(call.args[1].fields))
-        return KernelCall(var=var, operands=operands, attrs=dict(attrs.items()) if attrs else {}, run=run)
+        return KernelCall(var=var, operands=operands, run=run)
 
     def _canonical(self, operands: Sequence[Any]) -> list[Any]:
         """Return operands with the one object of each variable."""

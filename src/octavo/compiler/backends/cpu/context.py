@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,12 +47,8 @@ class PlacedKernel:
 
 @dataclass(slots=True)
 class KernelTable:
-    """The PrimFuncs of a module by symbol, and the functions that they call in other back ends' code.
+    """The PrimFuncs of a module by symbol, and the functions that they call in other back ends' code."""
 
-    `listener` is told of each kernel as soon as it is placed; attributes that its code does not depend on may follow.
-    """
-
-    listener: Callable[[PlacedKernel], None] | None = None
     placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
     externals: dict[str, External] = field(default_factory=dict[str, External])
     constants: dict[tuple[str, bytes], Expr] = field(default_factory=dict[tuple[str, bytes], Expr])
@@ -68,10 +64,7 @@ class KernelTable:
         if attrs:
             func = func.with_attrs(attrs)
         symbol = f"octavo_{len(self.placed)}_{name}"
-        placed = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
-        self.placed[symbol] = placed
-        if self.listener is not None:
-            self.listener(placed)
+        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
         return symbol
 
     def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     placed: dict[str, GlobalVar] = {}
     linked: dict[GlobalVar, Any] = {}
     for symbol, kernel in lowered.kernels.items():
-        named: Any = linked_kernel(kernel, target)
+        named: Any = _linked_kernel(kernel, target)
         placed[symbol] = GlobalVar(builder.get_unique_name(symbol))
         relax.expr._update_type(placed[symbol], named.ty)
         # Not by `add_func`, which compares what it is given with all that is there: no two functions have one symbol.
@@ -104,7 +104,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     return result
 
 
-def linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.PrimFunc:
+def _linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.PrimFunc:
     """Return the PrimFunc of a kernel as `link` puts it into the module."""
     func: Any = without_vbmi(kernel.func, target)
     return func.with_attr("global_symbol", kernel.symbol).with_attr(KERNEL_ATTR, kernel.name)

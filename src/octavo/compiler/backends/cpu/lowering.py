@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 import tvm
@@ -61,8 +61,6 @@ def lower_composites(
     schedules: Schedules = NO_SCHEDULES,
     backends: Sequence[Backend] = (),
     stored_from: int | None = None,
-    composites: dict[str, Composite] | None = None,
-    listener: Callable[[PlacedKernel], None] | None = None,
 ) -> Lowered:
     """Lower each composite to kernel calls; elementwise ones in a chain become one table first (see compose.py).
 
@@ -81,10 +79,6 @@ def lower_composites(
     stored_from
         The results from this one on, of a tuple, are returned as kernels keep them (see `Lowered.stored`): to bring many tensors
         into the source's layout takes code for each shape. By default none.
-    composites
-        Those of the module, where they are read already.
-    listener
-        Told of each kernel as soon as it is written; see `KernelTable`.
 
     Raises
     ------
@@ -92,7 +86,7 @@ def lower_composites(
         The machine has no ISA that the target lists; a composite cannot be read, or is of none of the back ends.
     """
     isa = isa_for(target, isas)
-    composed = compose_tables(module, read_composites(module) if composites is None else composites)
+    composed = compose_tables(module, read_composites(module))
     lowering = _Lowering(
         view=DataflowView(module["main"]),
         composed=composed,
@@ -103,7 +97,7 @@ def lower_composites(
         backends=backends,
         half=None if precision is None else precision.dtype,
         stored_from=stored_from,
-        table=KernelTable(listener=listener),
+        table=KernelTable(),
     )
     main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)

@@ -40,7 +40,7 @@ _WITHOUT_BODIES = ContextVar("without_bodies", default=False)
 
 @contextmanager
 def without_bodies() -> Generator[None]:
-    """Let `prim_func` emit no statements meanwhile, for who wants a kernel's packed constants alone."""
+    """Let `prim_func` emit no statements meanwhile, for who wants no kernel's code."""
     token = _WITHOUT_BODIES.set(True)
     try:
         yield
