@@ -174,6 +174,22 @@ def test_an_equalized_input_is_divided_before_its_rows_are_quantized(rng: np.ran
     np.testing.assert_array_equal(turned, expected.T)
 
 
+def test_a_float_result_whose_kernel_brings_it_into_the_source_s_layout(rng: np.random.Generator) -> None:
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        made = writer.emit("c", relax.op.nn.conv2d(v["x"], v["w"]))
+        pooled = writer.emit("m", relax.op.mean(made, axis=[2, 3], keepdims=True))
+        sums = writer.emit("y", relax.op.add(v["a"], pooled), is_output=True)
+        return relax.Tuple([writer.emit("r", relax.op.nn.relu(made), is_output=True), sums])
+
+    params = {"w": rng.normal(size=(8, 4, 3, 3)).astype(np.float32), "a": rng.normal(size=(1, 8, 1, 1)).astype(np.float32)}
+    model = model_of({"x": ((1, 4, 6, 6), "float32")}, params, body, ("r", "y"))
+    samples = drawn(model, rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=replace(PLAIN, exclude=("m", "y")))
+    given = [[sample] for sample in samples]
+    found = referee_of(model, quantized.plan, given).score(quantized.plan).sqnr_db
+    assert found == pytest.approx(own_error(model, quantized, given), abs=0.05)
+
+
 def test_a_plan_that_rounds_what_the_program_does_not_name(rng: np.random.Generator) -> None:
     model = residual_net()
     samples = drawn(model, rng)
