@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from octavo.compiler.float_values import FloatValues
 from octavo.compiler.target_choice import TargetLike, resolve_target
 from octavo.ir.graph import Model
 from octavo.profiling import Profile
@@ -37,8 +36,7 @@ def with_steps(
         It keeps a sample at least.
     """
     recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
-    floats, samples = FloatValues(here.host, here.isas, here.llvm), samples_of(model, profile)
-    programs = Programs(target=here)
+    samples, programs = samples_of(model, profile), Programs(target=here)
     with ThreadPoolExecutor(1) as beside, one_blas_thread():
         has_functions = any(support.float_function for support in chosen.description.ops)
         runs = runs_on(
@@ -47,7 +45,6 @@ def with_steps(
             samples,
             recipe,
             programs=programs,
-            floats=floats,
             beside=beside,
             has_functions=has_functions,
         )

@@ -90,7 +90,7 @@ class FloatValues:
 
         CompileError where TVM cannot compute an op; what machine code cannot be made of, `on` raises.
         """
-        self._program(model, names, (), beside)
+        self._program(model, names, beside)
 
     def results(self, model: Model, samples: Sequence[Sequence[Array]]) -> list[list[Array]]:
         """Return a model's results sample by sample; those of few that it ran on last, and began with, are known."""
@@ -100,7 +100,7 @@ class FloatValues:
         return [results for results, _ in self.on(model, [], samples)]
 
     def on(
-        self, model: Model, names: Sequence[str], samples: Iterable[Sequence[Array]], *, also: Sequence[str] = ()
+        self, model: Model, names: Sequence[str], samples: Iterable[Sequence[Array]]
     ) -> Iterator[tuple[list[Array], list[Array]]]:
         """Yield for each sample the model's results, and the values of variables in the order of their names.
 
@@ -110,10 +110,8 @@ class FloatValues:
         ----------
         samples
             The model's inputs, sample by sample.
-        also
-            Other variables that the program is to return, for who asks for them later.
         """
-        program = self._program(model, names, also)
+        program = self._program(model, names)
         places = [program.names.index(name) for name in names]
         known = self._results = _Results(model=model) if model.constant_bytes <= _MAX_KEPT else None
         for arrays, results, values in program.on(samples):
@@ -127,12 +125,12 @@ class FloatValues:
         with self._lock:
             self._last = None
 
-    def _program(self, model: Model, names: Sequence[str], also: Sequence[str], beside: Executor | None = None) -> _Program:
+    def _program(self, model: Model, names: Sequence[str], beside: Executor | None = None) -> _Program:
         with self._lock:
             last = self._last
             if last is None or not set(names) <= set(last.names) or not _is_same(last.model, model):
                 self._last = last = None  # its constants need not be there beside the next one's
-                self._last = last = self._compiled(model, tuple(dict.fromkeys((*names, *also))), beside)
+                self._last = last = self._compiled(model, tuple(dict.fromkeys(names)), beside)
                 trim_heap(model.constant_bytes)
             return last
 

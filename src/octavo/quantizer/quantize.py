@@ -13,7 +13,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from ..compiler.float_values import FloatValues
 from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ..errors import ProfileError, QuantizationError, QuantizationWarning, check_type
 from ..ir.graph import Model
@@ -173,12 +172,10 @@ def _split(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor,
     """Return what runs the model on samples; None where these are too few to hold any back."""
     if len(samples) < MIN_SAMPLES:
         return None
-    here = resolve_target(None)
-    floats, programs = FloatValues(here.host, here.isas, here.llvm), Programs(target=here)
-    every = range(len(samples))
+    programs, every = Programs(target=resolve_target(None)), range(len(samples))
     held_back = [place for place in every if is_held_back(place)]
     fitted, all_runs = (
-        runs_on(places, profile, samples, recipe, programs=programs, floats=floats, beside=beside, has_functions=has_functions)
+        runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=has_functions)
         for places in ([place for place in every if place not in held_back], every)
     )
     return Split(fitted=fitted, held_back=[samples[place] for place in held_back], every=all_runs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..compiler.float_values import FloatValues
 from ..compiler.target_choice import ResolvedTarget
+from ..errors import CompileError
 from ..ir.graph import Model
 from ..numerics.arrays import Samples
 from ..profiling import Profile
@@ -26,6 +27,7 @@ class Programs:
     target: ResolvedTarget
     _plans: list[QuantizationPlan] = field(default_factory=list[QuantizationPlan])
     _last: RoundedProgram | None = None
+    _refusal: str = ""
 
     def of(self, simple: Model, plan: QuantizationPlan) -> RoundedProgram:
         """Return that of a simplified float model, always the same one.
@@ -33,17 +35,22 @@ class Programs:
         Raises
         ------
         NotImplementedError
-            TVM's virtual machine alone can run it.
+            TVM's virtual machine alone can run it, or nothing.
         """
-        if self._last is None or not self._last.can_round(plan):
+        if not self._refusal and (self._last is None or not self._last.can_round(plan)):
             self._plans.append(plan)
-            self._last = RoundedProgram(simple, self._plans, self.target)
+            try:
+                self._last = RoundedProgram(simple, self._plans, self.target)
+            except (NotImplementedError, CompileError) as error:  # what cannot be compiled is for `compile` to say
+                self._refusal = str(error)
+        if self._last is None or self._refusal:
+            raise NotImplementedError(self._refusal)
         return self._last
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class SampleRuns:
-    """Samples, and what runs models on them.
+    """Samples of one float model, and what runs that on them.
 
     Parameters
     ----------
@@ -53,8 +60,6 @@ class SampleRuns:
         Those of them that say how to correct weights and biases.
     programs
         Of the model; other samples may have them, too.
-    floats
-        What runs float models, and need not build one twice.
     equalizer
         Chooses the factors that even out channels; None where a plan has them.
     """
@@ -62,7 +67,6 @@ class SampleRuns:
     samples: Samples
     few: Samples
     programs: Programs
-    floats: FloatValues
     equalizer: Equalizer | None = None
     _referee: Referee | None = None
     _corrector: Corrector | None = None
@@ -109,7 +113,6 @@ def runs_on(
     recipe: Recipe,
     *,
     programs: Programs,
-    floats: FloatValues,
     beside: Executor,
     has_functions: bool,
 ) -> SampleRuns:
@@ -123,18 +126,18 @@ def runs_on(
         All that the profile keeps, as the model takes them.
     programs
         Of the model.
-    floats, beside, has_functions
+    beside, has_functions
         See `Equalizer`.
     """
-    chosen = [samples[place] for place in places]
+    chosen, here = [samples[place] for place in places], programs.target
     equalizer = Equalizer(
         profile,
         chosen,
-        floats,
+        FloatValues(here.host, here.isas, here.llvm),
         beside,
         results=[profile.kept_results[place] for place in places] if profile.kept_results else (),
         only_ranges=recipe.has_plain_ranges,
         has_functions=has_functions,
     )
     few = corrected_on(chosen, recipe)
-    return SampleRuns(samples=chosen, few=few, programs=programs, floats=floats, equalizer=equalizer)
+    return SampleRuns(samples=chosen, few=few, programs=programs, equalizer=equalizer)

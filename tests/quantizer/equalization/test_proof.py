@@ -43,30 +43,21 @@ def exponents(quantized: Any) -> np.ndarray:
     return np.log2(np.concatenate([np.ravel(each) for each in factors.values()])) if factors else np.zeros(0)
 
 
-def test_the_divided_model_is_built_once_for_its_proof_and_for_corrections(
+def test_the_proof_runs_the_equalized_model_on_few_samples(
     profiled: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The profile knows what the model gave: it runs divided alone, for the proof and once on each sample for corrections."""
+    """As many as say whether results are the same, once; what corrects runs the model as it was."""
     model, profile = profiled
-    built: list[Any] = []
     runs: list[int] = []
-    generate, run = float_values.generate, float_values.FloatValues.on
-
-    def made(*given: Any, **rest: Any) -> Any:
-        built.append(given)
-        return generate(*given, **rest)
+    run = float_values.FloatValues.on
 
     def counted(self: Any, model: octavo.Model, names: Any, samples: Any, **rest: Any) -> Any:
         runs.append(len(samples))
         return run(self, model, names, samples, **rest)
 
-    monkeypatch.setattr(float_values, "generate", made)
     monkeypatch.setattr(float_values.FloatValues, "on", counted)
-    plan = with_steps(model, profile).plan
-    assert plan.equalization
-    assert plan.corrections
-    assert len(built) == 1
-    assert runs == [16, 20]
+    assert with_steps(model, profile).plan.equalization
+    assert runs == [equalizer._SAMPLES]
 
 
 @pytest.mark.parametrize("knows_results", [True, False])

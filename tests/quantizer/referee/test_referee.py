@@ -19,6 +19,7 @@ from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.quantizer.choices import Choices
+from octavo.quantizer.plan import IntegerLayer
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
 from octavo.quantizer.referee.rounded import RowSteps
@@ -94,6 +95,20 @@ def test_an_equalized_plan_is_scored_by_the_program_of_the_model_as_it_was(rng: 
     gain = scores["default"].gain_over(scores["plain"])
     assert gain.db > 5
     assert gain.is_certain(errors=3)
+
+
+def test_what_equalization_adds_to_the_model_is_not_rounded(rng: np.random.Generator) -> None:
+    model = convolutions(rng, spread=3)
+    samples = drawn(model, rng)
+    plan = octavo.quantize(model, octavo.profile(model, samples, keep_samples=8)).plan
+    scaled_function = IntegerLayer(op="elementwise", output=TensorId("r0_function"), inputs=(TensorId("s0"),))
+    more = replace(
+        plan,
+        activations={**plan.activations, scaled_function.output: plan.activations[TensorId("r0")]},
+        layers=(*plan.layers, scaled_function),
+    )
+    referee = referee_of(model, more, [[sample] for sample in samples])
+    assert referee.score(more).sqnr_db == referee.score(plan).sqnr_db
 
 
 def test_a_bias_that_two_layers_read_is_each_one_s_own(rng: np.random.Generator) -> None:

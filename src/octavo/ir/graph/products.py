@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tvm.relax import Var
 
-from ...target.op_facts import WEIGHTED
 from .dataflow import DataflowView, call_to
 
 
@@ -12,11 +11,6 @@ def with_bias(view: DataflowView, product: Var) -> Var:
     """Return the variable of a product's result with what is added to it, before any clamp; of the product, where nothing is."""
     user = view.only_user(product)
     return product if user is None or call_to(view.definition(user), "add") is None else user
-
-
-def products_with_bias(view: DataflowView) -> list[Var]:
-    """Return the results of all products with weights, each as `with_bias` has it, in the order of the graph."""
-    return [with_bias(view, binding.var) for binding in view.bindings if call_to(binding.value, *WEIGHTED) is not None]
 
 
 def channel_axis(view: DataflowView, rank: int) -> int | None:

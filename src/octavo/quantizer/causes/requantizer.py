@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ...compiler.float_values import FloatValues
 from ...compiler.target_choice import TargetLike, resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
@@ -48,9 +47,8 @@ class Requantizer:
 
     def __post_init__(self) -> None:
         """Correct what is made on this machine."""
-        here, self._simple = resolve_target(None), simplify(self.model)[0]
-        floats = FloatValues(here.host, here.isas, here.llvm)
-        self._runs = SampleRuns(samples=self.samples, few=self.samples, programs=Programs(target=here), floats=floats)
+        self._simple = simplify(self.model)[0]
+        self._runs = SampleRuns(samples=self.samples, few=self.samples, programs=Programs(target=resolve_target(None)))
 
     def sqnr_db(self, plan: QuantizationPlan) -> float:
         """Return the signal to noise ratio of the worst output with a plan; inf where TVM's virtual machine alone can run it."""

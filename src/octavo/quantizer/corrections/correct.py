@@ -28,7 +28,7 @@ from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
-from ..referee.rounding import Rounding, product_of, rounding_of
+from ..referee.rounding import Rounding, product_of, rounding_of, variables_of
 from ..weights.constants import Constants
 from ..weights.weight_params import bias_params
 from .float_run import FloatRun, run_float
@@ -89,12 +89,12 @@ class Corrector:
 
     def _layers(self, plan: QuantizationPlan, rounding: Rounding, floats: FloatRun) -> list[_Layer]:
         """Return the layers of a plan that can be corrected."""
-        view = self.program.view
-        variables = {binding.var.name: binding.var for binding in view.bindings}
+        view, variables = self.program.view, variables_of(self.program.simple)
         constants = Constants(view, self.program.simple.params)
         found: list[_Layer] = []
         for layer in plan.layers:
-            if layer.weight is None or layer.per_row or layer.inputs[0] not in rounding.activations:
+            is_known = layer.inputs[0] in rounding.activations and layer.output in rounding.layers
+            if layer.weight is None or layer.per_row or not is_known:
                 continue
             biased = product_of(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)

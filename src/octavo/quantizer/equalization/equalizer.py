@@ -16,7 +16,6 @@ from ...errors import CompileError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, static_shape
 from ...ir.graph.lineage import lineage_paused
-from ...ir.graph.products import products_with_bias
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
@@ -100,6 +99,7 @@ class Equalizer:
             proof, self._proof = self._proof, None
             with lineage_paused():
                 self._holds = _proves(proof)
+            self.floats.forget()
         return self._holds
 
 
@@ -194,7 +194,7 @@ class _ModelEqualizer:
                     each.add(value)
                 results.append(own)
         elif self._simple.constant_bytes <= _MAX_BESIDE:
-            self._floats.build(model, _sums(model), self._beside)
+            self._floats.build(model, [], self._beside)
         clamps = {name: np.float32(found.clamps[var]) / factors[name] for name, var in tensors.items() if var in found.clamps}
         equalization = Equalization(
             factors=factors,
@@ -219,12 +219,7 @@ class _ModelEqualizer:
         return self._floats.results(model, self._samples[:_SAMPLES])
 
     def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
-        return self._floats.on(model, names, samples, also=_sums(model))
-
-
-def _sums(model: Model) -> list[str]:
-    """Return what corrections look at, the sums before clamps: so they find the program as it is, and kernels are the same."""
-    return [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
+        return self._floats.on(model, names, samples)
 
 
 def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:

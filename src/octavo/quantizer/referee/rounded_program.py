@@ -27,7 +27,7 @@ from ..plan.plan import QuantizationPlan
 from .program import FloatProgram, as_array, calls_behind, unread_after
 from .replaceable_constants import constant_of, flat_of, starts_of, with_places
 from .rounded import Rounder, RowSteps
-from .rounding import Floats, Rounding, constants_of
+from .rounding import Floats, Rounding, constants_of, variables_of
 
 AnySteps = TypeVar("AnySteps", Rounder, RowSteps)
 
@@ -148,13 +148,13 @@ class RoundedProgram:
         self.simple = simple
         self.view = view = DataflowView(simple.module["main"])
         self.results: tuple[str, ...] = tuple(view.root_of(var).name for var in operand_vars(view.result))
-        known = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+        self._known = variables_of(simple)
         # Kernels compute nothing across what may be rounded, and what integer layers give.
         names, others = dict[str, None](), set[TensorId]()
         for plan in plans:
             names |= dict.fromkeys(_names_of(plan))
             others |= _others(simple, plan)
-        self._names = [name for name in dict.fromkeys((*names, *self.results)) if name in known]
+        self._names = [name for name in dict.fromkeys((*names, *self.results)) if name in self._known]
         with lineage_paused():
             self._program = FloatProgram(simple, self._names, target)
             self._starts, total = starts_of(simple, others)
@@ -170,7 +170,8 @@ class RoundedProgram:
 
     def can_round(self, plan: QuantizationPlan) -> bool:
         """Return whether it has a name for all that a plan rounds."""
-        return self._program.variables.keys() >= set(_names_of(plan)) and self._starts.keys() >= _others(self.simple, plan)
+        names = set(_names_of(plan)) & self._known.keys()
+        return self._program.variables.keys() >= names and self._starts.keys() >= _others(self.simple, plan)
 
     def variable(self, name: str) -> Var | None:
         """Return what stands for a tensor in states; None of one that was not named."""

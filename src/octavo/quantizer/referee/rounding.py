@@ -66,17 +66,24 @@ class Rounding:
 NOTHING = Rounding(activations={}, layers={}, rows={})
 
 
+def variables_of(simple: Model) -> dict[str, Var]:
+    """Return the variables of a model, its inputs among them, by name."""
+    view = DataflowView(simple.module["main"])
+    return {var.name: var for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+
+
 def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[TensorId, TensorId]]:
     """Map the constants of the model that an integer op reads rounded to their names in a plan, by the outputs of these ops.
 
-    A bias that other ops read too has a name of its own in a plan. A single number that is no bias is left out: kernels are
-    chosen by what it is.
+    A bias that other ops read too has a name of its own in a plan. Left out are ops that equalization adds, and a single number
+    that is no bias: kernels are chosen by what it is.
     """
-    view = DataflowView(simple.module["main"])
-    variables = {binding.var.name: binding.var for binding in view.bindings}
+    view, variables = DataflowView(simple.module["main"]), variables_of(simple)
     constants = Constants(view, simple.params)
     found: dict[TensorId, dict[TensorId, TensorId]] = {}
     for layer in plan.layers:
+        if layer.output not in variables:
+            continue
         several = [name for name in layer.constants if simple.params[name].size > 1]
         own = found[layer.output] = {name: name for name in (layer.weight, *several) if name is not None}
         if layer.bias is not None:
@@ -110,7 +117,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
     """Return what a plan rounds.
 
     A tensor that equalization divides by factors is rounded divided and multiplied again: its steps are of as many widths as it
-    has channels. What it multiplies weights by is taken out of what their integers stand for.
+    has channels. What it multiplies weights by is taken out of what their integers stand for. What it adds is not rounded.
 
     Parameters
     ----------
@@ -119,7 +126,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
     plan
         With integers of weights and biases.
     """
-    factors = plan.equalization.factors
+    factors, known = plan.equalization.factors, variables_of(simple)
     gains = _gains(simple, factors)
     params = {**plan.weights, **plan.biases}
 
@@ -129,7 +136,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         return (found / gains[name]).astype(np.float32) if name in gains else found
 
     return Rounding(
-        activations={name: steps_of(each, factors.get(name)) for name, each in plan.activations.items()},
+        activations={name: steps_of(each, factors.get(name)) for name, each in plan.activations.items() if name in known},
         layers={
             output: {name: value(name, planned) for name, planned in own.items()}
             for output, own in constants_of(simple, plan).items()
