@@ -66,18 +66,22 @@ def taken(plan: QuantizationPlan) -> frozenset[str]:
 
 
 class FakeReferee:
-    """Has a list of errors, one a sample, for what a plan is."""
+    """Has a list of errors, one a sample, for what a plan is: the same on each fold, or a list for each."""
 
     errors_of: ClassVar[Callable[[QuantizationPlan], Sequence[float]]]
     scored: ClassVar[list[QuantizationPlan]] = []
     samples: ClassVar[int] = 0
+    folds: ClassVar[int] = 0
 
     def __init__(self, program: Any, samples: Sequence[Any]) -> None:
         type(self).samples = len(samples)
+        self.fold = type(self).folds % 3
+        type(self).folds += 1
 
     def score(self, plan: QuantizationPlan) -> Score:
         self.scored.append(plan)
-        return Score(errors=np.array([type(self).errors_of(plan)], np.float64))
+        errors = np.array(type(self).errors_of(plan), np.float64)
+        return Score(errors=np.atleast_2d(errors if errors.ndim == 1 else errors[self.fold]))
 
 
 def with_referee(monkeypatch: pytest.MonkeyPatch, errors_of: Callable[[QuantizationPlan], Sequence[float]]) -> None:
@@ -85,6 +89,7 @@ def with_referee(monkeypatch: pytest.MonkeyPatch, errors_of: Callable[[Quantizat
     monkeypatch.setattr(FakeReferee, "errors_of", staticmethod(errors_of), raising=False)
     monkeypatch.setattr(FakeReferee, "scored", [])
     monkeypatch.setattr(tune, "Referee", FakeReferee)
+    monkeypatch.setattr(FakeReferee, "folds", 0)
 
 
 def with_fakes(

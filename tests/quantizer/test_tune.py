@@ -17,7 +17,7 @@ from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.quantize import by_profile
-from octavo.quantizer.tune import MIN_SAMPLES, is_held_back
+from octavo.quantizer.tune import MIN_SAMPLES, held_back_of
 from random_nets import random_net
 
 SHAPE = (1, 3, 8, 8)
@@ -57,7 +57,7 @@ def verdicts(plan: QuantizationPlan) -> list[tuple[str, bool]]:
     [
         ([0.005] * 4, True),
         ([0.009, 0.008, 0.0085, 0.0095], True),
-        ([0.002, 0.0118, 0.0117, 0.0119], False),
+        ([[0.002, 0.0118, 0.0117, 0.0119], [0.0105] * 4, [0.0105] * 4], False),
         ([0.0099] * 4, False),
         ([0.01] * 4, False),
         ([0.02] * 4, False),
@@ -72,7 +72,8 @@ def test_a_step_is_kept_where_it_gains_for_certain(
     plan = quantized(profiled)
     assert taken(plan) == (R1 if is_kept else PLAIN)
     assert set(verdicts(plan)) == {("r1", is_kept)}
-    assert plan.journal.held_back == FakeReferee.samples == HELD_BACK
+    assert plan.journal.held_back == np.size(errors)
+    assert FakeReferee.samples == HELD_BACK
     assert plan.journal.plain_db == pytest.approx(20)
     assert plan.journal.sqnr_db == pytest.approx(-10 * np.log10(np.mean(errors)) if is_kept else 20)
     assert plan.journal.kept == (["r1"] if is_kept else [])
@@ -309,10 +310,11 @@ def test_samples_that_are_nearly_alike_break_nothing(value: float) -> None:
 
 def test_each_third_sample_is_held_back_up_to_as_many_as_say_enough() -> None:
     for count in range(MIN_SAMPLES, 200):
-        held_back = [place for place in range(count) if is_held_back(place)]
-        assert 0 < len(held_back) <= 48
-        assert len(held_back) == min(48, (count + 1) // 3)
-        assert len(held_back) < count - len(held_back)
+        folds = held_back_of(count)
+        assert all(0 < len(places) <= 48 for places in folds)
+        assert all(len(places) in (48, count // 3, count // 3 + 1) for places in folds)
+        assert len({place for places in folds for place in places}) == sum(map(len, folds)) == min(count, 3 * 48)
+        assert all(len(places) <= count - len(places) for places in folds)
 
 
 @pytest.mark.parametrize("seed", [1, 5, 9])

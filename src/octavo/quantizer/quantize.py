@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from .recipe import Preset, Recipe
 from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
 from .tensor_choice import ParamsOf
-from .tune import MIN_SAMPLES, Split, is_held_back, is_tried
+from .tune import MIN_SAMPLES, Fold, Split, held_back_of, is_tried
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -150,10 +150,9 @@ def by_profile(
     if params is None and has_functions and not target.backends and recipe.may_leave_float:
         known = Choices(float_tensors=uncovered_outputs(model, profile))
     with ThreadPoolExecutor(1) as beside:
-        split = _split(profile, samples, recipe, beside, has_functions=has_functions)
+        equalizes = params is None  # what a callback says of a tensor is said of the tensor as it is
+        split = _split(profile, samples, recipe, beside, has_functions=has_functions, equalizes=equalizes)
         split = split if split is None or seconds is None else replace(split, deadline=started + seconds)
-        if params is not None and split is not None:
-            split = replace(split, fitted=replace(split.fitted, equalizer=None), every=replace(split.every, equalizer=None))
         if split is None and is_tried(recipe):
             warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
         changes = known.with_more(changes or Choices())
@@ -168,17 +167,23 @@ def _nothing_verified(count: int) -> str:
     )
 
 
-def _split(profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool) -> Split | None:
+def _split(
+    profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool, equalizes: bool
+) -> Split | None:
     """Return what runs the model on samples; None where these are too few to hold any back."""
     if len(samples) < MIN_SAMPLES:
         return None
     programs, every = Programs(target=resolve_target(None)), range(len(samples))
-    held_back = [place for place in every if is_held_back(place)]
-    fitted, all_runs = (
-        runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=has_functions)
-        for places in ([place for place in every if place not in held_back], every)
-    )
-    return Split(fitted=fitted, held_back=[samples[place] for place in held_back], every=all_runs)
+
+    def runs(places: Sequence[int]) -> SampleRuns:
+        found = runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=has_functions)
+        return found if equalizes else replace(found, equalizer=None)
+
+    folds = [
+        Fold(fitted=runs([place for place in every if place not in places]), held_back=[samples[place] for place in places])
+        for places in held_back_of(len(samples))
+    ]
+    return Split(folds=folds, every=runs(every))
 
 
 def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:

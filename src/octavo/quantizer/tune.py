@@ -1,7 +1,8 @@
 """The loop: each step of the preset proposes, the referee scores what that makes of the model, and only what gains is kept.
 
 Which steps are kept is all that is searched: choices follow from a list of steps, and of these the samples to fit to. Plans are
-compared on samples held back from that. Steps that are kept are fitted again, to all samples.
+compared on samples held back from that: on a third of all, and where that says too little on each third, each with plans of its
+own. Steps that are kept are fitted again, to all samples.
 """
 
 from __future__ import annotations
@@ -30,9 +31,15 @@ _LOG = logging.getLogger(__name__)
 
 MIN_SAMPLES = 4
 """With fewer, none can be held back that say anything."""
+_FOLDS = 3
 _MAX_HELD_BACK = 48
+"""Of a fold: more would say nothing else."""
 _MIN_GAIN_DB = 0.1
 """What gains less is not worth what it makes of the plan."""
+_CLEAR = 2.0
+"""Standard errors of what is neither gained nor lost by chance."""
+_IMMATERIAL_DB = 0.5
+"""What gains or loses less, its standard error added, needs no more samples to be compared on."""
 _CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _NO_LOSS_DB = 0.5
@@ -40,26 +47,35 @@ _NO_LOSS_DB = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Fold:
+    """What runs models on samples that steps are fitted to, and the others, which plans are compared on."""
+
+    fitted: SampleRuns
+    held_back: Samples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Split:
-    """Samples that steps are fitted to, those that plans are compared on, and both.
+    """Samples in folds, and all of them.
 
     Parameters
     ----------
-    fitted, every
-        What runs models on samples.
+    folds
+        No sample is held back in two.
+    every
+        What runs models on all samples.
     deadline
         By `time.monotonic`: what would end behind it is not tried.
     """
 
-    fitted: SampleRuns
-    held_back: Samples
+    folds: Sequence[Fold]
     every: SampleRuns
     deadline: float = math.inf
 
 
-def is_held_back(place: int) -> bool:
-    """Return whether the sample at a place is one of those that nothing is fitted to: each third, and no more than say enough."""
-    return place % 3 == 1 and place // 3 < _MAX_HELD_BACK
+def held_back_of(count: int) -> list[list[int]]:
+    """Return the places of those of so many samples that each fold holds back: each third, and no more than say enough."""
+    return [[*range((1 + fold) % _FOLDS, count, _FOLDS)][:_MAX_HELD_BACK] for fold in range(_FOLDS)]
 
 
 def is_tried(recipe: Recipe) -> bool:
@@ -83,12 +99,13 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
     if split is None or not is_tried(planner.recipe):
         return plain.quantized
     try:
-        referee = Referee(split.fitted.programs.of(planner.simple, plain.plan), split.held_back)
+        program = split.every.programs.of(planner.simple, plain.plan)
     except NotImplementedError as error:
         said = f"nothing was tried to bring the model's outputs nearer, for the referee cannot run the model here: {error}"
         warnings.warn(said, QuantizationWarning, stacklevel=2)
         return plain.quantized
-    return _Tuning(planner=planner, split=split, referee=referee, plain=plain).run()
+    referees = [Referee(program, fold.held_back) for fold in split.folds]
+    return _Tuning(planner=planner, split=split, referees=referees, plain=plain).run()
 
 
 def applied(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> QuantizedModel:
@@ -153,99 +170,89 @@ def _unless_fewer_layers(choices: Choices | None, planned: Planned, planner: Pla
 Steps = tuple[Step, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Tried:
-    """A model with some steps, fitted to some samples."""
-
-    steps: Steps
-    planned: Planned
-    score: Score
-
-
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Tuning:
     planner: Planner
     split: Split
-    referee: Referee
+    referees: Sequence[Referee]
     plain: Planned
-    _made: dict[Steps, Planned] = field(init=False)
-    _scores: dict[Steps, Score] = field(default_factory=dict[Steps, Score])
+    _made: dict[tuple[Steps, int], Planned] = field(default_factory=dict[tuple[Steps, int], Planned])
+    _scores: dict[tuple[Steps, int], Score] = field(default_factory=dict[tuple[Steps, int], Score])
     _entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
     _last_evidence: Last[Evidence] = field(default_factory=Last[Evidence])
     _longest: float = 0.0
 
-    def __post_init__(self) -> None:
-        self._made = {(): self.plain}
-
     def run(self) -> QuantizedModel:
         """Return the model with the steps that gain, fitted to all samples."""
-        plain = self._tried(())
-        best = plain
+        best: Steps = ()
         for kind in (order()[-1], *order()):  # what others gain is asked beside corrections, which make up for much
             best = self._better(best, kind.of(self.planner.recipe))
+            # A large model has no room for all that was tried.
+            self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
         best = self._without_useless(best)
-        best = best if _is_worth(best.score.gain_over(plain.score)) else plain
+        best = best if _is_worth(self._gain(best, ())) else ()
+        folds = self._folds_known(best, ())
+        plain, score = self._score((), folds), self._score(best, folds)
         journal = Journal(
-            entries=tuple(replace(entry, kept=entry.kept and step in best.steps) for step, entry in self._entries),
-            held_back=len(self.split.held_back),
-            plain_db=plain.score.sqnr_db,
-            sqnr_db=best.score.sqnr_db,
-            agreement=best.score.agreement,
+            entries=tuple(replace(entry, kept=entry.kept and step in best) for step, entry in self._entries),
+            held_back=sum(len(fold.held_back) for fold in self.split.folds[:folds]),
+            plain_db=plain.sqnr_db,
+            sqnr_db=score.sqnr_db,
+            agreement=score.agreement,
         )
         quantized = self._fitted_to_all(best).quantized
         return replace(quantized, plan=replace(quantized.plan, journal=journal))
 
-    def _fitted_to_all(self, best: _Tried) -> Planned:
+    def _fitted_to_all(self, best: Steps) -> Planned:
         """Return the model with the same steps, fitted to all samples, if these are more than they were fitted to."""
-        if len(self.split.fitted.few) == len(self.split.every.few):
-            return best.planned
+        if len(self.split.folds[0].fitted.few) == len(self.split.every.few):
+            return self._planned(best, 0)
         planned = self.plain
-        for step in best.steps:
+        for step in best:
             planned = self._with(planned, step, self.split.every)
         return planned
 
-    def _better(self, best: _Tried, alternatives: Sequence[Step]) -> _Tried:
-        """Return the model with that of several steps of a kind which gains most, if one does."""
+    def _better(self, best: Steps, alternatives: Sequence[Step]) -> Steps:
+        """Return the steps with that of several of a kind which gains most, if one does."""
         kept = best
         for step in alternatives:
             if self._is_late():
                 break
-            if kept.score.sqnr_db >= step.below_db or step in best.steps:
+            if self._score(kept, 1).sqnr_db >= step.below_db or step in best:
                 continue
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
-            others = [each for each in best.steps if type(each) is not type(step)]
+            others = [each for each in best if type(each) is not type(step)]
             steps = tuple(sorted([*others, step], key=lambda each: order().index(type(each))))
             if not self._proposes(step, steps):
                 if all(entry.step != step.name for _, entry in self._entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
-            found = self._tried(steps)
+            gain = self._gain(steps, best)
+            may_gain = _is_worth(gain) or (step.below_db == math.inf and _may_be_worth(gain))
+            is_kept = may_gain and (kept is best or self._gain(steps, kept).db > 0)
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
-            gain = found.score.gain_over(best.score)
-            may_gain = _is_worth(gain) or (step.below_db == math.inf and _may_be_worth(gain))
-            is_kept = may_gain and (kept is best or found.score.sqnr_db > kept.score.sqnr_db)
-            self._note(step, found.planned.choices.said_beside(best.planned.choices), gain, is_kept=is_kept, seconds=seconds)
+            said = self._planned(steps, 0).choices.said_beside(self._planned(best, 0).choices)
+            self._note(step, said, gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
-                kept = found
+                kept = steps
         return kept
 
-    def _without_useless(self, best: _Tried) -> _Tried:
-        """Return the model without steps that don't gain beside the others, those first that gain least.
+    def _without_useless(self, best: Steps) -> Steps:
+        """Return the steps without those that don't gain beside the others, those first that gain least.
 
         None is taken out where what is left would be worse than the plain model.
         """
-        plain_db = self._scores[()].sqnr_db
-        while best.steps and not self._is_late():
+        while best and not self._is_late():
             started = time.monotonic()
-            others = {step: self._tried(tuple(each for each in best.steps if each != step)) for step in best.steps}
-            gains = {step: best.score.gain_over(found.score) for step, found in others.items()}
-            useless = [each for each in gains if not _is_worth(gains[each]) and others[each].score.sqnr_db >= plain_db]
+            others = {step: tuple(each for each in best if each != step) for step in best}
+            gains = {step: self._gain(best, left) for step, left in others.items()}
+            useless = [each for each in best if not _is_worth(gains[each]) and self._gain(others[each], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 break
-            gain = others[step].score.gain_over(best.score)
+            gain = self._gain(others[step], best)
             self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
             best = others[step]
         return best
@@ -265,22 +272,38 @@ class _Tuning:
         """Return whether one more step, and fitting all anew, would end too late."""
         return time.monotonic() + 2 * self._longest > self.split.deadline
 
-    def _tried(self, steps: Steps) -> _Tried:
-        """Return the model with these steps; one that has nothing to propose behind those before it changes nothing."""
-        planned = self._planned(steps)
-        if steps not in self._scores:
-            self._scores[steps] = self.referee.score(planned.plan)
-        return _Tried(steps=steps, planned=planned, score=self._scores[steps])
+    def _gain(self, steps: Steps, others: Steps) -> Gain:
+        """Return what the model with some steps gains over that with others, on as many folds as it takes to say so."""
+        gain = self._score(steps, 1).gain_over(self._score(others, 1))
+        for folds in range(2, len(self.referees) + 1):
+            if _is_clear(gain) or self._is_late():
+                break
+            gain = self._score(steps, folds).gain_over(self._score(others, folds))
+        return gain
 
-    def _planned(self, steps: Steps) -> Planned:
-        if steps not in self._made:
-            self._made[steps] = self._with(self._planned(steps[:-1]), steps[-1], self.split.fitted)
-        return self._made[steps]
+    def _folds_known(self, *each: Steps) -> int:
+        """Return on how many folds all of several models were compared."""
+        return sum(all((steps, fold) in self._scores for steps in each) for fold in range(len(self.referees)))
+
+    def _score(self, steps: Steps, folds: int) -> Score:
+        """Return how far outputs are off on what so many folds hold back, each time with the steps fitted to the others."""
+        for fold, referee in enumerate(self.referees[:folds]):
+            if (steps, fold) not in self._scores:
+                self._scores[steps, fold] = referee.score(self._planned(steps, fold).plan)
+        return Score.of_all([self._scores[steps, fold] for fold in range(folds)])
+
+    def _planned(self, steps: Steps, fold: int) -> Planned:
+        """Return the model with these steps; one that has nothing to propose behind those before it changes nothing."""
+        if not steps:
+            return self.plain
+        if (steps, fold) not in self._made:
+            self._made[steps, fold] = self._with(self._planned(steps[:-1], fold), steps[-1], self.split.folds[fold].fitted)
+        return self._made[steps, fold]
 
     def _proposes(self, step: Step, steps: Steps) -> bool:
         """Return whether one of some steps has anything to propose behind those before it."""
         place = steps.index(step)
-        return self._planned(steps[: place + 1]) is not self._planned(steps[:place])
+        return self._planned(steps[: place + 1], 0) is not self._planned(steps[:place], 0)
 
     def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned:
         equalization = planned.choices.equalization
@@ -289,6 +312,11 @@ class _Tuning:
         )
         choices = step.propose(planned, evidence)
         return planned if choices is None else planned_with(self.planner, choices)
+
+
+def _is_clear(gain: Gain) -> bool:
+    """Return whether more samples would hardly change what is made of a gain."""
+    return abs(gain.db) + gain.standard_error < _IMMATERIAL_DB or abs(gain.db) > _CLEAR * gain.standard_error
 
 
 def _may_be_worth(gain: Gain) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,14 +47,21 @@ class Score:
     Parameters
     ----------
     errors
-        float64 [outputs, samples]: power of an output's error on a sample, in shares of that output's mean power over all; inf
-        where it is not finite.
+        float64 [outputs, samples]: power of an output's error on a sample, in shares of that output's mean power over those that
+        were looked at together; inf where it is not finite.
     agreement
         Share of the samples of which outputs [1, classes] name the float model's class, in [0; 1]; None without such.
     """
 
     errors: npt.NDArray[np.float64]
     agreement: float | None = None
+
+    @staticmethod
+    def of_all(scores: Sequence[Score]) -> Score:
+        """Return the score on the samples of several."""
+        known = [(each.agreement, each.errors.shape[1]) for each in scores if each.agreement is not None]
+        agreement = sum(share * count for share, count in known) / sum(count for _, count in known) if known else None
+        return Score(errors=np.concatenate([each.errors for each in scores], axis=1), agreement=agreement)
 
     @property
     def error(self) -> float:
