@@ -1,0 +1,127 @@
+"""Random networks of many ops (shared/probes/fuzz): does the default of quantization ever lose against plain min-max?
+
+    python benchmarks/random_networks.py                          200 networks
+    python benchmarks/random_networks.py --seeds 0 40 --without   and against the default without any one of the steps it keeps
+
+Each network is profiled on 64 random samples, and plans are scored on 32 others by the referee, whose scores are those of compiled
+models (tests/quantizer/referee). One line a network, and a summary: how many are more than half a dB below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import datasets
+import octavo
+from octavo.compiler.target_choice import resolve_target
+from octavo.quantizer import steps
+from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.quantizer.referee import Referee, RoundedProgram
+from octavo.quantizer.simplify import simplify
+
+MOST_LOST_DB = 0.5
+CALIBRATION, FRESH = 64, 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Signal to noise ratios of one network's worst output in dB: plain, by default, and without each step that was kept."""
+
+    plain_db: float
+    default_db: float
+    without_db: dict[str, float]
+
+    @property
+    def lost_db(self) -> float:
+        """How far the default is below plain min-max, or what is lost by a step."""
+        best = max(self.plain_db, *self.without_db.values()) if self.without_db else self.plain_db
+        return 0.0 if best == self.default_db else best - self.default_db
+
+    @property
+    def said(self) -> str:
+        """One line."""
+        without = ", ".join(f"{db:.2f} without {name}" for name, db in self.without_db.items())
+        return f"plain {self.plain_db:.2f} dB, default {self.default_db:.2f}" + (f", {without}" if without else "")
+
+
+def looked_at(seed: int, *, without: bool = False, samples: int = CALIBRATION) -> Found | None:
+    """Return what quantization makes of a random network; None where there is none, Octavo does not load it, or nothing runs it."""
+    network = random_network(seed)
+    if network is None:
+        return None
+    made, shapes = network
+    rng = np.random.default_rng(seed)
+    feeds = [
+        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(samples + FRESH)
+    ]
+    try:
+        model = octavo.load(made)
+    except octavo.OctavoError:
+        return None
+    profile = octavo.profile(model, feeds[:samples], keep_samples=samples)
+    plans = {"plain": quantize_graph(model, profile).plan, "default": octavo.quantize(model, profile).plan}
+    if without:
+        plans |= {name: _without(name, model, profile) for name in dict.fromkeys(plans["default"].journal.kept)}
+    try:
+        program = RoundedProgram(simplify(model)[0], list(plans.values()), resolve_target(None))
+    except NotImplementedError:
+        return None
+    referee = Referee(program, [list(feed.values()) for feed in feeds[samples:]])
+    scores = {name: referee.score(plan).sqnr_db for name, plan in plans.items()}
+    return Found(plain_db=scores.pop("plain"), default_db=scores.pop("default"), without_db=scores)
+
+
+def random_network(seed: int) -> tuple[Any, dict[str, tuple[int, ...]]] | None:
+    """Return a random ONNX model, and the shapes of its inputs; None of a seed that makes none."""
+    folder = str(datasets.shared_folder() / "probes/fuzz")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    import graphs
+
+    try:
+        return graphs.make(seed)
+    except ValueError:
+        return None
+
+
+def _without(name: str, model: octavo.Model, profile: octavo.Profile) -> octavo.QuantizationPlan:
+    known = steps._ORDER[:]
+    steps._ORDER[:] = [kind for kind in known if kind.name != name]
+    try:
+        return octavo.quantize(model, profile).plan
+    finally:
+        steps._ORDER[:] = known
+
+
+def _networks(first: int, last: int, *, without: bool) -> Iterator[Found]:
+    for seed in range(first, last):
+        found = looked_at(seed, without=without)
+        print(f"{seed}: {'not looked at' if found is None else found.said}", flush=True)
+        if found is not None:
+            yield found
+
+
+def main() -> None:
+    """Look at all, and print a summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "END"))
+    parser.add_argument("--without", action="store_true", help="leave out each step that was kept, too")
+    chosen = parser.parse_args()
+    found = [*_networks(*chosen.seeds, without=chosen.without)]
+    gains = np.array([each.default_db - each.plain_db for each in found if np.isfinite(each.plain_db)])
+    lost = sum(each.lost_db > MOST_LOST_DB for each in found)
+    print(
+        f"{len(found)} networks: {lost} lose more than {MOST_LOST_DB} dB; default over plain min-max: {gains.min():+.2f} to "
+        f"{gains.max():+.2f} dB, median {np.median(gains):+.2f}, {(gains > MOST_LOST_DB).sum()} gain more than {MOST_LOST_DB}"
+    )
+    sys.exit(bool(lost))
+
+
+if __name__ == "__main__":
+    main()
