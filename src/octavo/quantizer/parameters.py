@@ -131,8 +131,6 @@ class ParameterChooser:
             if layer.op is None or layer.bias is None:
                 continue
             moved = shifts or self.choices.bias_shifts
-            if layer.per_row and layer.name not in moved:
-                continue  # the model's own
             bias = bias_values[layer.output] = self._bias(layer, layer.bias, moved)
             if not layer.per_row:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)

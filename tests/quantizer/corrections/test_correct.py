@@ -23,7 +23,8 @@ from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.plan.plan import QuantizedModel
-from octavo.quantizer.steps import Correct
+from octavo.quantizer.steps import Correct, Equalize
+from octavo.quantizer.steps.per_row import PerRow
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
 
@@ -314,3 +315,40 @@ def test_the_command_says_what_was_corrected_and_leaves_it_out_when_asked(
     assert "above their error on 8 samples held back" in said
     assert main([*command, "--no-corrections"]) == 0
     assert "corrected" not in capsys.readouterr().out
+
+
+def dense_net(rng: np.random.Generator, width: np.ndarray) -> octavo.Model:
+    """Three dense layers, two with biases, a clamp between the last two; channels there are as wide as `width` says."""
+    sizes = {"w1": (16, 24), "w2": (24, 24), "b2": (24,), "w3": (24, 7), "b3": (7,)}
+    params = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    params = {**params, "w2": params["w2"] * width, "b2": params["b2"] * width, "w3": params["w3"] / width[:, np.newaxis]}
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first = writer.emit("first", relax.op.matmul(v["x"], v["w1"]))
+        sums = writer.emit("_h", relax.op.add(writer.emit("_2", relax.op.matmul(first, v["w2"])), v["b2"]))
+        product = writer.emit("_3", relax.op.matmul(writer.emit("h", relax.op.nn.relu(sums)), v["w3"]))
+        return writer.emit("y", relax.op.add(product, v["b3"]), is_output=True)
+
+    return model_of({"x": ((2, 5, 16), "float32")}, params, body, ("y",))
+
+
+@pytest.mark.parametrize("is_equalized", [False, True])
+def test_layers_that_quantize_rows_when_run(rng: np.random.Generator, tmp_path: Path, is_equalized: bool) -> None:
+    """Rows have no scale in common, and biases are float32: weights and biases are corrected as elsewhere."""
+    model = dense_net(rng, (10 ** rng.uniform(-1, 1, 24)).astype(np.float32) if is_equalized else np.ones(24, np.float32))
+    drawn = rng.normal(size=(48, 2, 5, 16)) * 10 ** rng.uniform(-1, 0.5, (48, 2, 5, 1))
+    samples, unseen = (list(each) for each in np.split((drawn @ rng.normal(size=(16, 16))).astype(np.float32), 2))
+    profile, recipe = octavo.profile(model, samples, keep_samples=64), octavo.Recipe(weight_bits=4)
+    steps: list[Any] = [PerRow(), *(Equalize.of(recipe) if is_equalized else [])]
+    plain = with_steps(model, profile, steps, recipe=recipe)
+    both = with_steps(model, profile, [*steps, Correct()], recipe=recipe)
+    assert all(layer.per_row for layer in both.plan.layers)
+    assert bool(both.plan.equalization) == is_equalized
+    found = both.plan.corrections
+    assert found.weight_values.keys() == {"w1", "w2", "w3"}
+    assert found.bias_shifts.keys() == {"h", "y"}
+    exact = outputs(octavo.compile(model), unseen)
+    before, after = (sqnr_db(exact, outputs(octavo.compile(each), unseen)) for each in (plain, both))
+    assert after > before + 3
+    both.plan.save(tmp_path / "plan.json")
+    assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == both.fingerprint

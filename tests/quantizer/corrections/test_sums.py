@@ -49,7 +49,9 @@ def only_product(model: octavo.Model) -> tuple[Product, np.ndarray]:
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], count: int, scale: np.ndarray) -> tuple[list[np.ndarray], Inputs]:
     """Return integers, channels last, and what they stand for."""
     integers = [rng.integers(-100, 156, shape) for _ in range(count)]
-    return integers, Inputs(values=[(each * scale).astype(np.float32) for each in integers], scale=scale)
+    return integers, Inputs(
+        values=[(each * scale).astype(np.float32) for each in integers], factors=scale, unit=np.ones((), np.float32)
+    )
 
 
 def windows(product: Product, x: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ from ..referee.rounding import Rounding, product_of, rounding_of, variables_of
 from ..weights.constants import Constants
 from ..weights.weight_params import bias_params
 from .float_run import FloatRun, run_float
-from .gram import Inputs
+from .gram import Inputs, fine_unit
 from .layers import Product, products_of
 from .weights import Weights, rounded_weights
 
@@ -93,8 +93,8 @@ class Corrector:
         constants = Constants(view, self.program.simple.params)
         found: list[_Layer] = []
         for layer in plan.layers:
-            is_known = layer.inputs[0] in rounding.activations and layer.output in rounding.layers
-            if layer.weight is None or layer.per_row or not is_known:
+            is_rounded = layer.inputs[0] in rounding.activations or layer.per_row
+            if layer.weight is None or layer.output not in rounding.layers or not is_rounded:
                 continue
             biased = product_of(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)
@@ -153,23 +153,27 @@ class _Run:
         states = [program.start(prepared, arrays) for arrays in samples]
         operands: dict[int, list[Any]] = {}
         for var in program.made_by_calls(prepared, states, operands):
-            for layer in readers.get(var, ()) if var in states[0].integer else ():
-                name = layer.entry.inputs[0]
-                values = [layer.product.channels_last(program.value(name, state.integer)) for state in states]
+            for layer in readers.get(var, ()):
+                name, rows = layer.entry.inputs[0], self._rounding.rows.get(layer.entry.output, {})
+                if name not in rows and var not in states[0].integer:
+                    continue
+                read = (program.value_read(name, state, rows.get(name)) for state in states)
+                values = [layer.product.channels_last(value) for value in read]
                 operands |= program.operands(layer.entry.output, self._corrected(layer, values))
 
     def _corrected(self, layer: _Layer, values: Sequence[npt.NDArray[np.float32]]) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return the constants of a layer that reads these values, channels last, sample by sample."""
-        entry, product, plan = layer.entry, layer.product, self._plan
-        read = plan.activations[entry.inputs[0]]
-        scale = self._rounding.activations[entry.inputs[0]].scale
-        by_channel = product.channels_last(scale) if scale.ndim else scale.reshape(1)
-        inputs = Inputs(values=values, scale=by_channel.reshape(-1, by_channel.shape[-1])[0])
+        entry, product = layer.entry, layer.product
+        read = None if entry.per_row else self._plan.activations[entry.inputs[0]]
+        factors = self._rounding.factors.get(entry.inputs[0], np.ones((), np.float32))
+        by_channel = product.channels_last(factors) if factors.ndim else factors.reshape(1)
+        by_channel = by_channel.reshape(-1, by_channel.shape[-1])[0]
+        inputs = Inputs(values=values, factors=by_channel, unit=fine_unit(values, by_channel) if read is None else read.scale)
         integers, params = self._rounded(layer, inputs)
         weights = dequantize(integers, params)
         found = {**self._rounding.layers[entry.output], product.weight: weights / self._gain(product.weight)}
         if layer.bias is not None and self._moves_biases:
-            total, gain = inputs.total() * float(read.scale), self._gain(layer.bias)
+            total, gain = inputs.total() * float(inputs.unit), self._gain(layer.bias)
             mean = product.mean(total, len(values), product.weights_of(weights).astype(np.float64))
             shift = (self._floats.means[product.name] * gain.reshape(-1) - mean).astype(np.float32)
             self.shifts[entry.output] = shift
@@ -187,7 +191,7 @@ class _Run:
             # Other weights move means, which a bias then has to bring back.
             exact = self._floats.rows.get(product.name) if self._moves_biases else None
             exact = None if exact is None or layer.bias is None else exact.times(self._gain(layer.bias).reshape(-1))
-            found = rounded_weights(product, weights, inputs, float(plan.activations[layer.entry.inputs[0]].scale), exact)
+            found = rounded_weights(product, weights, inputs, exact)
             if found is not None:
                 self.weights[name], params = found
                 if weights.is_free:
@@ -195,15 +199,18 @@ class _Run:
         return (plan.weight_values[name], params) if found is None else found
 
     def _bias(
-        self, layer: _Layer, shift: npt.NDArray[np.float32], read: QuantParams, weight: QuantParams
+        self, layer: _Layer, shift: npt.NDArray[np.float32], read: QuantParams | None, weight: QuantParams
     ) -> npt.NDArray[np.float32]:
-        """Return what the integers of a bias stand for with something added to it."""
+        """Return what a bias is with something added to it: what its integers stand for, or float32 where rows are quantized."""
         assert layer.bias is not None, "checked by the caller"
         assert layer.entry.bias is not None, "checked by the caller"
         value = self._program.simple.params[layer.bias] * self._gain(layer.bias)
+        value = value + shift.reshape(value.shape)
+        if read is None:
+            return value
         granularity = self._plan.biases[layer.entry.bias].granularity
         params = bias_params(read, weight, granularity.axis if isinstance(granularity, PerAxis) else 0)
-        return dequantize(quantize(value + shift.reshape(value.shape), params), params)
+        return dequantize(quantize(value, params), params)
 
     def _gain(self, name: TensorId) -> npt.NDArray[np.float32]:
         """Return what equalization multiplies a constant by."""

@@ -24,6 +24,10 @@ _MIN_ROWS = 4096
 """Positions in all, of a layer with few inputs."""
 _MAX_ROWS_PER_INPUT = 256
 """More of them tell nothing else, in spite of _MIN_ROWS: a depthwise layer has few inputs to each output, and many outputs."""
+_FINE_BITS = 14
+"""Of the largest of values that are quantized per row: less than the steps of rows that are 32 times as small."""
+_TINY = 2.0**-100
+"""Values below it are zeros beside others."""
 _THREADS = 2
 """That look at samples: what they find are exact sums, the same in any order."""
 _ROUNDS = 2
@@ -40,13 +44,21 @@ class Inputs:
     Parameters
     ----------
     values
-        Whole multiples of the scale, channels last, sample by sample.
-    scale
-        Of shape (1,) or (channels,).
+        Channels last, sample by sample.
+    factors
+        What equalization divides them by, of shape (1,) or (channels,).
+    unit
+        The values, divided by factors, are taken for whole multiples of it: float32, of shape ().
     """
 
     values: Sequence[npt.NDArray[np.float32]]
-    scale: npt.NDArray[np.float32]
+    factors: npt.NDArray[np.float32]
+    unit: npt.NDArray[np.float32]
+
+    @property
+    def scale(self) -> npt.NDArray[np.float32]:
+        """What the values are whole multiples of, of the factors' shape."""
+        return self.unit * self.factors
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,6 +71,15 @@ class Inputs:
         for each in self.values:
             found += each
         return np.rint(found / self.scale)
+
+
+def fine_unit(values: Sequence[npt.NDArray[np.float32]], factors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return a power of two that values, divided by factors, are all but whole multiples of: they have no scale in common.
+
+    Sums of numbers of so few bits are exact.
+    """
+    largest = np.max([np.abs(each / factors).max(initial=0) for each in values])
+    return np.exp2(np.floor(np.log2(np.maximum(largest, _TINY))) + 1 - _FINE_BITS, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

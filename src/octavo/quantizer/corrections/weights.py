@@ -61,7 +61,7 @@ class Weights:
 
 
 def rounded_weights(
-    product: Product, weights: Weights, inputs: Inputs, unit: float, exact: ExactRows | None = None
+    product: Product, weights: Weights, inputs: Inputs, exact: ExactRows | None = None
 ) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, as the parameter holds them, and theirs.
 
@@ -69,8 +69,6 @@ def rounded_weights(
 
     Parameters
     ----------
-    unit
-        What one of a whole number that the layer reads stands for.
     exact
         What the layer should give: then weights make up, too, for what is wrong with its inputs, as far as they can.
     """
@@ -84,6 +82,7 @@ def rounded_weights(
     scale = np.broadcast_to(np.ravel(weights.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
     bounds, given, known = {"qmin": weights.params.qmin, "qmax": weights.params.qmax}, weights.params, None
     if exact is not None and size <= BLOCK_INPUTS:
+        unit = float(inputs.unit)
         errors = inherited_errors(product, inputs, wanted * unit, exact)
         wanted, known = errors.made_up_for() / unit, errors.covariances()
     found = np.empty(wanted.shape, np.int64)

@@ -311,6 +311,15 @@ class RoundedProgram:
         order, value = self._program.orders.get(name), as_array(values[self._program.variables[name]])
         return value if order is None else value.transpose(np.argsort(order))
 
+    def value_read(self, name: str, state: State, rows: RowSteps | None = None) -> Array:
+        """Return what an integer op reads of a tensor that was made just now, per row where it is given how; as `value` does."""
+        if rows is None:
+            return self.value(name, state.integer)
+        var = self._program.variables[name]
+        if var not in state.rows:
+            state.rows[var] = self._laid(name, rows).rounded(state.real[var])
+        return self.value(name, state.rows)
+
     def operands(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
         """Return the operands of those of a layer's calls that read other constants, by their numbers."""
         found: dict[int, list[Any]] = {}
