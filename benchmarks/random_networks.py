@@ -3,8 +3,8 @@
     python benchmarks/random_networks.py                          200 networks
     python benchmarks/random_networks.py --seeds 0 40 --without   and against the default without any one of the steps it keeps
 
-Each network is profiled on 64 random samples, and plans are scored on 32 others by the referee, whose scores are those of compiled
-models (tests/quantizer/referee). One line a network, and a summary: how many are more than half a dB below.
+Each network is profiled on 64 random samples, and plans are scored on 32 others by the referee, whose scores are those of
+compiled models (tests/quantizer/referee). One line a network, and a summary: how many are more than half a dB below.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Found:
 
 
 def looked_at(seed: int, *, without: bool = False, samples: int = CALIBRATION) -> Found | None:
-    """Return what quantization makes of a random network; None where there is none, Octavo does not load it, or nothing runs it."""
+    """Return what quantization makes of a random network; None where there is none, or Octavo does not run it."""
     network = random_network(seed)
     if network is None:
         return None

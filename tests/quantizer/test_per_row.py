@@ -16,6 +16,7 @@ from tvm import relax
 
 import octavo
 from nets import model_of
+from octavo.compiler.target_choice import resolve_target
 from octavo.errors import QuantizationError
 from octavo.export.onnx.onnx_export import export_onnx
 from octavo.frontends.load import load
@@ -26,6 +27,7 @@ from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantiz
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.quantize import quantize_with
 from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps import per_row
 from octavo.target import CPU
 from reference_sessions import reference_session
@@ -304,3 +306,14 @@ def test_onnx_runtime_computes_the_file(opset: int, rng: np.random.Generator, tm
         for other in (found, again(x)):
             for name, value in want.items():
                 np.testing.assert_allclose(other[name], value, rtol=0, atol=1e-6 * max(1.0, float(np.abs(value).max())))
+
+
+def test_a_tensor_behind_a_layer_per_row_has_an_effect_of_its_own(rng: np.random.Generator) -> None:
+    """The layer that makes it reads what is rounded nowhere else then: it is the float model's."""
+    model = projections(rng)
+    feeds = samples_of(model, rng)
+    quantized = quantize_with(model, octavo.profile(model, feeds), chosen("q"), recipe=PLAIN)
+    referee = Referee(RoundedProgram(model, [quantized.plan], resolve_target(None)), [[each] for each in feeds])
+    effects = referee.effects(referee.rounding(quantized.plan))
+    assert "q" in effects
+    assert all(0 < each < 1 for each in effects.values())

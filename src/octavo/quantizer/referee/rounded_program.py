@@ -93,7 +93,7 @@ class _Step:
             integer[var] = self.call.run(
                 [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands]
             )
-        if self.leaves_float:
+        if self.leaves_float and self.is_integer:  # else it is what the float model has
             real[var] = integer[var]
         if self.rounded is not None:
             integer[var] = self.rounded.rounded(integer[var] if self.is_integer else real[var])
