@@ -99,12 +99,10 @@ def rows(found: Found, scenes: str) -> list[tuple[str, ...]]:
     """Return the rows of the table."""
     shown = [(name, "", f"{found.precision[name][scenes]:.2f}", "") for name in ("float", "min-max")]
     for each in found.result.candidates:
-        change, more = each.change, len(each.float_tensors) - NAMED
+        more = len(each.float_tensors) - NAMED
         floats = ", ".join(each.float_tensors[:NAMED]) + (f" and {more} more" if more > 0 else "")
-        corrected = "corrected" if change.corrects else "not corrected"
-        ranged = f", ranges of {len(change.choices.ranges)} by simulation" if change.choices.ranges else ""
-        kept = f", {len(each.float_tensors)} float: {floats}" if floats else ""
-        said = f"{change.range_estimator or 'min_max'}, {corrected}{ranged}{kept}"
+        kept = f"{len(each.float_tensors)} float: {floats}" if floats else ""
+        said = ", ".join(step for step in (*each.steps[: -1 if floats else None], kept) if step) or "plain"
         name = f"{each.name} (best)" if each is found.result.best else each.name
         metric = "" if each.score is None else f"{each.score.metric:.2f}"
         shown.append((name, said, metric, f"{each.cost:.3f}"))

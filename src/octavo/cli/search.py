@@ -107,7 +107,7 @@ def _table(result: SearchResult) -> str:
     best, front = result.best, result.front
     word = "best" if result.max_drop is None or result.is_enough(best) else "nearest"
     rows = [_cells(result, each, mark=word if each is best else "") for each in front or (best,)]
-    table = markdown_table(("candidate", "metric", "drop", "divergence", "cost", "in float", ""), rows)
+    table = markdown_table(("candidate", "metric", "drop", "SQNR dB", "cost", "in float", ""), rows)
     float_metric = "" if result.float_metric is None else f"; the float model's metric is {result.float_metric:.4g}"
     ended = "" if result.finished else "; not finished: the same command goes on from here"
     file = best.path or "no candidate was measured"
@@ -125,7 +125,7 @@ def _cells(result: SearchResult, candidate: Candidate, *, mark: str) -> tuple[st
         candidate.name,
         "" if score is None else f"{score.metric:.4g}",
         "" if drop is None else f"{drop:.4g}",
-        "" if score is None else f"{score.divergence:.3g}",
+        "" if score is None else f"{score.sqnr_db:.1f}",
         f"{100 * candidate.cost:.1f}%",
         str(len(candidate.float_tensors)),
         mark,

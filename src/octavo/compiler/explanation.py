@@ -136,10 +136,14 @@ class Explanation:
         return text
 
     @property
+    def cycles(self) -> float:
+        """The modelled cycles of one inference: only ratios mean much; 1 without any op."""
+        return sum(op.cycles(is_integer=op.integer) for op in self.ops) or 1.0
+
+    @property
     def float_share(self) -> float:
         """What the ops that stay float take of the modelled time, in [0; 1]."""
-        cycles = [(op.integer, op.cycles(is_integer=op.integer)) for op in self.ops]
-        return sum(each for is_integer, each in cycles if not is_integer) / max(sum(each for _, each in cycles), 1e-30)
+        return sum(op.cycles(is_integer=False) for op in self.ops if not op.integer) / self.cycles
 
     @property
     def advice(self) -> str:

@@ -166,7 +166,8 @@ class Planner:
             trim_heap(self.model.constant_bytes)
             return found
 
-        return self.last_form.find(equalization, find)
+        # Equal factors may come with statistics of other samples.
+        return self.last_form.find((equalization, [id(each) for each in equalization.statistics.values()]), find)
 
     def planned(self, choices: Choices) -> Planned:
         """Return the model in QDQ form."""

@@ -146,12 +146,12 @@ def by_profile(
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
     samples, known = samples_of(model, profile), Choices()
-    has_functions = any(support.float_function for support in target.description.ops)
-    if params is None and has_functions and not target.backends and recipe.may_leave_float:
-        known = Choices(float_tensors=uncovered_outputs(model, profile))
+    if params is None:
+        known = known_choices(target, model, profile, recipe)
     with ThreadPoolExecutor(1) as beside:
-        equalizes = params is None  # what a callback says of a tensor is said of the tensor as it is
-        split = _split(profile, samples, recipe, beside, has_functions=has_functions, equalizes=equalizes)
+        split = split_of(target, profile, samples, recipe, beside)
+        if split is not None and params is not None:  # what a callback says of a tensor is said of the tensor as it is
+            split = split.without_equalizers()
         split = split if split is None or seconds is None else replace(split, deadline=started + seconds)
         if split is None and is_tried(recipe):
             warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
@@ -167,23 +167,49 @@ def _nothing_verified(count: int) -> str:
     )
 
 
-def _split(
-    profile: Profile, samples: Samples, recipe: Recipe, beside: Executor, *, has_functions: bool, equalizes: bool
+def known_choices(target: ResolvedTarget, model: Model, profile: Profile, recipe: Recipe) -> Choices:
+    """Return what is chosen whatever samples tell."""
+    if _has_functions(target) and not target.backends and recipe.may_leave_float:
+        return Choices(float_tensors=uncovered_outputs(model, profile))
+    return Choices()
+
+
+def split_of(
+    target: ResolvedTarget,
+    profile: Profile,
+    samples: Samples,
+    recipe: Recipe,
+    beside: Executor,
+    compared: Samples | None = None,
 ) -> Split | None:
-    """Return what runs the model on samples; None where these are too few to hold any back."""
-    if len(samples) < MIN_SAMPLES:
+    """Return what runs the model on samples; None where these are too few to hold any back.
+
+    Parameters
+    ----------
+    samples
+        All that the profile keeps, as the model takes them.
+    compared
+        On which plans are compared; without it some of the samples are held back for that.
+    """
+    if len(samples) < MIN_SAMPLES and compared is None:
         return None
     programs, every = Programs(target=resolve_target(None)), range(len(samples))
 
     def runs(places: Sequence[int]) -> SampleRuns:
-        found = runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=has_functions)
-        return found if equalizes else replace(found, equalizer=None)
+        return runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=_has_functions(target))
 
+    all_runs = runs(every)
+    if compared is not None:
+        return Split(folds=[Fold(fitted=all_runs, held_back=compared)], every=all_runs)
     folds = [
         Fold(fitted=runs([place for place in every if place not in places]), held_back=[samples[place] for place in places])
         for places in held_back_of(len(samples))
     ]
-    return Split(folds=folds, every=runs(every))
+    return Split(folds=folds, every=all_runs)
+
+
+def _has_functions(target: ResolvedTarget) -> bool:
+    return any(support.float_function for support in target.description.ops)
 
 
 def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:

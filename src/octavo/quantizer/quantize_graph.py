@@ -59,8 +59,8 @@ def quantize_graph(
     QuantizedModel
         In QDQ form (see qdq.py), with its plan and a fingerprint of its own.
     """
-    with _quantizing():
-        planner = _planner(model, profile, target, recipe or Recipe(), None)
+    with quantizing():
+        planner = planner_of(model, profile, target, recipe or Recipe())
         quantized = tuned(planner, split, params, changes or Choices())
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
@@ -88,27 +88,28 @@ def apply_plan(
         What runs the model on samples, where weights and biases are to be corrected anew.
     """
     known = changes or Choices()
-    with _quantizing():
-        planner = _planner(model, None, target, plan.recipe, AppliedPlan(plan=plan, lets_go=known.changes_layers))
+    with quantizing():
+        planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan, lets_go=known.changes_layers))
         quantized = applied(planner, refitted, known)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 
 
 @contextmanager
-def _quantizing() -> Generator[None, None, None]:
+def quantizing() -> Generator[None, None, None]:
     """With one thread of BLAS's, any number of Octavo's gives the same bytes. Corrections have their own threads."""
     with one_step(), one_blas_thread():
         yield
 
 
-def _planner(
+def planner_of(
     model: Model,
     profile: Statistics | None,
     target: TargetDescription | ResolvedTarget,
     recipe: Recipe,
-    plan: AppliedPlan | None,
+    plan: AppliedPlan | None = None,
 ) -> Planner:
+    """Return what makes quantized models of a float one by its profile, or by a plan."""
     simplified = simplify(model)
     trim_heap(model.constant_bytes)
     return Planner(model=model, simplified=simplified, profile=profile, chosen=target, recipe=recipe, applied=plan)

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import QuantizationWarning
@@ -72,6 +72,11 @@ class Split:
     every: SampleRuns
     deadline: float = math.inf
 
+    def without_equalizers(self) -> Split:
+        """Return the same where channels are not evened out."""
+        folds = [replace(fold, fitted=replace(fold.fitted, equalizer=None)) for fold in self.folds]
+        return replace(self, folds=folds, every=replace(self.every, equalizer=None))
+
 
 def held_back_of(count: int) -> list[list[int]]:
     """Return the places of those of so many samples that each fold holds back: each third, and no more than say enough."""
@@ -95,17 +100,17 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
     changes
         Choices that are known from the start.
     """
-    plain = _plain(planner, None if split is None else split.every, params, changes)
+    plain = planned_plainly(planner, None if split is None else split.every, params, changes)
     if split is None or not is_tried(planner.recipe):
         return plain.quantized
     try:
-        program = split.every.programs.of(planner.simple, plain.plan)
+        tuning = Tuning(planner=planner, split=split, plain=plain)
     except NotImplementedError as error:
         said = f"nothing was tried to bring the model's outputs nearer, for the referee cannot run the model here: {error}"
         warnings.warn(said, QuantizationWarning, stacklevel=2)
         return plain.quantized
-    referees = [Referee(program, fold.held_back) for fold in split.folds]
-    return _Tuning(planner=planner, split=split, referees=referees, plain=plain).run()
+    best = tuning.best()
+    return tuning.finished(best, tuning.entries)
 
 
 def applied(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> QuantizedModel:
@@ -121,9 +126,11 @@ def applied(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> 
     return planned.quantized
 
 
-def _plain(planner: Planner, runs: SampleRuns | None, params: ParamsOf | None, changes: Choices) -> Planned:
+def planned_plainly(
+    planner: Planner, runs: SampleRuns | None, params: ParamsOf | None = None, changes: Choices | None = None
+) -> Planned:
     """Return the model by what recipe, overrides and callback say, and nothing else."""
-    narrow = widen_weights.plain_recipe(planner.recipe)
+    changes, narrow = changes or Choices(), widen_weights.plain_recipe(planner.recipe)
     if runs is not None and narrow is not None:
         bare = replace(planner, recipe=narrow)
         found = planned_with(bare, bare.first_choices.with_more(replace(changes, wide_activations={})))
@@ -170,31 +177,70 @@ def _unless_fewer_layers(choices: Choices | None, planned: Planned, planner: Pla
 Steps = tuple[Step, ...]
 
 
+def in_order(steps: Iterable[Step]) -> Steps:
+    """Return steps as they are applied."""
+    return tuple(sorted(steps, key=lambda each: order().index(type(each))))
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
-class _Tuning:
+class Tuning:
+    """One model with any list of steps, and which of them to keep.
+
+    Parameters
+    ----------
+    plain
+        The model without any.
+
+    Raises
+    ------
+    NotImplementedError
+        The referee cannot run the model here.
+    """
+
     planner: Planner
     split: Split
-    referees: Sequence[Referee]
     plain: Planned
+    referees: Sequence[Referee] = field(init=False)
+    """Of each fold's samples that are held back."""
+    entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
+    """Of steps that were tried, in order."""
+    is_cut: bool = field(init=False, default=False)
+    """Whether steps were left out for want of time."""
     _made: dict[tuple[Steps, int], Planned] = field(default_factory=dict[tuple[Steps, int], Planned])
     _scores: dict[tuple[Steps, int], Score] = field(default_factory=dict[tuple[Steps, int], Score])
-    _entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
     _last_evidence: Last[Evidence] = field(default_factory=Last[Evidence])
     _longest: float = 0.0
 
-    def run(self) -> QuantizedModel:
-        """Return the model with the steps that gain, fitted to all samples."""
+    def __post_init__(self) -> None:
+        """Build what runs the model."""
+        program = self.split.every.programs.of(self.planner.simple, self.plain.plan)
+        self.referees = [Referee(program, fold.held_back) for fold in self.split.folds]
+
+    def best(self) -> Steps:
+        """Return the steps that gain, of those that the recipe wants tried."""
         best: Steps = ()
         for kind in (order()[-1], *order()):  # what others gain is asked beside corrections, which make up for much
             best = self._better(best, kind.of(self.planner.recipe))
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
         best = self._without_useless(best)
-        best = best if _is_worth(self._gain(best, ())) else ()
+        return best if _is_worth(self._gain(best, ())) else ()
+
+    def finished(self, best: Steps, entries: Iterable[tuple[Step, JournalEntry]] = ()) -> QuantizedModel:
+        """Return the model with some steps, fitted to all samples.
+
+        Parameters
+        ----------
+        entries
+            Of the journal: of steps that were tried; its own besides.
+        """
+        tried = [*entries]
+        known = {step for step, _ in tried}
+        tried += [(step, _entry(step, step.detail or step.name, None, is_kept=True)) for step in best if step not in known]
         folds = self._folds_known(best, ())
-        plain, score = self._score((), folds), self._score(best, folds)
+        plain, score = self.score((), folds), self.score(best, folds)
         journal = Journal(
-            entries=tuple(replace(entry, kept=entry.kept and step in best) for step, entry in self._entries),
+            entries=tuple(replace(entry, kept=entry.kept and step in best) for step, entry in tried),
             held_back=sum(len(fold.held_back) for fold in self.split.folds[:folds]),
             plain_db=plain.sqnr_db,
             sqnr_db=score.sqnr_db,
@@ -203,10 +249,29 @@ class _Tuning:
         quantized = self._fitted_to_all(best).quantized
         return replace(quantized, plan=replace(quantized.plan, journal=journal))
 
+    def planned(self, steps: Steps, fold: int = 0) -> Planned:
+        """Return the model with some steps; one that has nothing to propose behind those before it changes nothing."""
+        if not steps:
+            return self.plain
+        if (steps, fold) not in self._made:
+            self._made[steps, fold] = self._with(self.planned(steps[:-1], fold), steps[-1], self.split.folds[fold].fitted)
+        return self._made[steps, fold]
+
+    def score(self, steps: Steps, folds: int = 1) -> Score:
+        """Return how far outputs are off on what so many folds hold back, each time with the steps fitted to the others."""
+        for fold, referee in enumerate(self.referees[:folds]):
+            if (steps, fold) not in self._scores:
+                self._scores[steps, fold] = referee.score(self.planned(steps, fold).plan)
+        return Score.of_all([self._scores[steps, fold] for fold in range(folds)])
+
+    def forget(self, steps: Steps) -> None:
+        """Let go of a model that is not asked for again."""
+        self._made = {key: planned for key, planned in self._made.items() if key[0] != steps}
+
     def _fitted_to_all(self, best: Steps) -> Planned:
         """Return the model with the same steps, fitted to all samples, if these are more than they were fitted to."""
         if len(self.split.folds[0].fitted.few) == len(self.split.every.few):
-            return self._planned(best, 0)
+            return self.planned(best)
         planned = self.plain
         for step in best:
             planned = self._with(planned, step, self.split.every)
@@ -218,14 +283,14 @@ class _Tuning:
         for step in alternatives:
             if self._is_late():
                 break
-            if self._score(kept, 1).sqnr_db >= step.below_db or step in best:
+            if self.score(kept).sqnr_db >= step.below_db or step in best:
                 continue
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
             others = [each for each in best if type(each) is not type(step)]
-            steps = tuple(sorted([*others, step], key=lambda each: order().index(type(each))))
+            steps = in_order([*others, step])
             if not self._proposes(step, steps):
-                if all(entry.step != step.name for _, entry in self._entries):
+                if all(entry.step != step.name for _, entry in self.entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain = self._gain(steps, best)
@@ -233,7 +298,7 @@ class _Tuning:
             is_kept = may_gain and (kept is best or self._gain(steps, kept).db > 0)
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
-            said = self._planned(steps, 0).choices.said_beside(self._planned(best, 0).choices)
+            said = self.planned(steps).choices.said_beside(self.planned(best).choices)
             self._note(step, said, gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
                 kept = steps
@@ -258,52 +323,31 @@ class _Tuning:
         return best
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
-        entry = JournalEntry(
-            step=step.name,
-            proposal=": ".join(each for each in (step.detail, proposal) if each) if proposal else "",
-            gain_db=None if gain is None else gain.db,
-            standard_error_db=None if gain is None else gain.standard_error,
-            kept=is_kept,
-            seconds=round(seconds, 2),
-        )
-        self._entries.append((step, entry))
+        proposal = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
+        self.entries.append((step, _entry(step, proposal, gain, is_kept=is_kept, seconds=seconds)))
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""
-        return time.monotonic() + 2 * self._longest > self.split.deadline
+        self.is_cut = self.is_cut or time.monotonic() + 2 * self._longest > self.split.deadline
+        return self.is_cut
 
     def _gain(self, steps: Steps, others: Steps) -> Gain:
         """Return what the model with some steps gains over that with others, on as many folds as it takes to say so."""
-        gain = self._score(steps, 1).gain_over(self._score(others, 1))
+        gain = self.score(steps, 1).gain_over(self.score(others, 1))
         for folds in range(2, len(self.referees) + 1):
             if _is_clear(gain) or self._is_late():
                 break
-            gain = self._score(steps, folds).gain_over(self._score(others, folds))
+            gain = self.score(steps, folds).gain_over(self.score(others, folds))
         return gain
 
     def _folds_known(self, *each: Steps) -> int:
         """Return on how many folds all of several models were compared."""
-        return sum(all((steps, fold) in self._scores for steps in each) for fold in range(len(self.referees)))
-
-    def _score(self, steps: Steps, folds: int) -> Score:
-        """Return how far outputs are off on what so many folds hold back, each time with the steps fitted to the others."""
-        for fold, referee in enumerate(self.referees[:folds]):
-            if (steps, fold) not in self._scores:
-                self._scores[steps, fold] = referee.score(self._planned(steps, fold).plan)
-        return Score.of_all([self._scores[steps, fold] for fold in range(folds)])
-
-    def _planned(self, steps: Steps, fold: int) -> Planned:
-        """Return the model with these steps; one that has nothing to propose behind those before it changes nothing."""
-        if not steps:
-            return self.plain
-        if (steps, fold) not in self._made:
-            self._made[steps, fold] = self._with(self._planned(steps[:-1], fold), steps[-1], self.split.folds[fold].fitted)
-        return self._made[steps, fold]
+        return max(1, sum(all((steps, fold) in self._scores for steps in each) for fold in range(len(self.referees))))
 
     def _proposes(self, step: Step, steps: Steps) -> bool:
         """Return whether one of some steps has anything to propose behind those before it."""
         place = steps.index(step)
-        return self._planned(steps[: place + 1], 0) is not self._planned(steps[:place], 0)
+        return self.planned(steps[: place + 1], 0) is not self.planned(steps[:place], 0)
 
     def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned:
         equalization = planned.choices.equalization
@@ -317,6 +361,17 @@ class _Tuning:
 def _is_clear(gain: Gain) -> bool:
     """Return whether more samples would hardly change what is made of a gain."""
     return abs(gain.db) + gain.standard_error < _IMMATERIAL_DB or abs(gain.db) > _CLEAR * gain.standard_error
+
+
+def _entry(step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float = 0.0) -> JournalEntry:
+    return JournalEntry(
+        step=step.name,
+        proposal=proposal,
+        gain_db=None if gain is None else gain.db,
+        standard_error_db=None if gain is None else gain.standard_error,
+        kept=is_kept,
+        seconds=round(seconds, 2),
+    )
 
 
 def _may_be_worth(gain: Gain) -> bool:

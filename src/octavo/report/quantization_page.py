@@ -226,7 +226,7 @@ def _search(search: SearchResult) -> dict[str, Any]:
                 "name": each.name,
                 "cost": rounded(each.cost),
                 "metric": rounded(each.score.metric),
-                "divergence": rounded(each.score.divergence) if math.isfinite(each.score.divergence) else None,
+                "sqnr": _decibels(each.score.sqnr_db),
                 "floats": len(each.float_tensors),
                 "isFront": each.name in front,
             }

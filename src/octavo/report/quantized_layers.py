@@ -104,13 +104,13 @@ def bytes_of(quantized: QuantizedModel) -> int:
 
 def time_shares(explanation: Explanation) -> Mapping[str, float]:
     """Return the share of the modelled time that each op takes, by its result."""
-    total = _total(explanation)
+    total = explanation.cycles
     return {op.tensor: op.cycles(is_integer=op.integer) / total for op in explanation.ops}
 
 
 def float_ops_of(explanation: Explanation) -> tuple[FloatOpFigures, ...]:
     """Return the ops that stay float, what costs most first."""
-    total = _total(explanation)
+    total = explanation.cycles
     found = [_float_op(op, total) for op in explanation.ops if not op.integer and op.op not in ("quantize", "dequantize")]
     return tuple(sorted(found, key=lambda each: -each.share))
 
@@ -126,7 +126,3 @@ def _float_op(op: ExplainedOp, total: float) -> FloatOpFigures:
         share=now / total,
         saving=(now - op.cycles(is_integer=True)) / total,
     )
-
-
-def _total(explanation: Explanation) -> float:
-    return sum(op.cycles(is_integer=op.integer) for op in explanation.ops) or 1.0

@@ -1,10 +1,8 @@
-"""A network and its profile, and what searches make of them: each candidate is quantized, compiled and scored once for all."""
+"""A network and its profile, and what a search makes of them."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,54 +11,6 @@ from test_search import PLAIN, SAMPLES
 import octavo
 from nets import residual_net
 from octavo.quantizer.search import SearchResult
-
-SEARCH = "octavo.quantizer.search"
-REMEMBERED: dict[str, tuple[str, ...]] = {
-    f"{SEARCH}.bench": ("quantize_with", "compile_model"),
-    f"{SEARCH}.search": ("quantize",),
-    f"{SEARCH}.sensitivity": ("equalized_float", "Referee", "explain"),
-}
-"""What takes the time of a search, by the module that calls it. The same arguments give the same."""
-
-
-class Memory:
-    """Results of functions by their arguments: by identity where that is all that two objects have in common."""
-
-    def __init__(self) -> None:
-        self._results: dict[Any, tuple[Any, Any]] = {}
-
-    def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is called once for the same arguments."""
-
-        def remembered(*args: Any, **options: Any) -> Any:
-            key = (function, *map(_known_by, args), *((name, _known_by(value)) for name, value in sorted(options.items())))
-            if key not in self._results:
-                # With what it was made of, so that no other object gets the identity of one of those.
-                self._results[key] = function(*args, **options), (args, options)
-            return self._results[key][0]
-
-        return remembered
-
-    def clear(self) -> None:
-        """Let all that follows be made anew."""
-        self._results.clear()
-
-
-def _known_by(value: Any) -> Any:
-    """The value's text where that says all of it: of recipes, choices of searches, targets' names."""
-    says_all = isinstance(value, (str, int, float, bool, octavo.Recipe, type(None))) or type(value).__name__ == "Choices"
-    return repr(value) if says_all else id(value)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def memory() -> Iterator[Memory]:
-    memory = Memory()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, functions in REMEMBERED.items():
-            __import__(name)
-            for function in functions:
-                patch.setattr(sys.modules[name], function, memory.of(getattr(sys.modules[name], function)))
-        yield memory
 
 
 @pytest.fixture(scope="session")

@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import QuantizationError
+from ...ir.identity import TensorId
 from ...runtime.atomic_write import write_atomically
 from ..plan.plan import QuantizationPlan
-from .result import Candidate, Change, SearchResult
-from .scoring import Score
+from .result import Candidate, Score, SearchResult
 
-_FORMAT, _VERSION = "octavo-search", 2
+_FORMAT, _VERSION = "octavo-search", 3
 _LIST = "search.json"
 
 
@@ -41,56 +42,48 @@ class SearchFolder:
     def __init__(self, path: Path | None, header: Mapping[str, Any]) -> None:
         self._path = path
         self._header = {"format": _FORMAT, "schema_version": _VERSION, **header}
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[tuple[str, ...], dict[str, Any]] = {}
         self.facts: dict[str, Any] = {}
-        """What was found out besides candidates, as JSON: by what it is about."""
+        """What was found out besides candidates, as JSON."""
         self.candidates: list[Candidate] = []
         """Those of this run, in order: measured now or read."""
         if path is not None:
             self._open(path)
 
-    def has(self, change: Change) -> bool:
+    def has(self, steps: Sequence[str]) -> bool:
         """Return whether `known` would return a candidate."""
-        key = _key(change)
-        return key in self._known or any(_key(each.change) == key for each in self.candidates)
+        return tuple(steps) in self._known or any(each.steps == tuple(steps) for each in self.candidates)
 
-    def known(self, change: Change) -> Candidate | None:
+    def known(self, steps: Sequence[str]) -> Candidate | None:
         """Return a candidate that was measured before, in this run or another; None of a new one."""
-        key = _key(change)
-        listed = next((each for each in self.candidates if _key(each.change) == key), None)
+        key = tuple(steps)
+        listed = next((each for each in self.candidates if each.steps == key), None)
         if listed is not None or key not in self._known or self._path is None:
             return listed
         entry = self._known[key]
         path = self._path / entry["plan"]
-        divergence = math.inf if entry["divergence"] is None else float(entry["divergence"])
-        score = Score(
-            metric=float(entry["metric"]),
-            divergence=divergence,
-            sqnr_db=float(entry["sqnr_db"] if entry["sqnr_db"] is not None else math.copysign(math.inf, 1 - divergence)),
-            ranks_by_metric=self._header["metric"] == "evaluate",
-        )
+        sqnr_db = math.inf if entry["sqnr_db"] is None else float(entry["sqnr_db"])
+        score = Score(metric=float(entry["metric"]), sqnr_db=sqnr_db, ranks_by_metric=self._header["metric"] == "evaluate")
         found = Candidate(
-            name=entry["name"], change=change, plan=QuantizationPlan.load(path), path=path, score=score, cost=float(entry["cost"])
+            name=entry["name"],
+            steps=key,
+            float_tensors=tuple(map(TensorId, entry["float_tensors"])),
+            plan=QuantizationPlan.load(path),
+            path=path,
+            score=score,
+            cost=float(entry["cost"]),
         )
         self.candidates.append(found)
         return found
 
-    def add(self, change: Change, plan: QuantizationPlan, score: Score, cost: float) -> Candidate:
-        """Keep a candidate that was measured."""
+    def add(self, candidate: Candidate) -> Candidate:
+        """Keep a candidate that was measured, under a name of its own."""
         name = f"c{max(len(self.candidates), len(self._known)):03d}"
         path = None if self._path is None else self._path / f"{name}.plan.json"
-        candidate = Candidate(name=name, change=change, plan=plan, path=path, score=score, cost=cost)
+        candidate = replace(candidate, name=name, path=path)
         if path is not None:
-            plan.save(path)
-            self._known[_key(change)] = {
-                "name": name,
-                "plan": path.name,
-                "metric": score.metric,
-                "divergence": score.divergence if math.isfinite(score.divergence) else None,
-                "sqnr_db": score.sqnr_db if math.isfinite(score.sqnr_db) else None,
-                "cost": cost,
-                "change": change.to_json(),
-            }
+            candidate.plan.save(path)
+            self._known[candidate.steps] = candidate.to_json()
         self.candidates.append(candidate)
         self.write()
         return candidate
@@ -119,7 +112,7 @@ class SearchFolder:
         try:
             content = json.loads(text)
             header = {name: content[name] for name in self._header}
-            entries = {_key(Change.from_json(entry["change"])): _entry(entry) for entry in content["candidates"]}
+            entries = {tuple(entry["steps"]): _entry(entry) for entry in content["candidates"]}
             facts = dict(content["facts"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise QuantizationError(f"{path}: no list of a search ({type(error).__name__}: {error}); {advice}") from error
@@ -144,8 +137,7 @@ def read_search(folder: Path, fingerprint: str) -> SearchResult:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise QuantizationError(f"{folder}: it holds no search ({type(error).__name__}: {error})") from error
     kept = SearchFolder(folder, {"fingerprint": fingerprint, "metric": header["metric"]})
-    changes = [Change.from_json(entry["change"]) for entry in content["candidates"]]
-    found = tuple(each for each in map(kept.known, changes) if each is not None)
+    found = tuple(each for entry in content["candidates"] if (each := kept.known(entry["steps"])) is not None)
     if not found:
         raise QuantizationError(f"{folder}: its search has measured nothing yet")
     metric = kept.facts.get("float_metric")
@@ -157,11 +149,7 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     name, plan = entry["name"], entry["plan"]
     if not isinstance(name, str) or plan != f"{name}.plan.json" or os.sep in name:
         raise ValueError(f"a candidate has the plan {plan!r}")
-    numbers = [entry["metric"], entry["cost"], *(entry[key] or 0.0 for key in ("divergence", "sqnr_db"))]
+    numbers = [entry["metric"], entry["cost"], entry["sqnr_db"] or 0.0]
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
         raise ValueError(f"{name} has numbers that are none")
     return dict(entry)
-
-
-def _key(change: Change) -> str:
-    return json.dumps(change.to_json(), sort_keys=True)

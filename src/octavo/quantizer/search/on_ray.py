@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...compiler.target_choice import TargetLike
 from ...errors import QuantizationError, check_path
 from ...frontends.load import load
 from ...profiling.model_profile import Profile
 from ...profiling.ray_cluster import DEATHS, connected, model_content, result_of
-from ..recipe import Recipe
-from .bench import Bench, Cost, Measurement, Samples
-from .result import Change, SearchResult
-from .scoring import Evaluate
+from ..tune import Steps
+from .bench import BENCH_OPTIONS, Bench, Measurement
+from .result import SearchResult
 from .search import search_with
 
 _POLL = 0.2
@@ -31,16 +29,11 @@ _POLL = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """What every task measures with: the model's content and shapes, and what `Bench` takes besides."""
+    """What every task measures with: the model's content and shapes, and what `Bench` is made of besides."""
 
     content: bytes
     shapes: dict[str, tuple[int, ...]] | None
-    profile: Profile
-    target: TargetLike
-    recipe: Recipe
-    samples: Samples
-    evaluate: Evaluate | None
-    cost: Cost | None
+    options: dict[str, Any]
     float_metric: float
 
 
@@ -77,8 +70,8 @@ def search_on_ray(
     path = check_path(source, QuantizationError, "the path of a model file")
     model = load(path, shapes=shapes)
     with connected(address, what="a search", error_of=QuantizationError) as ray:
-        elsewhere = _OnRay(ray=ray, content=model_content(path), shapes=None if shapes is None else dict(shapes))
-        return search_with(elsewhere, model, profile, data, **options)
+        measures = _OnRay(ray=ray, content=model_content(path), shapes=None if shapes is None else dict(shapes))
+        return search_with(measures, model, profile, data, **options)
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -91,62 +84,47 @@ class _OnRay:
     _task: Any = None
     _work: list[Any] = field(default_factory=list[Any])
     """The reference of the work, in a list, so that a task fetches it only where it must; and its digest."""
-    _begun: dict[str, Any] = field(default_factory=dict[str, Any])
+    _begun: dict[Steps, Any] = field(default_factory=dict[Steps, Any])
 
     @property
     def width(self) -> int:
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, bench: Bench, float_metric: float) -> None:
-        work = _Work(
-            content=self.content,
-            shapes=self.shapes,
-            profile=bench.profile,
-            target=bench.target,
-            recipe=bench.recipe,
-            samples=bench.samples,
-            evaluate=bench.evaluate,
-            cost=bench.cost,
-            float_metric=float_metric,
-        )
+    def start(self, bench: Bench) -> None:
+        options = {name: getattr(bench, name) for name in BENCH_OPTIONS}
+        work = _Work(content=self.content, shapes=self.shapes, options=options, float_metric=bench.float_metric)
         pickled = importlib.import_module("ray.cloudpickle").dumps(work)
         self._task = self.ray.remote(num_cpus=1, max_retries=DEATHS)(_measure)
         self._work = [self.ray.put(pickled), hashlib.sha256(pickled).hexdigest()]
 
-    def begin(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if _key(change) not in self._begun:
-                self._begun[_key(change)] = self._task.remote(self._work, change)
+    def begin(self, candidates: Sequence[Steps]) -> None:
+        for steps in candidates:
+            if steps not in self._begun:
+                self._begun[steps] = self._task.remote(self._work, steps)
 
-    def measure(self, change: Change, check: Callable[[], None]) -> Measurement:
-        self.begin([change])
-        reference = self._begun[_key(change)]
-        while not self.ray.wait([reference], num_returns=1, timeout=_POLL)[0]:
+    def measure(self, steps: Steps, check: Callable[[], None]) -> Measurement:
+        self.begin([steps])
+        while not self.ray.wait([self._begun[steps]], num_returns=1, timeout=_POLL)[0]:
             check()
-        return result_of(self.ray, reference, lost=_lost)
+        return result_of(self.ray, self._begun[steps], lost=_lost)
 
 
 def _lost(name: str) -> QuantizationError:
     return QuantizationError(f"the cluster lost one candidate {DEATHS + 1} times ({name}); look at the workers' memory")
 
 
-def _key(change: Change) -> str:
-    return repr(change.to_json())
-
-
 _BENCHES: dict[str, Bench] = {}
 """Of this worker, by the digest of the work: its candidates share the model and its float outputs."""
 
 
-def _measure(work: list[Any], change: Change) -> Measurement:
+def _measure(work: list[Any], steps: Steps) -> Measurement:
     """Run in a worker: measure one candidate."""
     reference, digest = work
     if digest not in _BENCHES:
         ray: Any = importlib.import_module("ray")
         _BENCHES.clear()  # a worker that outlives a search keeps no model of it
         _BENCHES[digest] = _bench(importlib.import_module("pickle").loads(ray.get(reference)))
-    bench = _BENCHES[digest]
-    return bench.measure(bench.quantized(change), lambda: None)
+    return _BENCHES[digest].measure(steps, lambda: None)
 
 
 def _bench(work: _Work) -> Bench:
@@ -154,14 +132,6 @@ def _bench(work: _Work) -> Bench:
         path = Path(folder) / "model"
         path.write_bytes(work.content)
         model = load(path, shapes=work.shapes)
-    bench = Bench(
-        model=model,
-        profile=work.profile,
-        target=work.target,
-        recipe=work.recipe,
-        samples=work.samples,
-        evaluate=work.evaluate,
-        cost=work.cost,
-    )
-    bench.compare_with_float(work.float_metric)
+    bench = Bench(model=model, **work.options)
+    bench.start(work.float_metric)
     return bench

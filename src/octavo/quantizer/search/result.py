@@ -3,60 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import QuantizationError
 from ...ir.identity import TensorId
-from ..choices import Choices
 from ..plan.plan import QuantizationPlan
-from .scoring import Score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """What makes a candidate differ from plain quantization.
+class Score:
+    """How good a candidate is.
 
     Parameters
     ----------
-    range_estimator
-        In place of the recipe's; None for that.
-    corrects
-        Whether weights and biases are corrected as the recipe says.
-    keeps_min_sqnr
-        Whether `quantize` does for the recipe's `min_sqnr` what it takes.
-    choices
-        Ranges, and activations that stay float.
+    metric
+        What the user's function returns; without one, the share of samples of which the first output names the float model's
+        class, or, where outputs are no scores of classes, 1 less the error's share of the worst output's power.
+    sqnr_db
+        Signal to noise ratio of the worst output on the samples, in dB; inf of equal ones.
+    ranks_by_metric
+        Whether a greater metric is better however near outputs are: the user's is. Agreement on a few samples is a worse judge of
+        two candidates than their error.
     """
 
-    range_estimator: str | None = None
-    corrects: bool = True
-    keeps_min_sqnr: bool = False
-    choices: Choices = field(default_factory=Choices)
+    metric: float
+    sqnr_db: float
+    ranks_by_metric: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values: the same for the same change."""
-        return {
-            "range_estimator": self.range_estimator,
-            "corrects": self.corrects,
-            "keeps_min_sqnr": self.keeps_min_sqnr,
-            "ranges": {str(name): list(ends) for name, ends in sorted(self.choices.ranges.items())},
-            "float_tensors": {str(name): why for name, why in sorted(self.choices.float_tensors.items())},
-        }
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Change:
-        """Return what `to_json` made plain."""
-        ranges = {TensorId(name): (float(low), float(high)) for name, (low, high) in value["ranges"].items()}
-        floats = {TensorId(name): str(why) for name, why in value["float_tensors"].items()}
-        return Change(
-            range_estimator=value["range_estimator"],
-            corrects=value["corrects"],
-            keeps_min_sqnr=value["keeps_min_sqnr"],
-            choices=Choices(ranges=ranges, float_tensors=floats),
-        )
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Greater for the better one."""
+        return (self.metric if self.ranks_by_metric else 0.0), self.sqnr_db
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -67,8 +46,10 @@ class Candidate:
     ----------
     name
         "c000" and on, in the order in which they were tried.
-    change
-        What makes it differ from plain quantization.
+    steps
+        What makes it differ from plain quantization, in words: it is known by them.
+    float_tensors
+        The activations that the search leaves float.
     plan
         All that was decided: ``octavo.quantize(model, plan=candidate.plan)`` is the model.
     path
@@ -80,21 +61,29 @@ class Candidate:
     """
 
     name: str
-    change: Change
+    steps: tuple[str, ...] = ()
+    float_tensors: tuple[TensorId, ...] = ()
     plan: QuantizationPlan
     path: Path | None
     score: Score | None
     cost: float
 
     @property
-    def float_tensors(self) -> tuple[TensorId, ...]:
-        """The activations that stay float for the sake of accuracy."""
-        return tuple(self.change.choices.float_tensors)
-
-    @property
     def rank(self) -> tuple[float, float]:
         """Greater for the more accurate one."""
         return (-math.inf, -math.inf) if self.score is None else self.score.rank
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; of the plan the name of its file."""
+        return {
+            "name": self.name,
+            "plan": None if self.path is None else self.path.name,
+            "metric": None if self.score is None else self.score.metric,
+            "sqnr_db": None if self.score is None or math.isinf(self.score.sqnr_db) else self.score.sqnr_db,
+            "cost": self.cost,
+            "steps": list(self.steps),
+            "float_tensors": list(self.float_tensors),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -164,16 +153,7 @@ class SearchResult:
             "best": best.name,
             "front": [each.name for each in front],
             "candidates": [
-                {
-                    "name": each.name,
-                    "plan": None if each.path is None else str(each.path),
-                    "metric": None if each.score is None else each.score.metric,
-                    "drop": self.drop(each),
-                    "divergence": None if each.score is None else each.score.divergence,
-                    "sqnr_db": None if each.score is None or math.isinf(each.score.sqnr_db) else each.score.sqnr_db,
-                    "cost": each.cost,
-                    **each.change.to_json(),
-                }
+                {**each.to_json(), "plan": None if each.path is None else str(each.path), "drop": self.drop(each)}
                 for each in self.candidates
             ],
         }

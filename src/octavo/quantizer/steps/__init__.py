@@ -4,6 +4,7 @@ from . import correct, equalize, widen, widen_weights
 from .correct import Correct
 from .equalize import Equalize
 from .evidence import Evidence
+from .float_tensors import FloatTensors
 from .fuse_functions import FuseFunctions
 from .keep_float import KeepFloat
 from .narrow_ranges import NarrowRanges
@@ -12,7 +13,7 @@ from .ranges import Ranges
 from .step import Step
 from .tune_ranges import TuneRanges
 
-_ORDER: list[type[Step]] = [PerRow, Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, Correct]
+_ORDER: list[type[Step]] = [PerRow, Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, FloatTensors, Correct]
 """In which steps are applied: each is fitted to what those before it leave. The last makes up for what all others leave."""
 
 
@@ -36,4 +37,15 @@ def register_step(kind: type[Step]) -> None:
     _ORDER.insert(-1, kind)
 
 
-__all__ = ["Evidence", "Step", "correct", "equalize", "order", "register_step", "widen", "widen_weights"]
+__all__ = [
+    "Evidence",
+    "FloatTensors",
+    "KeepFloat",
+    "Step",
+    "correct",
+    "equalize",
+    "order",
+    "register_step",
+    "widen",
+    "widen_weights",
+]

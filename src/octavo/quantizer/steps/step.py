@@ -27,6 +27,11 @@ class Step(ABC):
         """What tells it from others of its kind, in words; "" of the only one."""
         return ""
 
+    @property
+    def said(self) -> str:
+        """Both."""
+        return f"{self.name} {self.detail}".strip()
+
     @classmethod
     @abstractmethod
     def of(cls, recipe: Recipe) -> Sequence[Step]:

@@ -4,16 +4,15 @@ const FRONT_HEADS = [
   ["candidate", false, "Its plan is a file in the search's folder"],
   ["cost", true, "Modelled time, as a share of the float model's"],
   ["metric", true, "What the search measured: 1 is as the float model"],
-  ["divergence", true, "How far its outputs are from the float model's"],
+  ["SQNR", true, "Signal to noise ratio of its worst output, in dB"],
   ["in float", true, "Activations that stay float"],
   ["", false],
 ];
 
-// Better is higher: a divergence of less.
 function frontPoints() {
   const { isByMetric, candidates } = data.search;
-  return candidates.filter((each) => isByMetric || each.divergence !== null)
-    .map((each) => ({ ...each, worth: isByMetric ? each.metric : -each.divergence })).sort((a, b) => a.cost - b.cost);
+  return candidates.map((each) => ({ ...each, worth: isByMetric ? each.metric : each.sqnr }))
+    .filter((each) => typeof each.worth === "number").sort((a, b) => a.cost - b.cost);
 }
 
 function frontAxes(canvas) {
@@ -34,11 +33,11 @@ function drawFront() {
   const { box, points, x, y, low, high, least, most } = frontAxes(canvas);
   const { pen } = box;
   const { isByMetric } = data.search;
-  canvas.setAttribute("aria-label", `Candidates of the search: ${isByMetric ? "metric" : "divergence"} over cost`);
-  drawLevels(box, [most, least, ...ticks(least, most)], y, (value) => number(Math.abs(value), 3));
+  canvas.setAttribute("aria-label", `Candidates of the search: ${isByMetric ? "metric" : "SQNR in dB"} over cost`);
+  drawLevels(box, [most, least, ...ticks(least, most)], y, (value) => number(value, 3));
   drawFeet(box, [low, high, ...ticks(low, high)], x, percent);
   pen.fillStyle = colour("quiet");
-  pen.fillText(`${isByMetric ? "metric" : "divergence"}, better above; modelled cost of float's below`, box.left, box.bottom + 28);
+  pen.fillText(`${isByMetric ? "metric" : "SQNR in dB"}, better above; modelled cost of float's below`, box.left, box.bottom + 28);
   pen.strokeStyle = colour("accent");
   pen.lineWidth = 1.5;
   pen.beginPath();
@@ -57,7 +56,7 @@ function showSearch() {
   if (data.search === null) return;
   const ordered = [...data.search.candidates].sort((a, b) => a.cost - b.cost);
   fill("candidates", FRONT_HEADS, ordered.map((each) => make("tr", {}, cell(each.name), cell(percent(each.cost), true),
-    cell(number(each.metric), true), cell(number(each.divergence, 3), true), cell(whole(each.floats), true), cell(each.isFront ? "front" : ""))));
+    cell(number(each.metric), true), cell(decibels(each.sqnr), true), cell(whole(each.floats), true), cell(each.isFront ? "front" : ""))));
   const canvas = byId("front");
   canvas.addEventListener("pointermove", (event) => {
     const { points, x, y } = frontAxes(canvas);
@@ -65,7 +64,7 @@ function showSearch() {
     const box = canvas.getBoundingClientRect();
     const away = (each) => Math.hypot(x(each.cost) - (event.clientX - box.left), y(each.worth) - (event.clientY - box.top));
     const near = points.reduce((best, each) => (best === null || away(each) < away(best) ? each : best), null);
-    if (near && away(near) < 30) tell(`${near.name}: ${percent(near.cost)} of float's cost, metric ${number(near.metric)}, divergence ${number(near.divergence, 3)}`, box);
+    if (near && away(near) < 30) tell(`${near.name}: ${percent(near.cost)} of float's cost, metric ${number(near.metric)}, ${decibels(near.sqnr)}`, box);
     else hush();
   });
   canvas.addEventListener("pointerleave", hush);
