@@ -78,7 +78,7 @@ def measure(evaluation: Evaluation, recipe: str, *, fix: bool) -> Result:
     fixed, kept = None, ()
     if fix:
         found = octavo.fix(model, quantized, profile, recipe=RECIPES[recipe])
-        fixed, kept = _quality(evaluation, found.quantized), tuple(step.said for step in found.steps if step.kept)
+        fixed, kept = _quality(evaluation, found.quantized), tuple(entry.said for entry in found.entries if entry.kept)
     return Result(
         network=evaluation.name,
         recipe=recipe,

@@ -10,7 +10,6 @@ from octavo.ir.graph import Model
 from octavo.profiling import Profile
 from octavo.quantizer import tune
 from octavo.quantizer.blas_threads import one_blas_thread
-from octavo.quantizer.choices import Choices
 from octavo.quantizer.kept_samples import samples_of
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.planner import Planner
@@ -49,7 +48,7 @@ def with_steps(
             has_functions=has_functions,
         )
         planner = Planner(model=model, simplified=simplify(model), profile=profile, chosen=chosen, recipe=recipe, applied=None)
-        planned = tune._plain(planner, runs, None, Choices())
+        planned = tune.planned_plainly(planner, runs)
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):
             evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
             choices = step.propose(planned, evidence)

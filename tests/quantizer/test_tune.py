@@ -17,7 +17,7 @@ from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.quantize import by_profile
-from octavo.quantizer.tune import MIN_SAMPLES, held_back_of
+from octavo.quantizer.tune import MIN_SAMPLES, places_held_back
 from random_nets import random_net
 
 SHAPE = (1, 3, 8, 8)
@@ -310,7 +310,7 @@ def test_samples_that_are_nearly_alike_break_nothing(value: float) -> None:
 
 def test_each_third_sample_is_held_back_up_to_as_many_as_say_enough() -> None:
     for count in range(MIN_SAMPLES, 200):
-        folds = held_back_of(count)
+        folds = places_held_back(count)
         assert all(0 < len(places) <= 48 for places in folds)
         assert all(len(places) in (48, count // 3, count // 3 + 1) for places in folds)
         assert len({place for places in folds for place in places}) == sum(map(len, folds)) == min(count, 3 * 48)

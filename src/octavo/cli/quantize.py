@@ -214,5 +214,5 @@ def _fixed(args: argparse.Namespace, model: Model, quantized: QuantizedModel, kn
 
 def _steps(fixed: FixResult) -> list[str]:
     """Return a line for each remedy that was tried, and what they brought together."""
-    lines = [f"{'kept' if each.kept else 'left out'}: {each.source_name or each.id}: {each.said}" for each in fixed.steps]
+    lines = [f"{'kept' if each.kept else 'left out'}: {each.said}" for each in fixed.entries]
     return [*lines, f"--fix: {fixed.summary}"]

@@ -92,11 +92,6 @@ class AppliedPlan:
             for name, params in (*self.plan.activations.items(), *self.plan.weights.items())
         }
 
-    def insists(self, name: str) -> bool:
-        """Return whether a tensor is to be integer wherever it can: where ops may become float, one of another width alone."""
-        params = self.plan.activations.get(TensorId(name))
-        return not self.lets_go or (params is not None and params.dtype == "int16")
-
     def has_range(self, var: Var) -> bool:
         """Return whether the plan has parameters of a variable."""
         return TensorId(var.name) in self.plan.activations

@@ -40,6 +40,8 @@ from .weights.weight_params import WeightParameters
 from .weights.widths import widths
 
 FoundT = TypeVar("FoundT")
+_WIDE = 16
+"""Bits of what is no usual activation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -269,6 +271,7 @@ class _Planning:
         planner, applied = self.planner, self.planner.applied
         exclusion = NamedOps(self.recipe.exclude, self.form.model.tensors, self.folds, self.form.view)
         layers = None if applied is None else PlannedLayers(applied=applied)
+        lets_go = applied is not None and applied.lets_go  # then only 16 bits are insisted on
         rejections = self._rejections()
         while True:
             weights = self._weights()
@@ -285,11 +288,11 @@ class _Planning:
                 preferred=constraints.preferred,
                 has_range=chooser.has_range if applied is None else applied.has_range,
                 refuse=rejections.beside(weights, constraints),
-                requested={name: each.width for name, each in self.requests.items() if applied is None or applied.insists(name)},
+                requested={name: each.width for name, each in self.requests.items() if not lets_go or each.width == _WIDE},
                 float_tensors=self.choices.float_tensors,
                 per_row=self.choices.per_row.keys(),
                 declined=rejections.declined,
-                unlike_plan=None if layers is None or layers.applied.lets_go else layers.unlike_plan,
+                unlike_plan=None if layers is None or lets_go else layers.unlike_plan,
             )
             placement = placer.place()
             if rejections.take_changes():

@@ -29,7 +29,7 @@ from .recipe import Preset, Recipe
 from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
 from .tensor_choice import ParamsOf
-from .tune import MIN_SAMPLES, Fold, Split, held_back_of, is_tried
+from .tune import MIN_SAMPLES, Fold, Split, places_held_back, is_tried
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -90,7 +90,8 @@ def quantize(
                 f"the plan's journal names a step {unknown!r}, and there is none here: register it (register_step), or take its "
                 f"entry out; known are {', '.join(known)}"
             )
-        return _by_plan(chosen, checked, read)
+        forget_profilers(checked)
+        return apply_plan(checked, read, target=chosen)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
     if seconds is not None and (isinstance(seconds, bool) or not 0 < seconds < math.inf):
@@ -108,28 +109,6 @@ def quantize_with(
     checked = checked_model(model)
     check_model(profile, checked)
     return by_profile(resolve_target(target), checked, profile, recipe, changes=changes)
-
-
-def requantize(
-    model: Model, plan: QuantizationPlan, changes: Choices, *, target: TargetLike = "cpu", runs: SampleRuns | None = None
-) -> QuantizedModel:
-    """Apply a plan to a float model, but for what these choices leave float; see `quantize` for the rest.
-
-    Parameters
-    ----------
-    plan
-        An activation that has 16 bits by `changes` has such parameters in it.
-    runs
-        On samples, by which weights and biases are corrected anew; None keeps the plan's.
-    """
-    return _by_plan(resolve_target(target), checked_model(model), plan, changes, runs)
-
-
-def _by_plan(
-    target: ResolvedTarget, model: Model, plan: QuantizationPlan, changes: Choices | None = None, runs: SampleRuns | None = None
-) -> QuantizedModel:
-    forget_profilers(model)
-    return apply_plan(model, plan, target=target, changes=changes, refitted=runs)
 
 
 def by_profile(
@@ -203,7 +182,7 @@ def split_of(
         return Split(folds=[Fold(fitted=all_runs, held_back=compared)], every=all_runs)
     folds = [
         Fold(fitted=runs([place for place in every if place not in places]), held_back=[samples[place] for place in places])
-        for places in held_back_of(len(samples))
+        for places in places_held_back(len(samples))
     ]
     return Split(folds=folds, every=all_runs)
 

@@ -22,7 +22,6 @@ from .parameters import Statistics
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
 from .recipe import Recipe
-from .sample_runs import SampleRuns
 from .simplify import simplify
 from .tensor_choice import ParamsOf
 from .tune import Split, applied, tuned
@@ -66,14 +65,7 @@ def quantize_graph(
     return quantized
 
 
-def apply_plan(
-    model: Model,
-    plan: QuantizationPlan,
-    *,
-    target: TargetDescription | ResolvedTarget = CPU,
-    changes: Choices | None = None,
-    refitted: SampleRuns | None = None,
-) -> QuantizedModel:
+def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescription | ResolvedTarget = CPU) -> QuantizedModel:
     """Return a float model quantized as a plan says: the same plan, the same bytes.
 
     Parameters
@@ -82,15 +74,9 @@ def apply_plan(
         As `octavo.quantize` takes them.
     target
         As `quantize_graph` takes it.
-    changes
-        What is otherwise than in the plan. Ops stay integer where that still pays beside what they leave float.
-    refitted
-        What runs the model on samples, where weights and biases are to be corrected anew.
     """
-    known = changes or Choices()
     with quantizing():
-        planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan, lets_go=known.changes_layers))
-        quantized = applied(planner, refitted, known)
+        quantized = applied(planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan)), plan)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 

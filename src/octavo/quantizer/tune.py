@@ -18,13 +18,13 @@ from ..errors import QuantizationWarning
 from ..numerics.arrays import Samples
 from .choices import Choices
 from .constraints import Request, Requests
-from .plan import QuantizedModel
+from .plan import QuantizationPlan, QuantizedModel
 from .plan.journal import Journal, JournalEntry
 from .planner import Last, Planned, Planner
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .sample_runs import SampleRuns
-from .steps import Evidence, Step, correct, equalize, order, widen, widen_weights
+from .steps import Evidence, Step, equalize, order, widen, widen_weights
 from .tensor_choice import ParamsOf, ask
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _CLEAR = 2.0
 """Standard errors of what is neither gained nor lost by chance."""
 _IMMATERIAL_DB = 0.5
 """What gains or loses less, its standard error added, needs no more samples to be compared on."""
-_CERTAIN = 0.5
+CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
@@ -78,7 +78,7 @@ class Split:
         return replace(self, folds=folds, every=replace(self.every, equalizer=None))
 
 
-def held_back_of(count: int) -> list[list[int]]:
+def places_held_back(count: int) -> list[list[int]]:
     """Return the places of those of so many samples that each fold holds back: each third, and no more than say enough."""
     return [[*range((1 + fold) % _FOLDS, count, _FOLDS)][:_MAX_HELD_BACK] for fold in range(_FOLDS)]
 
@@ -113,17 +113,10 @@ def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, change
     return tuning.finished(best, tuning.entries)
 
 
-def applied(planner: Planner, refitted: SampleRuns | None, changes: Choices) -> QuantizedModel:
-    """Return the model of a plan with these changes, to the letter but for weights and biases that may be corrected anew."""
-    planned = planned_with(planner, replace(planner.first_choices.with_more(changes), wide_activations={}))
-    if refitted is not None:
-        evidence = Evidence(planner=planner, runs=refitted, equalization=planned.choices.equalization)
-        choices = correct.Correct().propose(planned, evidence)
-        planned = planned if choices is None else planned_with(planner, choices)
-    elif changes == Choices() and planner.applied is not None:
-        plan = replace(planned.plan, journal=planner.applied.plan.journal)
-        return replace(planned.quantized, plan=plan)
-    return planned.quantized
+def applied(planner: Planner, plan: QuantizationPlan) -> QuantizedModel:
+    """Return the model of a plan, to the letter."""
+    planned = planned_with(planner, replace(planner.first_choices, wide_activations={}))
+    return replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal))
 
 
 def planned_plainly(
@@ -236,7 +229,9 @@ class Tuning:
         """
         tried = [*entries]
         known = {step for step, _ in tried}
-        tried += [(step, _entry(step, step.detail or step.name, None, is_kept=True)) for step in best if step not in known]
+        tried += [
+            (step, journal_entry(step.name, step.detail or step.name, None, is_kept=True)) for step in best if step not in known
+        ]
         folds = self._folds_known(best, ())
         plain, score = self.score((), folds), self.score(best, folds)
         journal = Journal(
@@ -323,8 +318,8 @@ class Tuning:
         return best
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
-        proposal = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
-        self.entries.append((step, _entry(step, proposal, gain, is_kept=is_kept, seconds=seconds)))
+        said = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
+        self.entries.append((step, journal_entry(step.name, said, gain, is_kept=is_kept, seconds=seconds)))
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""
@@ -363,9 +358,10 @@ def _is_clear(gain: Gain) -> bool:
     return abs(gain.db) + gain.standard_error < _IMMATERIAL_DB or abs(gain.db) > _CLEAR * gain.standard_error
 
 
-def _entry(step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float = 0.0) -> JournalEntry:
+def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float = 0.0) -> JournalEntry:
+    """Return what the journal has of a step: by its name, and what it proposed, in words."""
     return JournalEntry(
-        step=step.name,
+        step=name,
         proposal=proposal,
         gain_db=None if gain is None else gain.db,
         standard_error_db=None if gain is None else gain.standard_error,
@@ -379,4 +375,4 @@ def _may_be_worth(gain: Gain) -> bool:
 
 
 def _is_worth(gain: Gain) -> bool:
-    return gain.db >= _MIN_GAIN_DB and gain.is_certain(_CERTAIN)
+    return gain.db >= _MIN_GAIN_DB and gain.is_certain(CERTAIN)

@@ -20,9 +20,7 @@ from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter
-from octavo.quantizer.causes import FixResult, actions
-from octavo.quantizer.causes.requantizer import Requantizer
-from octavo.quantizer.choices import Choices
+from octavo.quantizer.causes import FixResult
 from octavo.quantizer.corrections import correct as corrections
 from octavo.quantizer.plan.plan import QuantizedModel
 from small_file import digits, write_small_net
@@ -31,15 +29,17 @@ from small_file import digits, write_small_net
 def fixed(model: octavo.Model, quantized: QuantizedModel, profile: octavo.Profile, **options: Any) -> FixResult:
     """Fix, and hold the result against what is promised of any."""
     result = octavo.fix(model, quantized, profile, **options)
-    kept = [step for step in result.steps if step.kept]
-    gains = [step.measured_db for step in kept if step.measured_db is not None]
+    kept = [entry for entry in result.entries if entry.kept]
+    gains = [entry.gain_db for entry in kept if entry.gain_db is not None]
     assert len(gains) == len(kept)
     assert min(gains, default=1) > 0
     assert result.after_db == pytest.approx(result.before_db + sum(gains))
-    messages = [(each.tensor, each.message) for each in result.quantized.plan.adjustments]
-    assert messages[len(messages) - len(kept) :] == [(step.id, step.said) for step in kept]
     if not kept:
         assert result.quantized is quantized
+        return result
+    journal = result.quantized.plan.journal
+    assert journal.entries == (*quantized.plan.journal.entries, *result.entries)
+    assert journal.sqnr_db == pytest.approx(result.after_db)
     return result
 
 
@@ -62,7 +62,7 @@ def left_alone(sound_ones: dict[str, Any]) -> dict[str, FixResult]:
     results = {
         recipe: octavo.fix(sound.model, sound.quantized, sound.profile, min_gain_db=20) for recipe, sound in sound_ones.items()
     }
-    assert not [step for result in results.values() for step in result.steps if step.kept]
+    assert not [entry for result in results.values() for entry in result.entries if entry.kept]
     return results
 
 
@@ -91,8 +91,10 @@ def test_a_planted_fault_is_repaired(
     faulty, name = plant(sound.model, sound.quantized, rng)
     # With this limit nothing is done but repairs.
     result = fixed(sound.model, faulty, sound.profile, min_gain_db=20)
-    first = result.steps[0]
-    assert (first.id, first.part, first.cause) == (name, part, cause)
+    first = result.entries[0].proposal
+    assert first.startswith(f"net/{name}:0: ")
+    assert f", against {cause}" in first
+    assert ("of its weights" in first) == (part == "weights")
     # Where weights were rounded by what their layer reads, new scales round them to nearest.
     assert result.after_db > without.before_db - (3 if cause == "weight scale" and recipe == "corrected" else 0.5)
     assert_plan_repeats(sound.model, result, tmp_path)
@@ -108,9 +110,9 @@ def test_unlike_channels_are_evened_out(rng: np.random.Generator, tmp_path: Path
     profile = octavo.profile(model, samples, keep_samples=24)
     recipe = replace(PLAIN, equalization="none", min_sqnr=None)
     result = fixed(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
-    [evened] = [step for step in result.steps if step.action.startswith("channels are evened out")]
+    [evened] = [entry for entry in result.entries if entry.step == "equalize"]
     assert evened.kept
-    assert (evened.measured_db or 0) > 1
+    assert (evened.gain_db or 0) > 1
     assert result.quantized.plan.equalization
     assert_plan_repeats(model, result, tmp_path)
 
@@ -148,12 +150,14 @@ def test_what_has_too_few_bits_gets_more(
     rooted: tuple[octavo.Model, octavo.Profile], rooted_fixed: FixResult, tmp_path: Path
 ) -> None:
     model, result = rooted[0], rooted_fixed
-    wide = [step for step in result.steps if step.kept and step.cause == "rounding"]
+    wide = [entry for entry in result.entries if entry.kept and "against rounding" in entry.proposal]
     assert wide
-    assert {step.action for step in wide} <= {"it has 16 bits", "it stays float"}
+    assert all("it has 16 bits" in entry.proposal or "it stays float" in entry.proposal for entry in wide)
     assert result.after_db > result.before_db + 1
-    names = {str(step.id) for step in wide}
-    left = {str(name) for name, params in result.quantized.plan.activations.items() if params.dtype != "int16"}
+    names = {entry.proposal.partition(":")[0] for entry in wide}
+    left = {
+        model.tensors[name].source_name for name, params in result.quantized.plan.activations.items() if params.dtype != "int16"
+    }
     assert not names & left
     assert_plan_repeats(model, result, tmp_path)
 
@@ -161,7 +165,7 @@ def test_what_has_too_few_bits_gets_more(
 def test_a_remedy_of_an_activation_is_tried_on_the_plan(
     rooted: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The float model is run once for all trials, and nothing is decided by the profile again."""
+    """The float model is run once for all trials and once for all samples, and nothing is decided by the profile again."""
     model, profile = rooted
     recipe = replace(octavo.Recipe(), min_sqnr=None)
     quantized = with_steps(model, profile, recipe=recipe)
@@ -176,10 +180,10 @@ def test_a_remedy_of_an_activation_is_tried_on_the_plan(
         raise AssertionError("quantized by the profile")
 
     monkeypatch.setattr(corrections, "run_float", counted)
-    monkeypatch.setattr(actions, "quantize_with", refused)
+    monkeypatch.setattr(sys.modules["octavo.quantizer.causes.fix"], "by_profile", refused)
     result = fixed(model, quantized, profile, recipe=recipe)
-    assert [step for step in result.steps if step.kept]
-    assert len(runs) == 1
+    assert [entry for entry in result.entries if entry.kept]
+    assert len(runs) == 2
 
 
 def test_outputs_that_come_near_enough_end_it(
@@ -197,43 +201,42 @@ def test_outputs_that_come_near_enough_end_it(
     monkeypatch.setattr(module, "root_causes", counted)
     whole = fixed(model, quantized, profile, recipe=PLAIN)
     assert len(tables) > 1
-    assert whole.steps == rooted_fixed.steps, "another time it comes to the same"
+    assert whole.entries == rooted_fixed.entries, "another time it comes to the same"
     assert whole.quantized.fingerprint == rooted_fixed.quantized.fingerprint
     tables.clear()
     monkeypatch.setattr(module, "_NEAR_DB", whole.before_db + 0.1)
     result = fixed(model, quantized, profile, recipe=PLAIN)
     assert len(tables) == 1
-    assert [step.kept for step in result.steps].count(True) == 1
-    assert result.steps[-1].kept
+    assert [entry.kept for entry in result.entries].count(True) == 1
+    assert result.entries[-1].kept
 
 
 def test_no_remedy_makes_the_whole_model_float(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
     model, profile = rooted
     recipe = replace(PLAIN, activation_dtype="int8", min_sqnr=None)
     result = fixed(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
-    assert [step for step in result.steps if "no op would be integer" in step.said]
+    assert [entry for entry in result.entries if "no op would be integer" in entry.said]
     assert result.quantized.plan.layers
 
 
-def test_what_a_profile_alone_said_of_biases_stays(plain: Any) -> None:
-    model = plain.model
-    quantized = octavo.quantize(model, plain.profile, preset="fast")
-    plan = quantized.plan
-    name = next(layer.output for layer in plan.layers if layer.output in plan.corrections.bias_shifts)
-    requantizer = Requantizer(model=model, target="cpu", samples=[[each] for each in plain.samples])
-    changed = requantizer.changed(plan, Choices(wide_activations={name: "it is tried"})).plan
-    assert changed.activations[name].dtype == "int16"
-    assert changed.corrections == plan.corrections
-    assert changed.corrections.bias_shifts
+def test_what_a_profile_alone_said_of_biases_stays(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    recipe = replace(octavo.Recipe(), min_sqnr=None).with_preset("fast")
+    quantized = octavo.quantize(model, profile, recipe=recipe)
+    full = replace(recipe, bias_correction=True, weight_rounding="gram", equalization="auto")
+    result = fixed(model, quantized, profile, recipe=full)  # which leaves nothing out
+    assert [entry for entry in result.entries if entry.kept]
+    assert result.quantized.plan.corrections == quantized.plan.corrections
 
 
 def test_a_group_that_shares_parameters_is_tried_once(
     rooted: tuple[octavo.Model, octavo.Profile], rooted_in_integers: QuantizedModel
 ) -> None:
     (model, profile), quantized = rooted, rooted_in_integers
-    steps = fixed(model, quantized, profile, recipe=PLAIN, min_gain_db=0.0).steps
-    groups = {name: group for group in quantized.plan.shared for name in group}
-    tried = [(groups.get(step.id, (step.id,)), step.part, step.action) for step in steps]
+    entries = fixed(model, quantized, profile, recipe=PLAIN, min_gain_db=0.0).entries
+    groups = {str(name): group for group in quantized.plan.shared for name in group}
+    said = [entry.proposal.partition(", against")[0].partition(": ") for entry in entries]
+    tried = [(groups.get(name.removeprefix("net/").removesuffix(":0"), name), action) for name, _, action in said]
     assert len(tried) == len(set(tried))
 
 
@@ -244,8 +247,8 @@ def test_what_the_recipe_says_of_a_tensor_stays(
     coarse = {str(name): replace(params, scale=params.scale * 8) for name, params in quantized.plan.activations.items()}
     recipe = replace(PLAIN, tensors=coarse)
     given = octavo.quantize(model, profile, recipe=recipe)
-    assert not [step for step in fixed(model, given, profile, recipe=recipe).steps if step.part == "activation"]
-    assert [step for step in fixed(model, given, profile).steps if step.cause == "coarse scale"]
+    assert not [each for each in fixed(model, given, profile, recipe=recipe).entries if "of its weights" not in each.proposal]
+    assert [each for each in fixed(model, given, profile).entries if "against coarse scale" in each.proposal]
 
 
 @pytest.mark.parametrize("options", [{"min_gain_db": -1}, {"min_gain_db": "1"}, {"rounds": 0}, {"rounds": 1.5}, {"rounds": True}])
@@ -279,8 +282,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"of {len(steps)} remedies kept" in summary
     kept = [line for line in steps if line.startswith("kept: ")]
     assert kept
-    messages = [each["message"] for each in json.loads(Path(plan).read_text())["adjustments"]]
-    assert all(any(message in line for message in messages) for line in kept)
+    proposals = [each["proposal"] for each in json.loads(Path(plan).read_text())["journal"]["entries"] if each["kept"]]
+    assert all(any(proposal in line for proposal in proposals) for line in kept)
     assert main(["quantize", model, "--plan", plan, "-o", str(tmp_path / "b.onnx")]) == 0
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     assert main(["quantize", model, "--plan", plan, "--fix", "-o", str(tmp_path / "d.onnx")]) == 2

@@ -25,7 +25,7 @@ from ...profiling import check_model
 from ...profiling.model_profile import Profile
 from ...runtime.inputs import split_batch
 from ..kept_samples import samples_of
-from ..recipe import AUTO, Recipe
+from ..recipe import Recipe
 from ..steps import FloatTensors, KeepFloat
 from ..tune import Steps, in_order
 from .bench import Bench, Cost, Evaluate, Here, Measures
@@ -78,8 +78,8 @@ def search(
     candidates
         How many to try at most.
     target, recipe
-        As `octavo.quantize` takes them; ranges are tried where the recipe names none. Without `evaluate`, candidates with less
-        than the recipe's `min_sqnr` are not within `max_drop`.
+        As `octavo.quantize` takes them. Without `evaluate`, candidates with less than the recipe's `min_sqnr` are not within
+        `max_drop`.
     cost
         Called with an Executable, it returns what running that costs; by default modelled cycles, which are the same on every
         machine.
@@ -181,14 +181,14 @@ def _bench(
     cost: Cost | None = None,
 ) -> Bench:
     """Return what measures candidates, with the first planned, which is returned where nothing else is known."""
-    specs, given = input_specs(model), recipe or Recipe()
+    specs = input_specs(model)
     listed: Any = [data] if isinstance(data, (np.ndarray, Mapping)) else data or ()
     compared = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
     return Bench(
         model=model,
         profile=profile,
         target=target,
-        recipe=replace(given, range_estimator=AUTO) if given.has_plain_ranges else given,
+        recipe=recipe or Recipe(),
         data=compared or None,
         evaluate=evaluate,
         cost=cost,
@@ -280,7 +280,7 @@ class _Search:
         self.folder.write()
 
     def _best_steps(self) -> Steps:
-        """Return the steps that `quantize` keeps, ranges tried among them; none where there is no time for that."""
+        """Return the steps that `quantize` keeps; none where there is no time for that."""
         if not self.budget.has(4 * self.budget.longest):
             self.budget.cut.append("nothing was tried to bring the outputs nearer")
             return ()

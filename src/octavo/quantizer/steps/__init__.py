@@ -10,10 +10,24 @@ from .keep_float import KeepFloat
 from .narrow_ranges import NarrowRanges
 from .per_row import PerRow
 from .ranges import Ranges
+from .set_params import SetParams
 from .step import Step
 from .tune_ranges import TuneRanges
+from .without_shift import WithoutShift
 
-_ORDER: list[type[Step]] = [PerRow, Equalize, Ranges, NarrowRanges, TuneRanges, FuseFunctions, KeepFloat, FloatTensors, Correct]
+_ORDER: list[type[Step]] = [
+    PerRow,
+    Equalize,
+    Ranges,
+    NarrowRanges,
+    TuneRanges,
+    FuseFunctions,
+    KeepFloat,
+    SetParams,
+    FloatTensors,
+    WithoutShift,
+    Correct,
+]
 """In which steps are applied: each is fitted to what those before it leave. The last makes up for what all others leave."""
 
 

@@ -1,0 +1,50 @@
+"""Give tensors parameters that somebody names, in place of those that a plan has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ...ir.identity import TensorId
+from ...numerics import QuantParams
+from ..choices import Choices
+from ..constraints import Request
+from ..planner import Planned
+from ..recipe import Recipe
+from .evidence import Evidence
+from .step import Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetParams(Step):
+    """Parameters of activations and weights, which are then rounded to nearest; no recipe asks for it.
+
+    Parameters
+    ----------
+    what
+        What they are, in words that tell them from others.
+    params
+        None at all: what follows from those of a plan, biases, is made anew.
+    """
+
+    name: ClassVar = "parameters"
+    what: str
+    params: Mapping[TensorId, QuantParams] = field(compare=False)
+
+    @property
+    def detail(self) -> str:
+        """What they are."""
+        return self.what
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Step]:
+        """Return none."""
+        return ()
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with them."""
+        asked = {str(name): Request(who="a remedy", tensor=each) for name, each in self.params.items()}
+        found = planned.choices.with_more(Choices(requests=asked))
+        values = {name: each for name, each in found.weight_values.items() if name not in self.params}
+        return replace(found, weight_values=values)

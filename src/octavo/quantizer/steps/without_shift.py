@@ -1,0 +1,37 @@
+"""Take a correction of a bias back that does harm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ...ir.identity import TensorId
+from ..choices import Choices
+from ..planner import Planned
+from ..recipe import Recipe
+from .evidence import Evidence
+from .step import Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WithoutShift(Step):
+    """A layer whose bias is the float one's; no recipe asks for it."""
+
+    name: ClassVar = "without correction"
+    layer: TensorId
+
+    @property
+    def detail(self) -> str:
+        """Which."""
+        return self.layer
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Step]:
+        """Return none."""
+        return ()
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices without that correction."""
+        shifts = {name: each for name, each in planned.choices.bias_shifts.items() if name != self.layer}
+        return replace(planned.choices, bias_shifts=shifts)
