@@ -258,20 +258,39 @@ class Planned:
         )
 
 
+def scores(rng: np.random.Generator) -> octavo.Model:
+    """Two dense layers, the product of what they give, a third layer of that."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        q, k = (writer.emit(name, relax.op.matmul(v["x"], v[f"w{name}"])) for name in "qk")
+        product = writer.emit("s", relax.op.matmul(q, writer.emit("t", relax.op.permute_dims(k, [0, 2, 1]))))
+        return writer.emit("y", relax.op.matmul(product, v["wo"]), is_output=True)
+
+    params = {name: rng.normal(size=size).astype(np.float32) for name, size in (("wq", (16, 8)), ("wk", (16, 8)), ("wo", (5, 7)))}
+    return model_of({"x": ((2, 5, 16), "float32")}, params, body, ("y",))
+
+
 @pytest.mark.parametrize(
-    ("named", "takes", "expected"),
-    [(set(), True, {"q", "k", "y"}), ({"x"}, True, {"y"}), ({"y"}, True, {"q", "k"}), (set(), False, None)],
+    ("named", "takes", "products", "expected"),
+    [
+        (set(), "matmul", False, {"q", "k", "y"}),
+        (set(), "matmul", True, {"q", "k", "y"}),
+        (set(), "matmul batch_matmul", False, {"q", "k", "y"}),
+        (set(), "matmul batch_matmul", True, {"q", "k", "s", "y"}),
+        ({"x", "t"}, "matmul batch_matmul", True, {"y"}),
+        ({"y"}, "matmul", False, {"q", "k"}),
+        (set(), "", True, None),
+    ],
 )
 def test_the_step_proposes_what_can_be_and_nobody_speaks_of(
-    named: set[str], takes: bool, expected: set[str] | None, rng: np.random.Generator
+    named: set[str], takes: str, products: bool, expected: set[str] | None, rng: np.random.Generator
 ) -> None:
-    model = projections(rng)
+    model = scores(rng)
     quantized = quantize_graph(model, octavo.profile(model, samples_of(model, rng)), recipe=PLAIN)
-    matmul = CPU.support("matmul")
-    assert matmul is not None
-    evidence: Any = Planning({"matmul": replace(matmul, per_row_input=takes)})
+    supports = {op.op: replace(op, per_row_input=op.op in takes.split()) for op in CPU.ops if "matmul" in op.op}
+    evidence: Any = Planning(supports)
     planned: Any = Planned(quantized, named)
-    found = per_row.PerRow().propose(planned, evidence)
+    found = per_row.PerRow(products=products).propose(planned, evidence)
     assert (None if found is None else set(found.per_row)) == expected
     assert found is None or not found.bias_shifts  # they are another model's
 

@@ -108,6 +108,18 @@ def dynamic_quantize(
     return (np.clip(np.rint(steps), qmin - zero_point, qmax - zero_point) + zero_point).astype(np.uint8)
 
 
+def centered_rows(
+    x: npt.NDArray[np.float32], axis: int = -1, style: DynamicStyle = PER_ROW
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Return the integers of a tensor less their zero points, and scales that keep `axis` with size 1: a row lies along that."""
+    moved = np.moveaxis(x, axis, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    parameters = dynamic_parameters(rows, style)
+    steps = dynamic_quantize(rows, parameters, style).astype(np.int32) - parameters[:, 1:].astype(np.int32)
+    scale = parameters[:, 0].reshape(*moved.shape[:-1], 1)
+    return np.moveaxis(steps.reshape(moved.shape), -1, axis), np.moveaxis(scale, -1, axis)
+
+
 def _parameters(
     low: npt.NDArray[np.float32], high: npt.NDArray[np.float32], style: DynamicStyle
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:

@@ -37,11 +37,13 @@ def chosen_otherwise(choices: Choices, parameters: Parameters) -> Iterator[Adjus
 
 
 def per_row_or_not(choices: Choices, layers: Iterable[IntegerLayer]) -> Iterator[Adjustment]:
-    """Yield the results of layers that were to quantize their activation per row when run: why they do, or that none can."""
+    """Yield the results of layers that were to quantize activations per row when run: why they do, or that none can."""
     for layer in layers:
         reason = choices.per_row.get(layer.output)
         if reason is not None and layer.per_row:
-            yield Adjustment(tensor=layer.output, message=f"its input is quantized per row, when run: {reason}")
+            is_one = len(layer.inputs) == 1
+            how = "its input is quantized per row" if is_one else "its inputs are quantized per row and per column"
+            yield Adjustment(tensor=layer.output, message=f"{how}, when run: {reason}")
         elif reason is not None:
             refusal = f"target {layer.target} quantizes no input of {layer.op} per row when run"
             yield Adjustment(tensor=layer.output, message=f"its input has static parameters, for {refusal} ({reason})")

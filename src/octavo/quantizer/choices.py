@@ -35,7 +35,7 @@ class Choices:
     wide_activations
         Activations that have 16 bits, each with who asks for that.
     per_row
-        Results of layers whose activation is quantized per row when run, each with the reason; where the target takes it so.
+        Results of layers whose activations are quantized per row when run, each with the reason; where the target takes it so.
     ranges
         Of activations, in place of those that the range estimator finds.
     range_estimator

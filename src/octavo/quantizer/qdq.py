@@ -39,6 +39,7 @@ from .parameters import Parameters
 from .placement import Layer, Placement
 from .plan import IntegerLayer
 from .simplify import with_main
+from .weights.convolution import with_operands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -73,7 +74,7 @@ class QdqWriter:
     _new_params: list[Var] = field(default_factory=list[Var])
     _emitted: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
     _dequantized: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
-    _of_rows: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _of_rows: dict[tuple[Var, bool], Expr] = field(default_factory=dict["tuple[Var, bool]", Expr])
     _layer_of: dict[Var, Layer] = field(default_factory=dict[Var, Layer])
     _bias_names: dict[Var, TensorId] = field(default_factory=dict[Var, TensorId])
     _bias_params: dict[Var, Var] = field(default_factory=dict[Var, Var])
@@ -151,6 +152,9 @@ class QdqWriter:
             new = replace_operands(_inline_tuples(self.view, value), self._read_by_float)
         elif layer.output in self._bias_names and len(layer.members) > 1 and var.same_as(layer.members[1]):
             new = self._biased(writer, layer)
+        elif var.same_as(layer.core) and layer.per_row and layer.op is None:
+            operands: Any = value
+            new = with_operands(value, *(self._rows(arg, writer, by_column=place > 0) for place, arg in enumerate(operands.args)))
         elif var.same_as(layer.core):
             plain = _inline_tuples(self.view, value)
             new = replace_operands(plain, lambda read: self._read_by(layer, read, writer))
@@ -196,13 +200,18 @@ class QdqWriter:
 
     def _read_by(self, layer: Layer, var: Var, writer: BodyWriter) -> Expr:
         """Return what a layer's own op reads, quantized per row where it is not yet."""
+        is_by_row = self.view.root_of(var) in layer.per_row
+        return self._rows(var, writer) if is_by_row else self._read_by_integer(var)
+
+    def _rows(self, var: Var, writer: BodyWriter, *, by_column: bool = False) -> Expr:
         root = self.view.root_of(var)
-        if root not in layer.per_row:
-            return self._read_by_integer(var)
-        if root not in self._of_rows:
-            name = f"{root.name}_rows"
-            self._of_rows[root] = write_rows(self._read_by_float(root), lambda value: writer.emit(self._names.fresh(name), value))
-        return self._of_rows[root]
+        key = root, by_column
+        if key not in self._of_rows:
+            name = f"{root.name}_{'columns' if by_column else 'rows'}"
+            self._of_rows[key] = write_rows(
+                self._read_by_float(root), lambda value: writer.emit(self._names.fresh(name), value), by_column=by_column
+            )
+        return self._of_rows[key]
 
     def _rounding_of(self, var: Var) -> str:
         """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""

@@ -77,7 +77,14 @@ CPU = TargetDescription(
             for name in ("nn.conv2d", "matmul")
         ),
         OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
-        OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=CLAMPS, float_output=True, sum_output=True),
+        OpSupport(
+            op=BATCH_MATMUL,
+            activations=_WITH_INT16,
+            fusions=CLAMPS,
+            float_output=True,
+            sum_output=True,
+            per_row_input=True,
+        ),
         OpSupport(op="add", activations=_WITH_INT16, weights=_CONSTANTS, fusions=(*CLAMPS, FLOAT_FUNCTION), float_input=True),
         *(OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS) for name in ("subtract", "multiply")),
         *(OpSupport(op=name, activations=_WITH_INT16, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),

@@ -163,7 +163,7 @@ def rows_apart(rng: np.random.Generator) -> octavo.Model:
     return model_of({"x": ((2, 5, 16), "float32")}, params, body, ("y", "e"))
 
 
-@pytest.mark.parametrize("names", [("q",), ("q", "k"), ("y",), ("q", "k", "y")])
+@pytest.mark.parametrize("names", [("q",), ("q", "k"), ("y",), ("q", "k", "y"), ("s",), ("q", "k", "s", "y")])
 def test_inputs_that_are_quantized_per_row_when_run(names: tuple[str, ...], rng: np.random.Generator) -> None:
     """A layer leaves float32, which a float op reads as it is and an integer op rounded; one reads an input that others round."""
     model = rows_apart(rng)

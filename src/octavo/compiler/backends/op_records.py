@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 from ...ir.composites.attributes import HOST, Composite
 from ...ir.composites.base import CompositeOp, FloatOp
 from ...ir.composites.elementwise import MixedElementwiseOp
-from ...ir.composites.weighted import DynamicTensor, WeightedOp
+from ...ir.composites.weighted import DynamicTensor, RowBatchMatmulOp, WeightedOp
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...ir.graph.macs import float_macs
 from ...ir.graph.partition_state import PartitionState
@@ -122,6 +122,8 @@ def float_record(view: DataflowView, state: PartitionState, var: Var, target: Ta
 
 
 def _when_run(op: CompositeOp) -> str:
+    if isinstance(op, RowBatchMatmulOp):
+        return "its inputs are quantized per row and per column, when run"
     x = op.x if isinstance(op, WeightedOp) else None
     if not isinstance(x, DynamicTensor):
         return ""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...ir.composites.base import CompositeOp
 from ...ir.composites.reduction import Pool2dOp
-from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp, QuantizedWeight
+from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp, QuantizedWeight, RowBatchMatmulOp
 from ...ir.graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
 from ...target import OpSupport, TargetDescription
@@ -151,6 +151,8 @@ def _channels(op: CompositeOp) -> Facts:
         read, made = op.weight.values.shape
     elif isinstance(op, BatchMatmulOp):
         read, made = op.a.tensor.shape[-1], op.b.tensor.shape[-1]
+    elif isinstance(op, RowBatchMatmulOp):
+        read, made = op.a.shape[-1], op.b.shape[-1]
     elif isinstance(op, Pool2dOp):
         read = made = op.x.shape[1 if op.layout == "NCHW" else -1]
     else:

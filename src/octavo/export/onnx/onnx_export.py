@@ -166,8 +166,10 @@ class _Exporter:
         rows = RowQuantization(graph=self.graph, opset=self.opset)
         for layer in layers:
             for node in starts[layer.output]:
-                if layer.per_row:
+                if layer.per_row and layer.weight is not None:
                     rows.replace(node, *self._matrix(layer, node))
+                elif layer.per_row:
+                    rows.replace_product(node)
                 else:
                     self._read_dequantized(layer, node)
         equalized = self._name_equalized()

@@ -1,7 +1,8 @@
-"""Dense layers whose input is quantized per row when run, in ONNX's standard ops around MatMulInteger. Decides nothing.
+"""Products whose inputs are quantized per row when run, in ONNX's standard ops around MatMulInteger. Decides nothing.
 
 The integers are those of `numerics.dynamic.PER_ROW`. Runtimes take one zero point for all rows: the sums are those of integers
-as they lie, and what each row's zero point adds to them, that times the sum of a column's weights, is taken off behind.
+as they lie, and what each row's zero point adds to them, that times the sum of a column's weights, is taken off behind. So is
+what the zero points of columns add, where the second operand is an activation, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _AXES_INPUT_OPSET = 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rows:
-    """Names of a tensor's integers, and of its scales and its zero points in int32, which keep its last axis with size 1."""
+    """Names of a tensor's integers, and of its scales and its zero points in int32, which keep the axis of rows with size 1."""
 
     integers: str
     scale: str
@@ -41,10 +42,11 @@ class RowQuantization:
 
     graph: OnnxGraph
     opset: int
-    _rows: dict[str, _Rows] = field(default_factory=dict[str, _Rows])
+    _rows: dict[tuple[str, int], _Rows] = field(default_factory=dict["tuple[str, int]", _Rows])
+    _sums: dict[tuple[str, int], str] = field(default_factory=dict["tuple[str, int]", str])
 
     def replace(self, product: Node, weight: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> None:
-        """Put a product of integers in the place of a MatMul or a Gemm.
+        """Put a product of integers in the place of a MatMul or a Gemm by a weight.
 
         Parameters
         ----------
@@ -53,20 +55,15 @@ class RowQuantization:
         scale
             Its scales, (out,) or ().
         """
-        x, output, name = product.input[0], product.output[0], product.name or product.output[0]
-        is_gemm = product.op_type == "Gemm"
+        output, name = product.output[0], product.name or product.output[0]
         nodes = _Nodes(self.graph, f"{name}_integers")
-        if is_gemm and attribute(product, "transA", 0):
-            turned = _Nodes(self.graph, f"{x}_transposed")
-            x, before = turned.add("Transpose", x, perm=[1, 0]), x
-            self.graph.add_after(before, turned.made)
-        rows = self._of(x)
+        rows = self._of(self._operand(product, 0), -1)
         sums = nodes.add("MatMulInteger", rows.integers, self.graph.add_constant(f"{name}_weight", weight))
         columns = self.graph.add_constant(f"{name}_weight_sums", weight.sum(axis=0, dtype=np.int32))
         centered = nodes.add("Sub", sums, nodes.add("Mul", rows.zero_point, columns))
         real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
         real = nodes.add("Mul", real, self.graph.add_constant(f"{name}_weight_scale", scale.reshape(-1)))
-        if is_gemm and len(product.input) > 2 and product.input[2]:
+        if product.op_type == "Gemm" and len(product.input) > 2 and product.input[2]:
             bias, share = product.input[2], np.asarray(attribute(product, "beta", 1.0), np.float32)
             if share != 1:
                 bias = nodes.add("Mul", bias, self.graph.add_constant(f"{name}_beta", share))
@@ -75,21 +72,62 @@ class RowQuantization:
         self.graph.add_after(output, nodes.made)
         self.graph.remove(product)
 
-    def _of(self, x: str) -> _Rows:
-        if x not in self._rows:
-            nodes = _Nodes(self.graph, f"{x}_rows")
-            self._rows[x] = self._quantized(nodes, x)
-            self.graph.add_after(x, nodes.made)
-        return self._rows[x]
+    def replace_product(self, product: Node) -> None:
+        """Put a product of integers in the place of a MatMul or a Gemm of two activations; any other op of such stays float."""
+        if product.op_type not in ("MatMul", "Gemm"):
+            return
+        output, name = product.output[0], product.name or product.output[0]
+        a, b = (self._operand(product, place) for place in range(2))
+        rows, columns = self._of(a, -1), self._of(b, -2)
+        row_sums, column_sums = self._sum(a, -1), self._sum(b, -2)
+        nodes = _Nodes(self.graph, f"{name}_integers")
+        sums = nodes.add("MatMulInteger", rows.integers, columns.integers)
+        centered = nodes.add("Sub", sums, nodes.add("Mul", rows.zero_point, column_sums))
+        last = self.graph.add_constant(f"{name}_last", np.asarray(-1))
+        size = nodes.add("Cast", nodes.add("Gather", nodes.add("Shape", a), last), to=TensorProto.INT32)
+        others = nodes.add("Sub", row_sums, nodes.add("Mul", rows.zero_point, size))
+        centered = nodes.add("Sub", centered, nodes.add("Mul", others, columns.zero_point))
+        real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
+        nodes.add("Mul", real, columns.scale)
+        nodes.made[-1].output[0] = output
+        self.graph.add_after(output, nodes.made)
+        self.graph.remove(product)
 
-    def _quantized(self, nodes: _Nodes, x: str) -> _Rows:
+    def _operand(self, product: Node, place: int) -> str:
+        """Return what a product reads, transposed where a Gemm says so."""
+        x = product.input[place]
+        if product.op_type != "Gemm" or not attribute(product, ("transA", "transB")[place], 0):
+            return x
+        turned = _Nodes(self.graph, f"{x}_transposed")
+        found = turned.add("Transpose", x, perm=[1, 0])
+        self.graph.add_after(x, turned.made)
+        return found
+
+    def _of(self, x: str, axis: int) -> _Rows:
+        if (x, axis) not in self._rows:
+            nodes = _Nodes(self.graph, f"{x}_rows")
+            self._rows[x, axis] = self._quantized(nodes, x, axis)
+            self.graph.add_after(x, nodes.made)
+        return self._rows[x, axis]
+
+    def _sum(self, x: str, axis: int) -> str:
+        """Return the sums of the integers of each row, in int32."""
+        if (x, axis) not in self._sums:
+            integers, axes = self._of(x, axis).integers, self.graph.add_constant(f"{x}_sums_axis", np.array([axis]))
+            nodes = _Nodes(self.graph, f"{x}_sums")
+            wide = nodes.add("Cast", integers, to=TensorProto.INT32)
+            self._sums[x, axis] = nodes.add("ReduceSum", wide, axes, keepdims=1)
+            self.graph.add_after(integers, nodes.made)
+        return self._sums[x, axis]
+
+    def _quantized(self, nodes: _Nodes, x: str, axis: int) -> _Rows:
         def number(value: float) -> str:
             return self.graph.add_constant(f"{x}_rows_constant", np.asarray(value, np.float32))
 
         def end(op: str) -> str:
             if self.opset < _AXES_INPUT_OPSET:
-                return nodes.add(op, x, axes=[-1], keepdims=1)
-            return nodes.add(op, x, self.graph.add_constant(f"{x}_rows_axis", np.array([-1])), keepdims=1)
+                return nodes.add(op, x, axes=[axis], keepdims=1)
+            return nodes.add(op, x, self.graph.add_constant(f"{x}_rows_axis", np.array([axis])), keepdims=1)
 
         bounds = number(PER_ROW.qmin), number(PER_ROW.qmax)
         low, high = nodes.add("Min", end("ReduceMin"), number(0)), nodes.add("Max", end("ReduceMax"), number(0))

@@ -78,6 +78,28 @@ class BatchMatmulOp(CompositeOp):
         return fixed_point_multiplier(self.unit / y_scale, self.fixed_point)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RowBatchMatmulOp(CompositeOp):
+    """a @ b + clamp of float32 that the kernel quantizes first: each row of a and each column of b has parameters of its own."""
+
+    a: DynamicTensor
+    b: DynamicTensor
+    y: FloatResult
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return math.prod(self.y.shape) * self.a.shape[-1]
+
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role; there is no bias."""
+        return {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.roles()["output"]}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return how sums become the result."""
+        return _arithmetic(self.y, 32, "proven")
+
+
 Result = QuantizedOutput | FloatResult | SumResult
 
 
@@ -160,12 +182,16 @@ class MatmulOp(WeightedOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DynamicTensor:
-    """A float32 activation that the kernel quantizes first, with parameters for each of `scales` parts of its first axis."""
+    """A float32 activation that the kernel quantizes first, with parameters for each of `scales` parts.
+
+    They are parts of its first axis; with `by_column` those along the last axis but one, the columns of its matrices.
+    """
 
     name: str
     shape: tuple[int, ...]
     style: DynamicStyle
     scales: int
+    by_column: bool = False
 
     def info(self) -> dict[str, Any]:
         """Return its entry of a quantize_info: its parameters are known at run time only."""

@@ -44,10 +44,10 @@ class DynamicInput:
         return UNIT
 
 
-def dynamic_tensor(x: DynamicInput) -> DynamicTensor:
+def dynamic_tensor(x: DynamicInput, *, by_column: bool = False) -> DynamicTensor:
     """Return the form of an input that is quantized at run time."""
     scales = x.found.shape[0] if is_by_row(x.found.style) else 1
-    return DynamicTensor(name=x.source.name, shape=x.shape, style=x.found.style, scales=scales)
+    return DynamicTensor(name=x.source.name, shape=x.shape, style=x.found.style, scales=scales, by_column=by_column)
 
 
 def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
@@ -78,15 +78,45 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
     return DynamicInput(found=found, source=found.x, shape=shape, members=(*found.members, *between, *names_of(view, expr)))
 
 
-def write_rows(x: Expr, emit: Emit) -> Expr:
-    """Write the values of a float32 tensor that is quantized when run, each row of its last axis; `emit` binds expressions."""
+def write_rows(x: Expr, emit: Emit, *, by_column: bool = False) -> Expr:
+    """Write the values of a float32 tensor that is quantized when run, each row of its last axis; `emit` binds expressions.
+
+    With `by_column` it is each column of its matrices.
+    """
     shape = static_shape(x)
     assert shape is not None, "whoever asks for integers of it knows its shape"
+    if by_column:
+        axes = _swapped(len(shape))
+        return emit(ops.permute_dims(write_rows(emit(ops.permute_dims(x, axes)), emit), axes))
     is_matrix = len(shape) == 2
     rows = x if is_matrix else emit(ops.reshape(x, [math.prod(shape[:-1]), shape[-1]]))
     value = write_dynamic(rows, static_shape(rows) or (), PER_ROW, emit)
     real = emit(ops.dequantize(value.integers, value.scale, value.zero_point, axis=0))
     return real if is_matrix else emit(ops.reshape(real, list(shape)))
+
+
+def product_operand(view: DataflowView, expr: Expr, *, by_column: bool) -> DynamicInput | None:
+    """Return the float32 value behind an operand of a product that is quantized per row or, `by_column`, per column when run."""
+    if not by_column:
+        found = dynamic_input(view, expr) if dtype_of(expr) == "float32" else None
+        return found if found is not None and found.found.style == PER_ROW else None
+    turned = call_to(view.definition(expr), "permute_dims")
+    found = None if turned is None else product_operand(view, turned.args[0], by_column=False)
+    before = None if found is None else call_to(view.definition(found.source), "permute_dims")
+    if turned is None or found is None or before is None or not isinstance(before.args[0], Var):
+        return None
+    axes = _swapped(len(found.shape))
+    if [*map(int, turned.attrs.axes or ())] != axes or [*map(int, before.attrs.axes or ())] != axes:
+        return None
+    shape, source = static_shape(expr), view.root_of(before.args[0])
+    assert shape is not None, "its rows have one"
+    members = (*names_of(view, found.source), *found.members, *names_of(view, expr))
+    return DynamicInput(found=found.found, source=source, shape=shape, members=members)
+
+
+def _swapped(rank: int) -> list[int]:
+    """Return the axes of a permutation that transposes matrices."""
+    return [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _of_rows(view: DataflowView, expr: Expr, rows: Expr) -> DynamicInput | None:
@@ -107,8 +137,8 @@ def dynamic_members(view: DataflowView) -> set[Var]:
     """Return the variables of all quantizations at run time: several kernels may hold the same one, which runs once."""
     members: set[Var] = set()
     for binding in view.bindings:
-        if call_to(binding.value, "dequantize", "subtract", "reshape") is not None:
-            found = dynamic_input(view, binding.var)
+        if call_to(binding.value, "dequantize", "subtract", "reshape", "permute_dims") is not None:
+            found = dynamic_input(view, binding.var) or product_operand(view, binding.var, by_column=True)
             members.update(() if found is None else found.members)
     return members
 

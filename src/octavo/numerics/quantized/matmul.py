@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
+from ..dynamic import centered_rows
 from ..rounding.fixed_point import FixedPointMultiplier
-from ..rounding.requantize import requantize
+from ..rounding.requantize import dequantize_accumulator, requantize
 from .conv2d import IntegerArray, accumulator, centered
 
 BATCH_MATMUL_MAX_INNER = (2**31 - 1) // 255**2
@@ -100,3 +103,18 @@ def batch_matmul(
     """
     acc = batch_matmul_accumulate(a, b, a_zero_point=a_zero_point, b_zero_point=b_zero_point)
     return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype)
+
+
+def row_batch_matmul(
+    a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], *, low: float = -math.inf, high: float = math.inf
+) -> npt.NDArray[np.float32]:
+    """Return clamp(a @ b, low, high) of integers that are found when run: each row of a, and each column of b, has its own scale.
+
+    Parameters
+    ----------
+    a, b
+        float32 (..., rows, inner) and (..., inner, columns), whose other axes broadcast; inner is at most
+        `BATCH_MATMUL_MAX_INNER`. A row or a column that holds NaN or infinity gives NaN, as in `numerics.dynamic`.
+    """
+    (left, row_scale), (right, column_scale) = centered_rows(a), centered_rows(b, -2)
+    return dequantize_accumulator(left @ right, column_scale, np.float32(0), input_scale=row_scale, low=low, high=high)

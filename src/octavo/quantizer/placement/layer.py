@@ -23,8 +23,8 @@ _MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 
 def reads_rows(support: OpSupport | None) -> bool:
-    """Return whether an op with weights can quantize its activation per row when run: a dense layer whose target takes it so."""
-    return support is not None and support.op == "matmul" and support.per_row_input
+    """Return whether an op can quantize its activations per row when run: a product of matrices whose target takes it so."""
+    return support is not None and support.op in ("matmul", BATCH_MATMUL) and support.per_row_input
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class Layer:
     floats
         Those of `inputs` that it reads in float32, as products leave them.
     per_row
-        Those of `inputs` that it reads in float32, and quantizes per row when run.
+        Those of `inputs` that it reads in float32, and quantizes per row when run; the second of two per column.
     constants
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     order

@@ -54,7 +54,7 @@ class Placer:
     float_tensors
         By the names of tensors that must not be quantized, why.
     per_row
-        Results of layers that quantize their activation per row when run, where their target takes that.
+        Results of layers that quantize their activations per row when run, where their target takes that.
     targets
         Who may take an op, in the order in which they choose.
     preferred
@@ -157,8 +157,11 @@ class Placer:
         return together(reasons)
 
     def _reading_rows(self, layer: Layer) -> Layer:
-        """Return a layer as one that quantizes its activation per row when run, where that is chosen and its target takes it."""
-        is_chosen = layer.name in self.per_row and layer.op is not None and reads_rows(layer.support)
+        """Return a layer as one that quantizes its activations per row when run, where that is chosen and its target takes it.
+
+        A product of a tensor with itself would read that in two ways.
+        """
+        is_chosen = layer.name in self.per_row and reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs)
         return replace(layer, per_row=layer.inputs) if is_chosen else layer
 
     def _excluded(self, layer: Layer) -> str | None:

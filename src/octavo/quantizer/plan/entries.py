@@ -31,8 +31,8 @@ class IntegerLayer:
     target
         Name of the target description that takes it.
     per_row
-        Those of `inputs` that it reads in float32 and quantizes when run, each row with a scale and a zero point of its own. It
-        leaves float32 then, and adds its bias in float32.
+        Those of `inputs` that it reads in float32 and quantizes when run, each row with a scale and a zero point of its own; the
+        second of two each column. It leaves float32 then, and adds its bias in float32.
     """
 
     op: str

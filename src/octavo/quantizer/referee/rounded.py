@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tvm
 
 from ...numerics import PerAxis, QuantParams
-from ...numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
+from ...numerics.dynamic import centered_rows
 
 Floats = npt.NDArray[np.float32]
 
@@ -79,12 +79,8 @@ class RowSteps:
         result = tvm.runtime.empty(value.shape, "float32")
         factors = np.ones((), np.float32) if self.factors is None else self.factors
         scaled: Floats = np.divide(np.from_dlpack(value), factors, dtype=np.float32)
-        moved = np.moveaxis(scaled, self.axis, -1)
-        rows = moved.reshape(-1, moved.shape[-1])
-        parameters = dynamic_parameters(rows, PER_ROW)
-        steps = dynamic_quantize(rows, parameters, PER_ROW) - parameters[:, 1:]
-        real = np.moveaxis((steps * parameters[:, :1]).reshape(moved.shape), -1, self.axis)
-        np.multiply(real, factors, out=np.from_dlpack(result))
+        steps, scale = centered_rows(scaled, self.axis)
+        np.multiply(np.multiply(steps, scale, dtype=np.float32), factors, out=np.from_dlpack(result))
         return result
 
     def transposed(self, order: Sequence[int]) -> RowSteps:

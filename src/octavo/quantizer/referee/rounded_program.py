@@ -41,12 +41,26 @@ class State:
     real, integer
         Variables as float ops read them, and as integer ops do where that is rounded.
     rows
-        Those that integer ops quantize per row, as these read them.
+        Those that integer ops quantize per row, as these read them: by variables and the axes along which rows lie.
     """
 
     real: dict[Var, Any]
     integer: dict[Var, Any]
-    rows: dict[Var, Any] = field(default_factory=dict["Var", Any])
+    rows: dict[tuple[Var, int], Any] = field(default_factory=dict["tuple[Var, int]", Any])
+
+    def of_rows(self, var: Var, steps: RowSteps) -> Any:
+        """Return a variable rounded row by row: once for all that read it so."""
+        key = var, steps.axis
+        if key not in self.rows:
+            self.rows[key] = steps.rounded(self.real[var])
+        return self.rows[key]
+
+    def forget(self, var: Var) -> None:
+        """Drop a variable."""
+        for values in (self.real, self.integer):
+            values.pop(var, None)
+        for key in [key for key in self.rows if key[0].same_as(var)]:
+            del self.rows[key]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,13 +97,10 @@ class _Step:
     def run(self, state: State, operands: Sequence[Any]) -> None:
         """Change a state: of integer ops by these operands of the call."""
         var, real, integer = self.call.var, state.real, state.integer
-        for each, rows in self.rows.items():
-            if each not in state.rows:
-                state.rows[each] = rows.rounded(real[each])
         if self.is_real:
             real[var] = self.call.run([real[each] if isinstance(each, Var) else each for each in self.call.operands])
         if self.is_integer:
-            read = {each: state.rows[each] for each in self.rows}
+            read = {each: state.of_rows(each, steps) for each, steps in self.rows.items()}
             integer[var] = self.call.run(
                 [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands]
             )
@@ -100,8 +111,7 @@ class _Step:
         if self.is_layer and not self.leaves_float:
             real[var] = integer[var]
         for each in self.unread:
-            for values in (real, integer, state.rows):
-                values.pop(each, None)
+            state.forget(each)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -316,9 +326,7 @@ class RoundedProgram:
         if rows is None:
             return self.value(name, state.integer)
         var = self._program.variables[name]
-        if var not in state.rows:
-            state.rows[var] = self._laid(name, rows).rounded(state.real[var])
-        return self.value(name, state.rows)
+        return self.value(name, {var: state.of_rows(var, self._laid(name, rows))})
 
     def operands(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
         """Return the operands of those of a layer's calls that read other constants, by their numbers."""

@@ -142,7 +142,9 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
             for output, own in constants_of(simple, plan).items()
         },
         rows={
-            layer.output: {name: RowSteps(factors=factors.get(name)) for name in layer.per_row}
+            layer.output: {
+                name: RowSteps(axis=-1 if name == layer.inputs[0] else -2, factors=factors.get(name)) for name in layer.per_row
+            }
             for layer in plan.layers
             if layer.per_row
         },

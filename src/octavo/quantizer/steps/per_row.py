@@ -1,4 +1,4 @@
-"""Quantize what dense layers read per row when run: a static range must hold for all rows, and each row's own is narrower."""
+"""Quantize what products read per row when run: a static range must hold for all rows, and each row's own is narrower."""
 
 from __future__ import annotations
 
@@ -17,23 +17,35 @@ _REASON = "each row has the scale of its own values"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerRow(Step):
-    """Inputs of dense layers whose scale and zero point are found when the model runs, row by row."""
+    """Inputs of dense layers whose scale and zero point are found when the model runs, row by row.
+
+    Parameters
+    ----------
+    products
+        Whether products of two activations are among them: the rows of one, and the columns of the other.
+    """
 
     name: ClassVar = "per row"
+    products: bool = False
+
+    @property
+    def detail(self) -> str:
+        """What it takes besides dense layers."""
+        return "products of activations, too" if self.products else ""
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[PerRow]:
-        """Return it, unless nothing is to be corrected."""
-        return [cls()] if recipe.corrects else []
+        """Return both, unless nothing is to be corrected."""
+        return [cls(products=each) for each in (False, True)] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with all dense layers per row that can be, but those of which somebody says something."""
+        """Return choices with all products per row that can be, but those of which somebody says something."""
         named = planned.named
         found = {
             layer.output: _REASON
             for layer in planned.plan.layers
             if not layer.per_row
-            and layer.weight is not None
+            and (layer.weight is not None or self.products)
             and reads_rows(evidence.planner.support(layer))
             and named.isdisjoint((*layer.inputs, layer.output))
         }

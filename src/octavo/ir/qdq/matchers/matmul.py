@@ -19,11 +19,12 @@ from ....target import OpSupport
 from ...composites.base import WIDE, CompositeOp, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.float_ops import FloatBatchMatmulOp
 from ...composites.matrix_view import MatrixView
-from ...composites.weighted import BatchMatmulOp, MatmulOperand
+from ...composites.weighted import BatchMatmulOp, MatmulOperand, RowBatchMatmulOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ..integer_sums import CenteredInput, centered_input, follow_scaling
 from ..rounding import is_fixed_point, result_rounding, unscalable
+from ..runtime_inputs import DynamicInput, dynamic_tensor, product_operand
 from ..tail import check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import Dequantized, constant_value, dequantized, numpy_constant
 
@@ -32,10 +33,18 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     """Claim quantize(clamp(matmul(dequantize(a), dequantize(b)))); one of them may be a quantized constant.
 
     Where nothing quantizes the result, and the target can leave it in float32, the composite ends before its reader; int32
-    products of integers less their zero points may end in int32.
+    products of integers less their zero points may end in int32. What quantizes operands when run, one per row and the other per
+    column, is claimed, too.
     """
     call = call_to(view.definition(core), "matmul")
     assert call is not None
+    rows = [product_operand(view, arg, by_column=place > 0) for place, arg in enumerate(call.args)]
+    if rows[0] is not None and rows[1] is not None:
+        return _match_rows(view, core, (rows[0], rows[1]), support)
+    return _match_static(view, core, call, support)
+
+
+def _match_static(view: DataflowView, core: Var, call: Any, support: OpSupport) -> Region[CompositeOp] | Rejection:
     operands: list[MatmulOperand] = []
     members: dict[Var, None] = {}
     variables: list[Var] = []
@@ -92,6 +101,30 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         members=tuple(dict.fromkeys((*members, core, *end.members))),
         inputs=tuple(dict.fromkeys(variables)),
         op=op,
+    )
+
+
+def _match_rows(
+    view: DataflowView, core: Var, sides: tuple[DynamicInput, DynamicInput], support: OpSupport
+) -> Region[CompositeOp] | Rejection:
+    """Claim clamp(matmul(a, b)) of operands that are quantized when run, per row and per column; it ends in float32."""
+    a, b = sides
+    if not support.per_row_input:
+        reason = f"input {a.source.name} is quantized per row when run, which the target does not take"
+        return Rejection(reason=reason, matched=True)
+    shape, inner = static_shape(core), a.shape[-1]
+    if shape is None or 0 in shape:
+        return Rejection(reason=f"{core.name} has no static shape, or no element")
+    if inner > BATCH_MATMUL_MAX_INNER:
+        return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
+    real, no_bias = follow_in_float(view, core, support), np.zeros(1, np.float32)
+    result = FloatResult(name=real.output.name, shape=shape, bias=no_bias, bias_name="", low=real.low, high=real.high)
+    return Region(
+        core=core,
+        output=real.output,
+        members=tuple(dict.fromkeys((*a.members, *b.members, core, *real.members))),
+        inputs=tuple(dict.fromkeys((a.source, b.source))),
+        op=RowBatchMatmulOp(a=dynamic_tensor(a), b=dynamic_tensor(b, by_column=True), y=result),
     )
 
 

@@ -12,6 +12,8 @@ from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, BatchMatm
 from octavo.compiler.backends.cpu.kernels.matmuls.x86_int8_batch_matmul import MAX_INNER
 from octavo.ir.composites.matrix_view import MatrixView
 from octavo.ir.composites.outputs import FloatOutput, Output, SumOutput
+from octavo.numerics import dynamic
+from octavo.numerics.quantized.matmul import row_batch_matmul
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 
@@ -82,6 +84,40 @@ def test_results_of_32_bits(rng: np.random.Generator, isa: str) -> None:
     check(cases)
 
 
+@every_isa
+def test_parameters_of_rows_and_columns_that_come_at_run_time(rng: np.random.Generator, isa: str) -> None:
+    pairs = [((), (), 3), ((3,), (), 16), ((2, 1), (1, 3), 17), ((1, 3), (2, 3), 40), ((2,), (2,), 65)]
+    cases = []
+    for a_batch, b_batch, columns in part(pairs, isa):
+        a = (rng.normal(size=(*a_batch, 6, 21)) * 10 ** rng.uniform(-2, 2, (6, 1))).astype(np.float32)
+        b = rng.normal(size=(*b_batch, 21, columns)).astype(np.float32) + rng.uniform(-2, 2, columns).astype(np.float32)
+        a[..., 2, 5], a[..., 3, :], b[..., 4, 1] = np.nan, 0, np.inf
+        expected = row_batch_matmul(a, b, low=-9, high=40)
+        views = [MatrixView.plain(value.shape) for value in (a, b, expected)]
+        spec = BatchMatmulSpec(
+            a=views[0],
+            b=views[1],
+            y=views[2],
+            a_zero_point=0,
+            b_zero_point=0,
+            multiplier=1.0,
+            output=FloatOutput(low=-9, high=40),
+            by_row=True,
+        )
+        cases.append(Case(kernel=batch_matmul(spec, isa=isa), inputs=quantized_rows(a, b), expected=expected, about=spec))
+    check(cases)
+
+
+def quantized_rows(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What the kernel reads: integers of rows, their parameters, integers of columns, planes of theirs."""
+    rows, columns = a.reshape(-1, a.shape[-1]), np.swapaxes(b, -1, -2).reshape(-1, b.shape[-2])
+    found = [dynamic.dynamic_parameters(each, dynamic.PER_ROW) for each in (rows, columns)]
+    integers = [dynamic.dynamic_quantize(each, own, dynamic.PER_ROW) for each, own in zip((rows, columns), found, strict=True)]
+    turned = np.swapaxes(integers[1].reshape(*b.shape[:-2], b.shape[-1], b.shape[-2]), -1, -2)
+    planes = np.swapaxes(found[1].reshape(-1, b.shape[-1], 2), -1, -2)
+    return integers[0].reshape(a.shape), found[0], np.ascontiguousarray(turned), np.ascontiguousarray(planes)
+
+
 @pytest.mark.parametrize("isa", each_isa(isa for isa in (AVX512_VNNI, GENERIC) if takes_views(MAX_INNER, isa=isa)))
 def test_operands_and_result_of_attention(rng: np.random.Generator, isa: str) -> None:
     """Heads lie behind the tokens in memory; the keys' features are neighbours."""
@@ -99,6 +135,7 @@ def test_operands_and_result_of_attention(rng: np.random.Generator, isa: str) ->
 
 def test_the_generic_kernel_reads_tensors_as_they_lie() -> None:
     assert not takes_views(64, isa=GENERIC)
+    assert not takes_views(64, by_row=True, isa=AVX512_VNNI)
 
 
 def test_the_longest_sums_of_the_largest_bytes() -> None:

@@ -1,10 +1,18 @@
-"""Quantization at run time equals its oracle bit for bit: the parameters of each row and its integers."""
+"""Quantization at run time equals its oracle bit for bit: the parameters of each row, or column, and its integers."""
 
 import numpy as np
 import pytest
 from kernel_runner import EACH_ISA, HOST_ISAS, SIZES, Case, baseline_target, check, part
 
-from octavo.compiler.backends.cpu.kernels import GENERIC, DynamicSpec, dynamic_parameters, dynamic_quantize
+from octavo.compiler.backends.cpu.kernels import (
+    GENERIC,
+    ColumnsSpec,
+    DynamicSpec,
+    column_parameters,
+    column_quantize,
+    dynamic_parameters,
+    dynamic_quantize,
+)
 from octavo.numerics import dynamic
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
@@ -49,6 +57,30 @@ def cases(style: dynamic.DynamicStyle, isa: str, threads: int = 1, sizes: tuple[
         found.append(Case(kernel=dynamic_parameters(spec, isa=isa), inputs=(x,), expected=parameters, about=(spec, "parameters")))
         found.append(Case(kernel=dynamic_quantize(spec, isa=isa), inputs=(x, parameters), expected=integers, about=spec))
     return found
+
+
+def column_cases(isa: str, columns: int, threads: int = 1) -> list[Case]:
+    """Two matrices whose columns are the rows of `rows_of`, as often as there are columns."""
+    rows = np.resize(rows_of(19), (2 * columns, 19))
+    x = np.ascontiguousarray(rows.reshape(2, columns, 19).transpose(0, 2, 1))
+    parameters = dynamic.dynamic_parameters(rows, dynamic.PER_ROW)
+    integers = dynamic.dynamic_quantize(rows, parameters, dynamic.PER_ROW).reshape(2, columns, 19).transpose(0, 2, 1)
+    planes = np.ascontiguousarray(parameters.reshape(2, columns, 2).transpose(0, 2, 1))
+    spec = ColumnsSpec(batch=2, size=19, columns=columns, style=dynamic.PER_ROW, threads=threads)
+    return [
+        Case(kernel=column_parameters(spec, isa=isa), inputs=(x,), expected=planes, about=(spec, "parameters")),
+        Case(kernel=column_quantize(spec, isa=isa), inputs=(x, planes), expected=np.ascontiguousarray(integers), about=spec),
+    ]
+
+
+@every_isa
+def test_columns(isa: str) -> None:
+    check(each for columns in part((1, 7, 14, 16, 17, 40), isa) for each in column_cases(isa, columns))
+
+
+def test_columns_on_threads_and_without_fused_multiply_add() -> None:
+    check(column_cases(HOST_ISAS[0], 4000, threads=2))
+    check(column_cases(GENERIC, 33), baseline_target())
 
 
 @every_style

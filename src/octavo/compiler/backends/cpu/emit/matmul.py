@@ -8,13 +8,14 @@ from tvm.relax import Expr, Var
 from .....ir.composites.float_ops import FloatBatchMatmulOp
 from .....ir.composites.matrix_view import MatrixView
 from .....ir.composites.outputs import output_spec
-from .....ir.composites.weighted import BatchMatmulOp, MatmulOperand
+from .....ir.composites.weighted import BatchMatmulOp, MatmulOperand, RowBatchMatmulOp
 from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
 from ..kernels import BatchMatmulSpec, FloatBatchMatmulSpec
 from .conv2d import scaled_sums
+from .quantize import read_dynamic
 
 
 @emits(BatchMatmulOp)
@@ -45,6 +46,27 @@ def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[st
         result = scaled_sums(op, context, output.name, kernel, values, y.shape)
     else:
         result = context.call(output.name, kernel, values, y.shape, y.kernel_dtype)
+    context.put(output, result, is_nhwc=False)
+
+
+@emits(RowBatchMatmulOp)
+def emit_row_batch_matmul(op: RowBatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel calls: those that quantize the operands, and the product."""
+    output_of = output_spec(op.y)
+    assert not isinstance(output_of, kernels.FunctionOutput), "functions follow weights"
+    spec = BatchMatmulSpec(
+        a=MatrixView.plain(op.a.shape),
+        b=MatrixView.plain(op.b.shape),
+        y=MatrixView.plain(op.y.shape),
+        a_zero_point=0,
+        b_zero_point=0,
+        multiplier=1.0,
+        output=output_of,
+        by_row=True,
+        threads=context.threads,
+    )
+    operands = [each for side in (op.a, op.b) for each in read_dynamic(side, context, inputs, is_nhwc=False)]
+    result = context.call(output.name, kernels.batch_matmul(spec, isa=context.isa), operands, op.y.shape, "float32")
     context.put(output, result, is_nhwc=False)
 
 

@@ -10,11 +10,11 @@ from tvm.relax import Expr, Var
 from .....ir.composites.movement import DequantizeOp, QuantizeOp
 from .....ir.composites.weighted import DynamicTensor
 from .....ir.graph.dataflow import static_shape
-from .....numerics.dynamic import style_name
+from .....numerics.dynamic import TorchStyle, style_name
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import DequantizeSpec, DynamicSpec, QuantizeSpec
+from ..kernels import ColumnsSpec, DequantizeSpec, DynamicSpec, QuantizeSpec
 from ..storage import SOURCE, TO_NHWC
 
 
@@ -55,8 +55,10 @@ def emit_dequantize(op: DequantizeOp, context: KernelContext, inputs: dict[str, 
 def read_dynamic(op: DynamicTensor, context: KernelContext, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
     """Write its quantization, once for all kernels that read it, and return integers and parameters."""
     var = inputs[op.name]
-    key = (var, op.style, op.scales, is_nhwc)
-    if key not in context.quantized:
+    key = (var, op.style, op.scales, is_nhwc, op.by_column)
+    if key not in context.quantized and op.by_column:
+        context.quantized[key] = _columns(op, context, var)
+    elif key not in context.quantized:
         x = _laid_out(op, context, var, is_nhwc=is_nhwc)
         size = math.prod(op.shape) // op.scales
         spec = DynamicSpec(rows=op.scales, size=size, style=op.style, threads=context.threads)
@@ -68,6 +70,16 @@ def read_dynamic(op: DynamicTensor, context: KernelContext, inputs: dict[str, Va
         integers = context.call(f"{name}_u8", kernel, [x, parameters], shape_of(x))
         context.quantized[key] = [integers, parameters]
     return context.quantized[key]
+
+
+def _columns(op: DynamicTensor, context: KernelContext, var: Var) -> list[Expr]:
+    assert isinstance(op.style, TorchStyle), "the only one that columns have"
+    x, (size, columns) = context.storage.get(var, is_nhwc=False), op.shape[-2:]
+    spec = ColumnsSpec(batch=op.scales // columns, size=size, columns=columns, style=op.style, threads=context.threads)
+    kernel = kernels.column_parameters(spec, isa=context.isa)
+    parameters = context.call(f"{var.name}_columns_parameters", kernel, [x], (spec.batch, 2, columns), "float32")
+    kernel = kernels.column_quantize(spec, isa=context.isa)
+    return [context.call(f"{var.name}_columns_u8", kernel, [x, parameters], op.shape), parameters]
 
 
 def _laid_out(op: DynamicTensor, context: KernelContext, var: Var, *, is_nhwc: bool) -> Expr:

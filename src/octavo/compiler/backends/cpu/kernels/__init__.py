@@ -74,7 +74,14 @@ from .observer.observe import observe
 from .observer.statistics import ObserveSpec
 from .pool.half_pool2d import HalfPool2dSpec, half_pool2d
 from .pool.pool2d import Pool2dSpec, pool2d
-from .quantization.dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
+from .quantization.dynamic import (
+    ColumnsSpec,
+    DynamicSpec,
+    column_parameters,
+    column_quantize,
+    dynamic_parameters,
+    dynamic_quantize,
+)
 from .quantization.half_cast import HalfCastSpec, half_cast
 from .quantization.quantize import DequantizeSpec, QuantizeSpec, dequantize, quantize
 from .quantization.relabel import RelabelSpec, relabel
@@ -103,6 +110,7 @@ __all__ = [
     "BatchMatmulSpec",
     "Bfloat16Conv2dSpec",
     "ChannelGroups",
+    "ColumnsSpec",
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
@@ -160,6 +168,8 @@ __all__ = [
     "bfloat16_extension_of",
     "bfloat16_matmul",
     "can_observe",
+    "column_parameters",
+    "column_quantize",
     "concat",
     "conv2d",
     "dequantize",

@@ -153,9 +153,9 @@ def integer_of(value: Expr, lanes: int) -> Expr:
 
 
 def run_time_rounded(value: Expr, zero_point: Expr, lanes: int, bounds: tuple[int, int]) -> Expr:
-    """Return uint8 clamp(rint(value) + zero_point) of a float32 vector; the zero point is a float32 expression of one lane."""
-    low, high = (splat(B.float32(bound) - zero_point, lanes) for bound in bounds)
+    """Return uint8 clamp(rint(value) + zero_point) of a float32 vector; the zero point is a float32 vector, too."""
+    low, high = (splat(B.float32(bound), lanes) - zero_point for bound in bounds)
     value = B.Bind(value)
     value = B.Bind(B.Select(value > low, value, low))
     value = B.Bind(B.Select(value < high, value, high))
-    return (integer_of(value, lanes) + splat(zero_point.astype("int32"), lanes)).astype(vector_type("uint8", lanes))
+    return (integer_of(value, lanes) + zero_point.astype(vector_type("int32", lanes))).astype(vector_type("uint8", lanes))

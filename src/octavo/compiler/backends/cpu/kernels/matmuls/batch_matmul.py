@@ -6,13 +6,15 @@ columns, of matrices as they lie:
 
     for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
 
-Nothing is packed: b is read as it lies, 16 neighbouring columns at a time, once for four rows.
+Nothing is packed: b is read as it lies, 16 neighbouring columns at a time, once for four rows. Zero points of rows and columns
+that were quantized at run time are read there; oracle: `numerics.quantized.matmul.row_batch_matmul`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
@@ -33,9 +35,9 @@ _ROWS = 4
 _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
-def takes_views(inner: int, *, dtype: str = "uint8", isa: str) -> bool:
+def takes_views(inner: int, *, dtype: str = "uint8", by_row: bool = False, isa: str) -> bool:
     """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
-    return dtype == "uint8" and isa == AVX512_VNNI and inner <= MAX_INNER
+    return not by_row and dtype == "uint8" and isa == AVX512_VNNI and inner <= MAX_INNER
 
 
 def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
@@ -45,8 +47,13 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
     views = (spec.a, spec.b, spec.y)
     arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
-    if not takes_views(spec.inner, isa=isa):
+    if not takes_views(spec.inner, by_row=spec.by_row, isa=isa):
         assert all(view.axes == tuple(range(len(view.shape))) for view in views), "this kernel reads tensors as they lie"
+        if spec.by_row:
+            sizes = (("a_parameters", 2 * (spec.a.size // spec.inner)), ("b_parameters", 2 * (spec.b.size // spec.inner)))
+            given = [(name, size, "float32") for name, size in sizes]
+            arguments = [arguments[0], given[0], arguments[1], given[1], arguments[2]]
+            return Kernel(name="batch_matmul.rows", isa=isa, func=prim_func(arguments, _plain(spec)))
         return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)))
     product = Int8Product(
         *views,
@@ -58,25 +65,45 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit))
 
 
-def _plain(spec: BatchMatmulSpec) -> Callable[[Buffer, Buffer, Buffer], None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Matrices:
+    """One pair of matrices and their product: buffers, where each starts, and the parameters that come at run time."""
+
+    a: Buffer
+    b: Buffer
+    y: Buffer
+    at: tuple[Expr, Expr, Expr]
+    parameters: tuple[Buffer, ...]
+    parameters_at: tuple[Expr, Expr]
+
+
+def _plain(spec: BatchMatmulSpec) -> Callable[..., None]:
     a_batch, b_batch = spec.a.shape[:-2], spec.b.shape[:-2]
     batch = broadcast_shape(a_batch, b_batch)
     count = math.prod(batch)
 
-    def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
+    def emit(*buffers: Buffer) -> None:
+        parameters = (buffers[1], buffers[3]) if spec.by_row else ()
+        a, b, y = buffers[::2] if spec.by_row else buffers
         blocks, left = divmod(spec.rows, _ROWS)
         units = blocks + (left > 0)
         operations = count * spec.rows * spec.inner * spec.columns
         with chunked(count, worthwhile(spec.threads, operations, count)) as index:
-            a_at = B.Bind(_offset(index, batch, a_batch) * (spec.rows * spec.inner))
-            b_at = B.Bind(_offset(index, batch, b_batch) * (spec.inner * spec.columns))
-            y_at = B.Bind(index * (spec.rows * spec.columns))
+            of_a, of_b = (B.Bind(_offset(index, batch, own)) for own in (a_batch, b_batch))
+            starts = (of_a * (spec.rows * spec.inner), of_b * (spec.inner * spec.columns), index * (spec.rows * spec.columns))
+            matrices = _Matrices(
+                a=a,
+                b=b,
+                y=y,
+                at=(B.Bind(starts[0]), B.Bind(starts[1]), B.Bind(starts[2])),
+                parameters=parameters,
+                parameters_at=(of_a * (2 * spec.rows), of_b * (2 * spec.columns)),
+            )
             if blocks:
                 with B.serial(0, blocks) as block:
-                    first = B.Bind(block * _ROWS)
-                    _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), first, _ROWS)
+                    _emit_rows(spec, matrices, B.Bind(block * _ROWS), _ROWS)
             if left:
-                _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), B.int32((units - 1) * _ROWS), left)
+                _emit_rows(spec, matrices, B.int32((units - 1) * _ROWS), left)
 
     return emit
 
@@ -93,41 +120,63 @@ def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:
     return at
 
 
-def _emit_rows(
-    spec: BatchMatmulSpec, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr], first: Expr, rows: int
-) -> None:
+def _emit_rows(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int) -> None:
     """Emit `rows` rows of one product: whole vectors of columns, then the columns that are left, one by one."""
     vectors, left = divmod(spec.columns, _LANES)
     if vectors:
         with B.serial(0, vectors) as index:
-            _emit_tile(spec, buffers, at, first, rows, index * _LANES, _LANES)
+            _emit_tile(spec, matrices, first, rows, B.Bind(index * _LANES), _LANES)
     if left:
         with B.serial(0, left) as index:
-            _emit_tile(spec, buffers, at, first, rows, vectors * _LANES + index, 1)
+            _emit_tile(spec, matrices, first, rows, B.Bind(vectors * _LANES + index), 1)
 
 
-def _emit_tile(
-    spec: BatchMatmulSpec,
-    buffers: tuple[Buffer, Buffer, Buffer],
-    at: tuple[Expr, Expr, Expr],
-    first: Expr,
-    rows: int,
-    column: Expr,
-    lanes: int,
-) -> None:
-    a, b, y = buffers
+def _emit_tile(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int, column: Expr, lanes: int) -> None:
+    a, b, y, at = matrices.a, matrices.b, matrices.y, matrices.at
+    ends = _found(spec, matrices, first, rows, column, lanes) if spec.by_row else _known(spec, rows, lanes)
     acc = B.alloc_buffer((rows * lanes,), "int32", scope="local")
     for row in range(rows):
         store(acc, row * lanes, splat(B.int32(0), lanes), lanes)
     with B.serial(0, spec.inner) as k:
-        weights = load(b, at[1] + k * spec.columns + column, lanes, "int32") - splat(B.int32(spec.b_zero_point), lanes)
-        weights = B.Bind(weights)
+        weights = B.Bind(load(b, at[1] + k * spec.columns + column, lanes, "int32") - ends.b_zeros)
         for row in range(rows):
-            value = a[at[0] + (first + row) * spec.inner + k].astype("int32") - B.int32(spec.a_zero_point)
+            value = a[at[0] + (first + row) * spec.inner + k].astype("int32") - ends.a_zeros[row]
             store(acc, row * lanes, load(acc, row * lanes, lanes) + splat(value, lanes) * weights, lanes)
     for row in range(rows):
-        result = _result(spec, load(acc, row * lanes, lanes), lanes)
+        result = ends.result(row, load(acc, row * lanes, lanes))
         store(y, at[2] + (first + row) * spec.columns + column, result, lanes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ends:
+    """Zero points of a tile's rows and columns, int32, and what makes the sums of a row its results."""
+
+    a_zeros: list[Expr]
+    b_zeros: Expr
+    result: Callable[[int, Expr], Expr]
+
+
+def _known(spec: BatchMatmulSpec, rows: int, lanes: int) -> _Ends:
+    b_zeros = splat(B.int32(spec.b_zero_point), lanes)
+    return _Ends(a_zeros=[B.int32(spec.a_zero_point)] * rows, b_zeros=b_zeros, result=lambda _, sums: _result(spec, sums, lanes))
+
+
+def _found(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int, column: Expr, lanes: int) -> _Ends:
+    """Emit the loads of the parameters of rows and columns that were quantized at run time."""
+    assert isinstance(spec.output, FloatOutput), "its scale is known at run time alone"
+    output, (of_rows, of_columns) = spec.output, matrices.parameters
+    at = B.Bind(matrices.parameters_at[1] + column)
+    places = [B.Bind(matrices.parameters_at[0] + 2 * (first + row)) for row in range(rows)]
+    zero = splat(B.float32(0), lanes)
+
+    def result(row: int, sums: Expr) -> Expr:
+        return float_result(output, sums, load(of_columns, at, lanes), zero, of_rows[places[row]], lanes)
+
+    return _Ends(
+        a_zeros=[B.Bind(of_rows[place + 1].astype("int32")) for place in places],
+        b_zeros=B.Bind(load(of_columns, at + spec.columns, lanes, "int32")),
+        result=result,
+    )
 
 
 def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:

@@ -16,8 +16,9 @@ class BatchMatmulSpec:
     """a (..., rows, inner) @ b (..., inner, columns) of `dtype`; the batch axes broadcast.
 
     `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
-    Parameters are constants here, so neither of these has `pixels_per_scale`. int16 has neither; its multiplier may be a
-    fixed-point one, and its accumulator `narrow`.
+    int16 has neither; its multiplier may be a fixed-point one, and its accumulator `narrow`. None of these has
+    `pixels_per_scale`: parameters are constants here, or, `by_row`, those of each row of a, float32 [rows of all, 2], and of each
+    column of b, float32 [matrices of b, 2, columns]; then zero points and multiplier are unread, and a FloatOutput is made.
     """
 
     a: MatrixView
@@ -30,6 +31,7 @@ class BatchMatmulSpec:
     dtype: Literal["uint8", "int16"] = "uint8"
     narrow: NarrowAccumulator | None = None
     threads: int = 1
+    by_row: bool = False
 
     @property
     def rows(self) -> int:

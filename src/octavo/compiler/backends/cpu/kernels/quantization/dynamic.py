@@ -1,7 +1,8 @@
-"""Quantization at run time, in two kernels: the parameters of each row, then its integers. Oracles: `numerics.dynamic`."""
+"""Quantization at run time, in two kernels: parameters of each row or column, then its integers. Oracles: `numerics.dynamic`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +47,9 @@ def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
             low, high, largest = _range(x, row * spec.size, spec.size)
-            scale, zero_point = _parameters(low, high, spec.style)
-            greatest = B.Bind(B.max(largest, B.reinterpret("int32", scale)))  # a scale is positive, or NaN
-            is_finite = B.Bind(greatest < B.int32(_INFINITY_BITS))
-            B.buffer_store(y, B.Select(is_finite, scale, B.reinterpret("float32", B.int32(_NAN_BITS))), [2 * row])
-            B.buffer_store(y, B.Select(is_finite, zero_point.astype("float32"), B.float32(0)), [2 * row + 1])
+            scale, zero_point = _finite(*_parameters(low, high, spec.style), largest, 1)
+            B.buffer_store(y, scale, [2 * row])
+            B.buffer_store(y, zero_point, [2 * row + 1])
 
     arguments = [("x", spec.rows * spec.size, "float32"), ("y", 2 * spec.rows, "float32")]
     return Kernel(name="quantization parameters", isa=isa, func=prim_func(arguments, emit))
@@ -69,7 +68,7 @@ def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
                 at = row * spec.size + start
                 value = load(x, at, lanes)
                 value = value / splat(scale, lanes) if spec.style == "onnx" else value * splat(factor, lanes)
-                store(y, at, run_time_rounded(value, zero_point, lanes, style_bounds(spec.style)), lanes)
+                store(y, at, run_time_rounded(value, splat(zero_point, lanes), lanes, style_bounds(spec.style)), lanes)
 
             vectors, rest = divmod(spec.size, _LANES)
             if vectors:
@@ -84,23 +83,105 @@ def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
     return Kernel(name="quantize at run time", isa=isa, func=prim_func(arguments, emit))
 
 
-def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
-    """Emit the least and greatest of 0 and `size` values from `start` on, and the bits of the largest magnitude."""
-    lanes = _LANES if size >= _LANES else 1
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnsSpec:
+    """float32 [batch, size, columns] of which each column of each matrix gets a scale and a zero point of its own."""
+
+    batch: int
+    size: int
+    columns: int
+    style: TorchStyle
+    threads: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Of the tensor."""
+        return self.batch * self.size * self.columns
+
+
+def column_parameters(spec: ColumnsSpec, *, isa: str) -> Kernel:
+    """Return the kernel from x to float32 [batch, 2, columns]: scales, and zero points of the uint8 integers."""
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        def some(matrix: Expr, column: Expr, lanes: int) -> None:
+            ends = _nothing(lanes)
+            with B.serial(0, spec.size) as row:
+                _extend(ends, load(x, (matrix * spec.size + row) * spec.columns + column, lanes), lanes)
+            low, high, largest = (B.Bind(load(end, 0, lanes)) for end in ends)
+            scale, zero_point = _finite(*_torch(low, high, spec.style, lanes), largest, lanes)
+            at = B.Bind(matrix * (2 * spec.columns) + column)
+            store(y, at, scale, lanes)
+            store(y, at + spec.columns, zero_point, lanes)
+
+        _for_columns(spec, some)
+
+    arguments = [("x", spec.elements, "float32"), ("y", 2 * spec.batch * spec.columns, "float32")]
+    return Kernel(name="quantization parameters.columns", isa=isa, func=prim_func(arguments, emit))
+
+
+def column_quantize(spec: ColumnsSpec, *, isa: str) -> Kernel:
+    """Return the kernel from x and its parameters to uint8 of x's shape."""
+
+    def emit(x: Buffer, parameters: Buffer, y: Buffer) -> None:
+        def some(matrix: Expr, column: Expr, lanes: int) -> None:
+            first = B.Bind(matrix * (2 * spec.columns) + column)
+            factor = B.Bind(splat(B.float32(1), lanes) / load(parameters, first, lanes))
+            zero_point = B.Bind(load(parameters, first + spec.columns, lanes))
+            with B.serial(0, spec.size) as row:
+                at = B.Bind((matrix * spec.size + row) * spec.columns + column)
+                value = load(x, at, lanes) * factor
+                store(y, at, run_time_rounded(value, zero_point, lanes, style_bounds(spec.style)), lanes)
+
+        _for_columns(spec, some)
+
+    size = spec.elements
+    arguments = [("x", size, "float32"), ("parameters", 2 * spec.batch * spec.columns, "float32"), ("y", size, "uint8")]
+    return Kernel(name="quantize at run time.columns", isa=isa, func=prim_func(arguments, emit))
+
+
+def _for_columns(spec: ColumnsSpec, body: Callable[[Expr, Expr, int], None]) -> None:
+    """Emit body(matrix, column, lanes) for neighbouring columns of each matrix; the last ones overlap those before them."""
+    lanes = _LANES if spec.columns >= _LANES else 1
+    with chunked(spec.batch, worthwhile(spec.threads, spec.elements, spec.batch)) as matrix:
+        with B.serial(0, spec.columns // lanes) as block:
+            body(matrix, B.Bind(block * lanes), lanes)
+        if spec.columns % lanes:
+            body(matrix, B.int32(spec.columns - lanes), lanes)
+
+
+def _nothing(lanes: int) -> list[Buffer]:
+    """Emit the least and greatest of 0 alone, and the bits of the largest magnitude."""
     ends = [B.alloc_buffer((lanes,), dtype, scope="local") for dtype in ("float32", "float32", "int32")]
     for end, nothing in zip(ends, (B.float32(0), B.float32(0), B.int32(0)), strict=True):
         store(end, 0, splat(nothing, lanes), lanes)
+    return ends
 
-    def take(at: Expr) -> None:
-        value = B.Bind(load(x, at, lanes))
-        magnitude = B.reinterpret(vector_type("int32", lanes), value) & splat(B.int32(_MAGNITUDE_BITS), lanes)
-        for end, choose, other in zip(ends, (B.min, B.max, B.max), (value, value, magnitude), strict=True):
-            store(end, 0, choose(load(end, 0, lanes), other), lanes)
 
+def _extend(ends: list[Buffer], value: Expr, lanes: int) -> None:
+    value = B.Bind(value)
+    magnitude = B.reinterpret(vector_type("int32", lanes), value) & splat(B.int32(_MAGNITUDE_BITS), lanes)
+    for end, choose, other in zip(ends, (B.min, B.max, B.max), (value, value, magnitude), strict=True):
+        store(end, 0, choose(load(end, 0, lanes), other), lanes)
+
+
+def _finite(scale: Expr, zero_point: Expr, largest: Expr, lanes: int) -> tuple[Expr, Expr]:
+    """Return a scale and its zero point as float32; NaN and 0 where a value or the scale is not finite."""
+    bits = B.reinterpret(vector_type("int32", lanes), scale)  # a scale is positive, or NaN
+    # Not bound: TVM cannot bind a vector of booleans.
+    is_finite = B.Bind(B.max(largest, bits)) < splat(B.int32(_INFINITY_BITS), lanes)
+    nan = B.reinterpret(vector_type("float32", lanes), splat(B.int32(_NAN_BITS), lanes))
+    zero_point = zero_point.astype(vector_type("float32", lanes))
+    return B.Select(is_finite, scale, nan), B.Select(is_finite, zero_point, splat(B.float32(0), lanes))
+
+
+def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
+    """Emit the least and greatest of 0 and `size` values from `start` on, and the bits of the largest magnitude."""
+    lanes = _LANES if size >= _LANES else 1
+    ends = _nothing(lanes)
     with B.serial(0, size // lanes) as index:
-        take(start + index * lanes)
+        _extend(ends, load(x, start + index * lanes, lanes), lanes)
     if size % lanes:  # the last vector overlaps its neighbour, which changes no extreme
-        take(start + (size - lanes))
+        _extend(ends, load(x, start + (size - lanes), lanes), lanes)
     if lanes == 1:
         low, high, largest = (B.Bind(end[0]) for end in ends)
         return low, high, largest
@@ -114,19 +195,19 @@ def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
 
 def _parameters(low: Expr, high: Expr, style: DynamicStyle) -> tuple[Expr, Expr]:
     if isinstance(style, TorchStyle):
-        return _torch(low, high, style)
+        return _torch(low, high, style, 1)
     return _litert(low, high) if style == "litert" else _onnx(low, high)
 
 
-def _torch(low: Expr, high: Expr, style: TorchStyle) -> tuple[Expr, Expr]:
-    qmin, qmax = style.bounds
-    least = B.float32(float(np.float32(style.eps)))
+def _torch(low: Expr, high: Expr, style: TorchStyle, lanes: int) -> tuple[Expr, Expr]:
+    qmin, qmax = (splat(B.int32(bound), lanes) for bound in style.bounds)
+    width, least = style.bounds[1] - style.bounds[0], splat(B.float32(float(np.float32(style.eps))), lanes)
     if style.is_symmetric:
-        width = B.max(B.float32(0) - low, high) / B.float32((qmax - qmin) / 2)
-        return B.Bind(B.max(width, least)), B.int32(128)
-    scale = B.Bind(B.max((high - low) / B.float32(qmax - qmin), least))
-    zero_point = B.int32(qmin) - integer_of(low / scale, 1)
-    return scale, B.Bind(B.min(B.max(zero_point, B.int32(qmin)), B.int32(qmax)))
+        scale = B.max(splat(B.float32(0), lanes) - low, high) / splat(B.float32(width / 2), lanes)
+        return B.Bind(B.max(scale, least)), splat(B.int32(128), lanes)
+    scale = B.Bind(B.max((high - low) / splat(B.float32(width), lanes), least))
+    zero_point = qmin - integer_of(low / scale, lanes)
+    return scale, B.Bind(B.min(B.max(zero_point, qmin), qmax))
 
 
 def _onnx(low: Expr, high: Expr) -> tuple[Expr, Expr]:
