@@ -29,7 +29,7 @@ from .recipe import Preset, Recipe
 from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
 from .tensor_choice import ParamsOf
-from .tune import MIN_SAMPLES, Fold, Split, places_held_back, is_tried
+from .tune import MIN_SAMPLES, Fold, Split, is_tried, places_held_back
 from .uncovered_outputs import uncovered_outputs
 
 
