@@ -39,14 +39,20 @@ class PerRow(Step):
         return [cls(products=each) for each in (False, True)] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with all products per row that can be, but those of which somebody says something."""
+        """Return choices with all products per row that can be, but those of which somebody says something.
+
+        None with `products` where there are none: dense layers alone are what the other step proposes.
+        """
         named = planned.named
-        found = {
-            layer.output: _REASON
+        found = [
+            layer
             for layer in planned.plan.layers
             if not layer.per_row
             and (layer.weight is not None or self.products)
             and reads_rows(evidence.planner.support(layer))
             and named.isdisjoint((*layer.inputs, layer.output))
-        }
-        return planned.choices.with_more(Choices(per_row=found)).uncorrected if found else None
+        ]
+        if not found or (self.products and all(layer.weight is not None for layer in found)):
+            return None
+        per_row = dict.fromkeys((layer.output for layer in found), _REASON)
+        return planned.choices.with_more(Choices(per_row=per_row)).uncorrected
