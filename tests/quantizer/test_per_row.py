@@ -25,7 +25,6 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize_accumulator
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
 from octavo.quantizer.choices import Choices
-from octavo.quantizer.quantize import quantize_with
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps import per_row
@@ -199,7 +198,7 @@ def test_a_target_that_does_not_take_it_gets_static_parameters(rng: np.random.Ge
     static = replace(CPU, ops=tuple(replace(op, per_row_input=False) for op in CPU.ops))
     model = projections(rng)
     profile = octavo.profile(model, samples_of(model, rng))
-    quantized = quantize_with(model, profile, chosen("q", "k", "y"), target=static, recipe=PLAIN)
+    quantized = quantize_graph(model, profile, target=static, recipe=PLAIN, changes=chosen("q", "k", "y"))
     plain = octavo.quantize(model, profile, target=static, recipe=PLAIN)
     assert quantized.plan.activations == plain.plan.activations
     assert not any(layer.per_row for layer in quantized.plan.layers)

@@ -102,22 +102,12 @@ def quantize(
     return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params, seconds=seconds)
 
 
-def quantize_with(
-    model: Model, profile: Profile, changes: Choices, *, target: TargetLike = "cpu", recipe: Recipe | None = None
-) -> QuantizedModel:
-    """Quantize a float model by its profile with these choices from the start; see `quantize` for the rest."""
-    checked = checked_model(model)
-    check_model(profile, checked)
-    return by_profile(resolve_target(target), checked, profile, recipe, changes=changes)
-
-
 def by_profile(
     target: ResolvedTarget,
     model: Model,
     profile: Profile,
     recipe: Recipe | None,
     params: ParamsOf | None = None,
-    changes: Choices | None = None,
     seconds: float | None = None,
 ) -> QuantizedModel:
     """Quantize a float model by its profile, with what running the samples that it keeps tells."""
@@ -134,8 +124,7 @@ def by_profile(
         split = split if split is None or seconds is None else replace(split, deadline=started + seconds)
         if split is None and is_tried(recipe):
             warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
-        changes = known.with_more(changes or Choices())
-        return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=changes, split=split)
+        return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=known, split=split)
 
 
 def _nothing_verified(count: int) -> str:

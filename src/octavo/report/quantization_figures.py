@@ -13,7 +13,7 @@ import numpy as np
 from ..compiler.compile import compile_model
 from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, QuantizationError
-from ..evaluation.layer_errors import LayerError, layer_errors, tensor_ratios
+from ..evaluation.layer_errors import LayerError, layer_errors
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.inputs import input_specs
@@ -22,11 +22,9 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling.model_profile import Profile
 from ..quantizer.causes import RootCause, root_causes
-from ..quantizer.choices import Choices
 from ..quantizer.compile import explain
 from ..quantizer.kept_samples import samples_of
-from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
-from ..quantizer.quantize import quantize, quantize_with
+from ..quantizer.plan.plan import QuantizedModel
 from ..quantizer.referee import sqnr_by_result
 from ..quantizer.search import SearchResult, read_search
 from ..runtime.executable import Executable
@@ -58,7 +56,7 @@ class OutputFigures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VariantFigures:
-    """One form of the model: the float one, plain quantization, with more and more of what its plan has.
+    """One form of the model: the float one, or the quantized one.
 
     Parameters
     ----------
@@ -108,13 +106,11 @@ class QuantizationFigures:
     Parameters
     ----------
     variants
-        The float model first, the model as its plan has it last.
+        The float model, and the model as its plan has it.
     worst
         The samples with the least SQNR, those whose class is another first.
     layers
         What `layer_errors` returns for a few samples; () where nothing can be compared.
-    plain
-        SQNR in dB of each tensor that plain quantization quantizes, on the same samples.
     weights
         By the outputs of the layers that have some.
     times
@@ -135,7 +131,6 @@ class QuantizationFigures:
     variants: tuple[VariantFigures, ...]
     worst: tuple[SampleFigures, ...]
     layers: tuple[LayerError, ...]
-    plain: Mapping[TensorId, float]
     weights: Mapping[TensorId, WeightFigures]
     times: Mapping[str, float]
     float_ops: tuple[FloatOpFigures, ...]
@@ -190,11 +185,10 @@ def quantization_figures(
     names = [spec.source_name for spec in specs]
     batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]
     measured = _Measured(model, batches)
-    variants = tuple(measured.variants(quantized, profile, target))
+    variants = tuple(measured.variants(quantized, target))
     notes: list[str] = []
     few = batches[:: max(len(batches) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
     layers = _unless_refused(notes, lambda: layer_errors(model, quantized, few))
-    plain = tensor_ratios(model, measured.plain, few) if layers else {}
     causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
     explanation = explain(quantized, target=target)
     return QuantizationFigures(
@@ -204,7 +198,6 @@ def quantization_figures(
         variants=variants,
         worst=measured.worst(worst),
         layers=layers,
-        plain=plain,
         weights=weights_of(model, quantized),
         times=time_shares(explanation),
         float_ops=float_ops_of(explanation),
@@ -231,7 +224,7 @@ class _Measured:
         self._model, self._batches = model, batches
         self._view = DataflowView(model.module["main"])
         executable = compile_model(model)
-        self._cycles = _cycles(executable)
+        self._cycles = explain(executable).cycles
         self._floats = self._run(executable)
         self._results = self._floats
         self._specs = executable.outputs
@@ -239,24 +232,9 @@ class _Measured:
             name="float", outputs=(), weight_bytes=model.constant_bytes, packed_bytes=executable.weight_bytes, time=1.0
         )
 
-    def variants(self, quantized: QuantizedModel, profile: Profile, target: TargetLike) -> list[VariantFigures]:
-        """Return the float model, plain quantization, and what the plan adds to that step by step."""
-        plain = replace(
-            quantized.plan.recipe,
-            range_estimator="min_max",
-            weight_rounding="nearest",
-            equalization="none",
-            bias_correction=False,
-            min_sqnr=None,
-            wide_activations=0,
-            wide_weights=0.0,
-        )
-        host = "cpu" if target is None else target
-        self.plain = bare = quantize_with(self._model, profile, Choices(), target=host, recipe=plain)
-        found = [self._float, self._variant("plain: min-max, weights to nearest", bare, target)]
-        for name, plan in _partial_plans(quantized.plan):
-            found.append(self._variant(name, quantize(self._model, plan=plan, target=host), target))
-        return [*found, self._variant("as it is", quantized, target)]
+    def variants(self, quantized: QuantizedModel, target: TargetLike) -> list[VariantFigures]:
+        """Return the float model, and the quantized one."""
+        return [self._float, self._variant("quantized", quantized, target)]
 
     def _variant(self, name: str, quantized: QuantizedModel, target: TargetLike) -> VariantFigures:
         executable = compile_model(quantized, target=target)
@@ -271,7 +249,7 @@ class _Measured:
             outputs=tuple(outputs),
             weight_bytes=bytes_of(quantized),
             packed_bytes=executable.weight_bytes,
-            time=_cycles(executable) / self._cycles,
+            time=explain(executable).cycles / self._cycles,
         )
 
     def _run(self, executable: Executable) -> list[list[Array]]:
@@ -308,23 +286,3 @@ class _Measured:
     def _picture(self, number: int) -> str:
         """Return the first input of a sample that is an image."""
         return next(filter(None, map(thumbnail, self._batches[number].values())), "")
-
-
-def _partial_plans(plan: QuantizationPlan) -> list[tuple[str, QuantizationPlan]]:
-    """Return a plan less its corrections, and with more and more of them; not the plan itself."""
-
-    def with_corrections(**less: Any) -> QuantizationPlan:
-        return replace(plan, corrections=replace(plan.corrections, **less), biases={}, weight_values={})
-
-    corrections = plan.corrections
-    found: list[tuple[str, QuantizationPlan]] = []
-    if corrections:
-        name = "ranges, widths and factors of the plan" if plan.equalization else "ranges and widths of the plan"
-        found.append((name, with_corrections(weight_values={}, bias_shifts={})))
-    if corrections.weight_values and corrections.bias_shifts:
-        found.append(("weights rounded by what their layers read", with_corrections(bias_shifts={})))
-    return found
-
-
-def _cycles(executable: Executable) -> float:
-    return sum(op.cycles(is_integer=op.integer) for op in explain(executable).ops) or 1.0

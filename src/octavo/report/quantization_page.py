@@ -14,6 +14,7 @@ from ..numerics import QuantParams
 from ..numerics.statistics.histogram_estimates import spans
 from ..profiling import TensorStatistics
 from ..quantizer.causes import RootCause
+from ..quantizer.plan.journal import Journal
 from ..quantizer.plan.plan import QuantizationPlan
 from ..quantizer.search import SearchResult
 from .html import LIST_PARTS, filled, rounded
@@ -53,6 +54,7 @@ def _page_data(figures: QuantizationFigures, title: str) -> dict[str, Any]:
         "layerSamples": min(LAYER_SAMPLES, figures.samples),
         "summary": figures.summary,
         "notes": list(figures.notes),
+        "journal": _journal(plan.journal),
         "variants": [_variant(each) for each in figures.variants],
         "tensors": list(_tensors(figures)),
         "causes": [{"id": row.id, "name": row.source_name or row.id, **_cause(row)} for row in figures.causes if row.cause],
@@ -82,6 +84,26 @@ def _page_data(figures: QuantizationFigures, title: str) -> dict[str, Any]:
             for each in figures.worst
         ],
         "search": None if figures.search is None else _search(figures.search),
+    }
+
+
+def _journal(journal: Journal) -> dict[str, Any]:
+    return {
+        "heldBack": journal.held_back,
+        "plain": _decibels(journal.plain_db),
+        "sqnr": _decibels(journal.sqnr_db),
+        "entries": [
+            {
+                "step": each.step,
+                "proposal": each.proposal,
+                "gain": _decibels(each.gain_db),
+                "error": _decibels(each.standard_error_db),
+                "kept": each.kept,
+                "seconds": each.seconds,
+            }
+            for each in journal.entries
+            if each.proposal
+        ],
     }
 
 
@@ -127,7 +149,6 @@ def _tensors(figures: QuantizationFigures) -> Iterator[dict[str, Any]]:
             "params": _params(plan.activations.get(name)),
             "weights": _weights(figures.weights.get(name)),
             "time": rounded(figures.times.get(name)),
-            "plain": _decibels(figures.plain.get(name)),
             "histogram": _histogram(figures.profile.tensors.get(name)),
             "reason": "" if float_op is None else float_op.reason,
             "adjustments": [each.message for each in plan.adjustments if each.tensor == name],

@@ -1,5 +1,5 @@
 """The error of quantization layer by layer, on the source model's own names: where it comes from, inside fused blocks, too."""
 
-from .table import LayerError, layer_errors, tensor_ratios
+from .table import LayerError, layer_errors
 
-__all__ = ["LayerError", "layer_errors", "tensor_ratios"]
+__all__ = ["LayerError", "layer_errors"]

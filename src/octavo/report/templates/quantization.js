@@ -16,11 +16,11 @@ function opener(id, name, about = "") {
 // ---- the parts above the list
 
 function showCards() {
-  const [float, plain] = data.variants;
+  const [float] = data.variants;
   const last = data.variants[data.variants.length - 1];
   const agreementOf = (variant) => variant.outputs.map((output) => output.agreement).find((share) => share !== null);
-  const cards = [[`${decibels(last.sqnr)} dB`, `SQNR of the worst output, plain ${decibels(plain.sqnr)}`]];
-  if (agreementOf(last) !== undefined) cards.push([percent(agreementOf(last)), `same class as float, plain ${percent(agreementOf(plain))}`]);
+  const cards = [[`${decibels(last.sqnr)} dB`, "SQNR of the worst output"]];
+  if (agreementOf(last) !== undefined) cards.push([percent(agreementOf(last)), "same class as float"]);
   cards.push([byteSize(last.bytes), `weights, ${percent(last.bytes / (float.bytes || 1))} of float's`]);
   cards.push([percent(last.time), "of float's time, modelled"]);
   const cost = data.floatOps.reduce((sum, op) => sum + op.share, 0);
@@ -45,6 +45,17 @@ function showVariants() {
       ...[byteSize(variant.bytes), byteSize(variant.packed), percent(variant.time)].map((text) => cell(index ? "" : text, true))));
   });
   fill("variants", heads, lines, 12);
+}
+
+function showJournal() {
+  const { entries, heldBack, plain, sqnr } = data.journal;
+  byId("steps").hidden = entries.length === 0;
+  const heads = [["step", false], ["what it proposed", false], ["gain dB", true, "At the worst output, on samples that no step is fitted to"],
+    ["± dB", true, "Standard error of the gain"], ["", false], ["s", true, "Seconds that it took"]];
+  const signed = (value) => (typeof value === "number" ? `${value < 0 ? "" : "+"}${value.toFixed(2)}` : value ?? "");
+  fill("journal", heads, entries.map((each) => make("tr", {}, cell(each.step), cell(each.proposal), cell(signed(each.gain), true),
+    cell(typeof each.error === "number" ? each.error.toFixed(2) : "", true), cell(each.kept ? "kept" : "left out"), cell(each.seconds.toFixed(1), true))));
+  byId("verified").textContent = `On ${heldBack} samples held back: ${decibels(plain)} dB without any step, ${decibels(sqnr)} dB with those that were kept.`;
 }
 
 function showWorst() {
@@ -95,7 +106,7 @@ const finite = (value) => (typeof value === "string" ? (value === "exact" ? 100 
 
 function drawErrors(box, shown) {
   const { pen, bottom, height } = box;
-  const ratios = shown.flatMap((tensor) => [tensor.sqnr, tensor.plain ?? tensor.sqnr].map(finite));
+  const ratios = shown.map((tensor) => finite(tensor.sqnr));
   const best = Math.ceil((Math.max(10, ...ratios.filter((ratio) => ratio < 100)) + 1) / 10) * 10;
   const least = Math.floor((Math.min(best - 10, ...ratios) - 1) / 10) * 10;
   const tall = (ratio) => Math.max(((best - ratio) / (best - least)) * height, 1);
@@ -109,9 +120,6 @@ function drawErrors(box, shown) {
     pen.fillRect(left, bottom - inherited, wide, inherited);
     pen.fillStyle = colour(tensor.causes.some((row) => FAULTS.includes(row.cause)) ? "warn" : chosen ? "accent" : "bar");
     pen.fillRect(left, bottom - full, wide, full - inherited);
-    if (tensor.plain === null) return;
-    pen.fillStyle = colour("text");
-    pen.fillRect(left, bottom - tall(finite(tensor.plain)) - 1, wide, 2);
   });
 }
 
@@ -124,8 +132,6 @@ const COLUMNS = [
   { key: "place", title: "#", value: (t) => t.place, text: (t) => String(t.place + 1), hint: "Place in the order of the graph" },
   { key: "name", title: "Tensor", left: true, value: (t) => t.name.toLowerCase(), hint: "Name in the model file; below it the op that makes it, and its shape" },
   { key: "dtype", title: "Kept as", left: true, value: (t) => t.kept, text: (t) => t.kept, hint: "Integers, float32, or fused: computed within a kernel and never quantized" },
-  { key: "plain", title: "Plain dB", value: (t) => size(t.plain), text: (t) => decibels(t.plain), ranks: true,
-    hint: "SQNR before: of plain quantization, min-max ranges and weights to nearest" },
   { key: "sqnr", title: "SQNR dB", value: (t) => size(t.sqnr), text: (t) => decibels(t.sqnr), high: (t) => !t.unranked && t.sqnr !== null && size(t.sqnr) < 10, ranks: true,
     hint: "Signal to quantization noise against the float model's tensor, worst first; fused tensors, which have no scale to choose, come last" },
   { key: "local", title: "Here dB", value: (t) => size(t.local), text: (t) => decibels(t.local), high: (t) => !t.unranked && t.local !== null && size(t.local) < 20, ranks: true,
@@ -161,11 +167,11 @@ const PAGE = {
   words: (tensor) => [tensor.name, tensor.id, tensor.op, tensor.kept, shapeOf(tensor), tensor.reason, ...tensor.causes.map((row) => row.cause ?? "")],
   about: (tensor) => [tensor.op, shapeOf(tensor)].filter(Boolean).join(" "),
   inOverview: (tensor) => tensor.sqnr !== null,
-  said: (tensor) => `${decibels(tensor.sqnr)} dB (plain ${decibels(tensor.plain)}), ${shareOf(tensor.inherited)} inherited`,
+  said: (tensor) => `${decibels(tensor.sqnr)} dB, ${shareOf(tensor.inherited)} inherited`,
   drawOverview: drawErrors,
   details: detailsOf,
   drawDetails: drawPanel,
-  spared: ["plain", "sqnr"], // columns that a narrow page may leave out
+  spared: ["sqnr"], // columns that a narrow page may leave out
   redraw: drawFront,
 };
 
@@ -186,6 +192,7 @@ for (const tensor of data.tensors) {
 showFacts();
 showCards();
 showVariants();
+showJournal();
 showWorst();
 showAdjustments();
 showFloats();

@@ -17,7 +17,7 @@ function factsOf(tensor) {
   const pairs = [["kept as", tensor.kept], ["of the time", shareOf(tensor.time), "Modelled, of the whole model's"]];
   if (tensor.sqnr !== null) {
     pairs.unshift(["SQNR dB", decibels(tensor.sqnr), "Against the float model's tensor"], ["made here dB", decibels(tensor.local), "The same where it reads the float model's values"],
-      ["plain dB", decibels(tensor.plain), "SQNR of plain quantization: min-max, weights to nearest"], ["inherited", shareOf(tensor.inherited), "Share of the error that was there before"]);
+      ["inherited", shareOf(tensor.inherited), "Share of the error that was there before"]);
   }
   if (tensor.params) {
     const { scale, zeroPoint, scales, low, high } = tensor.params;
