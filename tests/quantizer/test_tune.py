@@ -13,10 +13,12 @@ from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
+from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.quantize import by_profile
+from octavo.quantizer.quantize_graph import planner_of
 from octavo.quantizer.tune import MIN_SAMPLES, places_held_back
 from random_nets import random_net
 
@@ -130,6 +132,15 @@ def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, 
         assert plan.activations[name].scale == pytest.approx((WIDE + SAMPLES) / 255)
     widest = [max(params.scale for params in scored.activations.values()) for scored in FakeReferee.scored]
     assert max(widest) == pytest.approx((WIDE + SAMPLES - HELD_BACK) / 255), "none that was scored knows the samples held back"
+
+
+def test_equal_factors_with_statistics_of_other_samples_are_another_form(profiled: Any) -> None:
+    model, profile = profiled
+    planner = planner_of(model, profile, resolve_target("cpu"), octavo.Recipe())
+    name = next(iter(planner.simple.params))
+    seen, others = (Equalization(factors={}, statistics={name: profile[each]}) for each in [*profile][:2])
+    assert planner.form(seen) is planner.form(seen)
+    assert planner.form(seen) is not planner.form(others)
 
 
 def test_of_several_steps_of_a_kind_the_best_is_kept(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,11 +59,6 @@ class Choices:
     requests: Requests = field(default_factory=dict[str, Request])
 
     @property
-    def changes_layers(self) -> bool:
-        """Whether other ops may be integer with them than without."""
-        return bool(self.float_tensors or self.wide_activations or self.per_row)
-
-    @property
     def asked(self) -> Requests:
         """What is asked of single tensors, 16 bits of those that have them."""
         support = TensorSupport(dtypes=("int16",))

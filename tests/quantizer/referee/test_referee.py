@@ -228,6 +228,21 @@ def test_any_number_of_threads_gives_the_same_score(rng: np.random.Generator) ->
     assert one.tobytes() == two.tobytes()
 
 
+def test_what_is_kept_of_the_float_model_changes_no_score(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = convolutions(rng)
+    samples = drawn(model, rng)
+    plan = quantize_graph(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    found: list[Any] = []
+    for size in (2**28, 0):
+        monkeypatch.setattr("octavo.quantizer.referee.referee._KEPT_BYTES", size)
+        referee = referee_of(model, plan, [[sample] for sample in samples])
+        rounding = referee.rounding(plan)
+        found += [(referee.effects(rounding), referee.layer_effects(rounding, rounding.layers), referee.effects(rounding))]
+        assert bool(referee._kept) == bool(size)
+    assert found[0] == found[1]
+    assert found[0][0] == found[0][2]
+
+
 def test_values_that_are_not_finite_are_an_infinite_error(rng: np.random.Generator) -> None:
     model = residual_net()
     samples = drawn(model, rng)

@@ -70,6 +70,8 @@ class Experiments:
     _layers: dict[TensorId, IntegerLayer] = field(init=False)
     _groups: dict[str, npt.NDArray[np.int64]] = field(init=False)
     wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
+    _unshifted: dict[TensorId, float] = field(default_factory=dict[TensorId, float])
+    """What `_without_mean_error` found."""
 
     def __post_init__(self) -> None:
         """Look up layers, and look at all samples."""
@@ -95,14 +97,12 @@ class Experiments:
         cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
         return cut or float(params.scale) > _COARSE * float(fitting.scale)
 
-    def activation(self, name: TensorId) -> Finding:
-        """Return what is wrong with the rounding of an activation."""
+    def activation(self, name: TensorId, effect: float) -> Finding:
+        """Return what is wrong with the rounding of an activation, and does so much to the outputs."""
         params = self.plan.activations[name]
-        effect = self._alone(self.rounding.only([name]))
         fitting = scheme_of(params).params(*self._range(name))
-        fitted = self._alone(self.rounding.only().with_params({name: fitting}))
         ratio = float(params.scale) / float(fitting.scale)
-        if self.is_unfit(name) and fitted < effect:
+        if self.is_unfit(name) and (fitted := self._alone(self.rounding.only().with_params({name: fitting}))) < effect:
             seen = "[{:.4g}; {:.4g}]".format(*self._range(name))
             if ratio > _COARSE:
                 said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
@@ -249,6 +249,8 @@ class Experiments:
 
     def _without_mean_error(self, name: TensorId) -> float:
         """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
+        if name in self._unshifted:
+            return self._unshifted[name]
         exact, rounding = self.referee.values(name), self._with_weight(name, self._weight(name))
         axis = channel_axis(self._view, exact[0].ndim)
         if axis is None:
@@ -257,7 +259,8 @@ class Experiments:
         pairs = zip(self.referee.values(name, rounding), exact, strict=True)
         means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in pairs]
         shift = _Shift(by=np.mean(means, axis=0).astype(np.float32))
-        return self._alone(replace(rounding, activations={name: shift}))
+        self._unshifted[name] = self._alone(replace(rounding, activations={name: shift}))
+        return self._unshifted[name]
 
     def _alone(self, rounding: Rounding) -> float:
         return self.referee.score_of(rounding, few=True).error

@@ -157,7 +157,7 @@ def _rows(model: Model, experiments: Experiments) -> tuple[RootCause, ...]:
         is_unfit = experiments.is_unfit(name) if is_activation else experiments.are_unfit(name)
         finding: Finding | None = None
         if effect and (left > 1 - _SHOWN or is_unfit):
-            finding = experiments.activation(name) if is_activation else experiments.weights(name)
+            finding = experiments.activation(name, effect) if is_activation else experiments.weights(name)
         share = effect / total if math.isfinite(effect) else 1.0
         left -= share
         gone = max(0.0, min(finding.effect, together) - finding.left) if finding is not None else 0.0

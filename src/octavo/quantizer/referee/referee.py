@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tvm.relax import Var
 
 from ...compiler.target_choice import resolve_target
 from ...errors import QuantizationError
@@ -25,6 +27,8 @@ from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of
 from .score import Score
 
+_KEPT_BYTES = 2**28
+"""Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
 _FEW, _MANY_VALUES = 3, 2**12
 """Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
 
@@ -55,11 +59,13 @@ class Referee:
         self.program, self._samples, self._threads = program, samples, threads
         self._exact = program.prepare(NOTHING)
         self._floats: dict[int, list[Array]] = {}
+        self._kept: dict[int, Mapping[Var, Any]] = {}
         results = operand_vars(program.view.result)
         values = min((math.prod(static_shape(var) or ()) for var in results), default=_MANY_VALUES)
         count = min(max(-(-_MANY_VALUES // max(values, 1)), _FEW), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
+        self._keeps = program.float_bytes * count <= _KEPT_BYTES
 
     def rounding(self, plan: QuantizationPlan) -> Rounding:
         """Return what a plan rounds, which has the integers of its weights and biases."""
@@ -89,7 +95,8 @@ class Referee:
 
         def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
             known = self._floats.get(sample)
-            found = self.program.run_each([*([] if known else [self._exact]), *prepared], self._samples[sample])
+            run = [*([] if known else [self._exact]), *prepared]
+            found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample) if few else None)
             floats = self._floats[sample] = known or next(found)
             return self._powers(floats), [(self._powers(floats, each), same_class([floats], [each])) for each in found]
 
@@ -119,7 +126,7 @@ class Referee:
     def values(self, name: TensorId, rounding: Rounding = NOTHING) -> list[Array]:
         """Return what a tensor is with a rounding, on the few samples, in the source's layout."""
         prepared = self.program.prepare(rounding, [name])
-        return [self.program.run(prepared, self._samples[sample])[0] for sample in self.few]
+        return [self.program.run(prepared, self._samples[sample], self._kept_floats(sample))[0] for sample in self.few]
 
     def ranges(self, names: Collection[TensorId], factors: Factors = NOTHING.factors) -> dict[TensorId, tuple[float, float]]:
         """Return the least and the greatest value of tensors in the float model, divided by their factors, over all samples."""
@@ -131,6 +138,14 @@ class Referee:
             low = np.minimum(low, [value.min() for value in values])
             high = np.maximum(high, [value.max() for value in values])
         return {name: (float(low[place]), float(high[place])) for place, name in enumerate(names)}
+
+    def _kept_floats(self, sample: int) -> Mapping[Var, Any] | None:
+        """Return all that the float model has on one of the few samples; None where that is too much to keep."""
+        if not self._keeps:
+            return None
+        if sample not in self._kept:
+            self._kept[sample] = self.program.all_floats(self._samples[sample])
+        return self._kept[sample]
 
     def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
         """Return the power of each output that is float, or of its error, on one sample; inf where that is not finite."""

@@ -7,6 +7,7 @@ their integers stand for. What integer kernels round besides (multipliers, to fl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from tvm.relax import Var
 from ...compiler.codegen.kernel_calls import KernelCall
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, operand_vars
+from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
@@ -246,8 +247,7 @@ class RoundedProgram:
         inputs = {param: rounded[param] for param in program.params if param in rounded and param in read_integer}
         before = {program.calls[number].var for number, *_ in order} & only_rounded
         read = {*(read_real - real), *(read_integer - integer), *inputs, *before}
-        variables = (*program.params, *(call.var for call in program.calls))
-        return Prepared(results=chosen, inputs=inputs, steps=steps, read=[var for var in variables if var in read])
+        return Prepared(results=chosen, inputs=inputs, steps=steps, read=[var for var in self._variables if var in read])
 
     def start(self, prepared: Prepared, arrays: Sequence[Array]) -> State:
         """Return what a sample is before the first call that computes something else than the float model does."""
@@ -295,22 +295,37 @@ class RoundedProgram:
             for each in unread[number]:
                 found.pop(each, None)
 
-    def run(self, prepared: Prepared, arrays: Sequence[Array]) -> list[Array]:
+    def run(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None) -> list[Array]:
         """Return the results of one sample, in the source's layout."""
-        [found] = self.run_each([prepared], arrays)
+        [found] = self.run_each([prepared], arrays, floats)
         return found
 
-    def run_each(self, prepared: Sequence[Prepared], arrays: Sequence[Array]) -> Iterator[list[Array]]:
+    def run_each(
+        self, prepared: Sequence[Prepared], arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None
+    ) -> Iterator[list[Array]]:
         """Yield what `run` returns of several roundings, each from the first tensor on that it makes another.
 
-        What the float model has before is computed once, and held until the last.
+        What the float model has before is computed once, and held until the last; `floats` is that, where it is known.
         """
-        floats = self._floats(arrays, {var for each in prepared for var in each.read})
+        floats = floats or self._floats(arrays, {var for each in prepared for var in each.read})
         for each in prepared:
             state = self._started(each, floats)
             for _ in self.made_by_calls(each, [state]):
                 pass
             yield self.results_of(each, state)
+
+    @property
+    def float_bytes(self) -> int:
+        """What `all_floats` takes."""
+        return sum(4 * math.prod(static_shape(var) or ()) for var in self._variables)
+
+    def all_floats(self, arrays: Sequence[Array]) -> Mapping[Var, Any]:
+        """Return all variables of one sample as the float model has them."""
+        return self._floats(arrays, self._variables)
+
+    @property
+    def _variables(self) -> tuple[Var, ...]:
+        return (*self._program.params, *(call.var for call in self._program.calls))
 
     def results_of(self, prepared: Prepared, state: State) -> list[Array]:
         """Return the results of a sample behind the last call, in the source's layout."""
