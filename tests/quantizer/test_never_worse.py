@@ -9,7 +9,9 @@ import pytest
 from random_networks import MOST_LOST_DB, looked_at
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 5) for start in range(0, 40, 5)], ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 5) for start in range(0, 40, 5)], ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
+)
 def test_the_default_is_not_below_plain_min_max(shared: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setenv("OCTAVO_SHARED", str(shared))
     found = {seed: looked_at(seed, samples=24) for seed in seeds}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, taken, with_fakes
+from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, taken, with_fakes, with_referee
 
 import octavo
 from nets import residual_net
@@ -130,8 +130,25 @@ def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, 
     assert again == [("r1", PLAIN), ("r3", R1)]
     for name in ("r1", "r3"):
         assert plan.activations[name].scale == pytest.approx((WIDE + SAMPLES) / 255)
-    widest = [max(params.scale for params in scored.activations.values()) for scored in FakeReferee.scored]
-    assert max(widest) == pytest.approx((WIDE + SAMPLES - HELD_BACK) / 255), "none that was scored knows the samples held back"
+    *compared, last = [max(params.scale for params in scored.activations.values()) for scored in FakeReferee.scored]
+    assert max(compared) == pytest.approx((WIDE + SAMPLES - HELD_BACK) / 255), "none that is compared knows the samples held back"
+    assert last == pytest.approx((WIDE + SAMPLES) / 255)
+
+
+@pytest.mark.parametrize(("lost", "is_refitted"), [(0.3, True), (2.0, False)])
+def test_steps_that_lose_when_they_are_fitted_to_all_samples_stay_as_they_were(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, lost: float, is_refitted: bool
+) -> None:
+    with_fakes(monkeypatch, by_names({}), first=[First(name="r1")])
+
+    def errors(plan: QuantizationPlan) -> list[float]:
+        scale = plan.activations["r1"].scale if taken(plan) else 0.0
+        db = 20.0 if not taken(plan) else 30.0 if scale < (WIDE + SAMPLES - 0.5) / 255 else 30.0 - lost
+        return [10 ** (-db / 10)] * HELD_BACK
+
+    with_referee(monkeypatch, errors)
+    scale = quantized(profiled).activations["r1"].scale
+    assert scale == pytest.approx((WIDE + (SAMPLES if is_refitted else SAMPLES - HELD_BACK)) / 255)
 
 
 def test_equal_factors_with_statistics_of_other_samples_are_another_form(profiled: Any) -> None:

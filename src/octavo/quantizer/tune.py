@@ -193,7 +193,7 @@ class Tuning:
     planner: Planner
     split: Split
     plain: Planned
-    referees: Sequence[Referee] = field(init=False)
+    referees: list[Referee] = field(init=False)
     """Of each fold's samples that are held back."""
     entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
     """Of steps that were tried, in order."""
@@ -254,23 +254,35 @@ class Tuning:
 
     def score(self, steps: Steps, folds: int = 1) -> Score:
         """Return how far outputs are off on what so many folds hold back, each time with the steps fitted to the others."""
-        for fold, referee in enumerate(self.referees[:folds]):
+        for fold in range(folds):
             if (steps, fold) not in self._scores:
-                self._scores[steps, fold] = referee.score(self.planned(steps, fold).plan)
+                plan = self.planned(steps, fold).plan
+                self._scores[steps, fold] = self._referee(fold, plan).score(plan)
         return Score.of_all([self._scores[steps, fold] for fold in range(folds)])
 
     def forget(self, steps: Steps) -> None:
         """Let go of a model that is not asked for again."""
         self._made = {key: planned for key, planned in self._made.items() if key[0] != steps}
 
+    def _referee(self, fold: int, plan: QuantizationPlan) -> Referee:
+        """Return what scores a plan on what a fold holds back; it is another where a plan rounds what those before did not."""
+        program = self.split.every.programs.of(self.planner.simple, plan)
+        if self.referees[fold].program is not program:
+            self.referees[fold] = Referee(program, self.split.folds[fold].held_back)
+        return self.referees[fold]
+
     def _fitted_to_all(self, best: Steps) -> Planned:
-        """Return the model with the same steps, fitted to all samples, if these are more than they were fitted to."""
+        """Return the model with the same steps, fitted to all samples, if these are more than they were fitted to.
+
+        Not where it loses on samples that it was fitted to, too: then what the steps gained was not what they are fitted by.
+        """
         if len(self.split.folds[0].fitted.few) == len(self.split.every.few):
             return self.planned(best)
         planned = self.plain
         for step in best:
             planned = self._with(planned, step, self.split.every)
-        return planned
+        lost = self.score(best).gain_over(self._referee(0, planned.plan).score(planned.plan))
+        return self.planned(best) if lost.db > _NO_LOSS_DB and lost.is_certain(CERTAIN) else planned
 
     def _better(self, best: Steps, alternatives: Sequence[Step]) -> Steps:
         """Return the steps with that of several of a kind which gains most, if one does."""

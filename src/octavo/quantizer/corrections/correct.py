@@ -173,7 +173,7 @@ class _Run:
         weights = dequantize(integers, params)
         found = {**self._rounding.layers[entry.output], product.weight: weights / self._gain(product.weight)}
         if layer.bias is not None and self._moves_biases:
-            total, gain = inputs.total() * float(inputs.unit), self._gain(layer.bias)
+            total, gain = inputs.total() * float(inputs.unit), self._bias_gain(layer)
             mean = product.mean(total, len(values), product.weights_of(weights).astype(np.float64))
             shift = (self._floats.means[product.name] * gain.reshape(-1) - mean).astype(np.float32)
             self.shifts[entry.output] = shift
@@ -190,7 +190,7 @@ class _Run:
             weights = Weights.of(values, params, recipe, is_kept=name in self._kept)
             # Other weights move means, which a bias then has to bring back.
             exact = self._floats.rows.get(product.name) if self._moves_biases else None
-            exact = None if exact is None or layer.bias is None else exact.times(self._gain(layer.bias).reshape(-1))
+            exact = None if exact is None or layer.bias is None else exact.times(self._bias_gain(layer).reshape(-1))
             found = rounded_weights(product, weights, inputs, exact)
             if found is not None:
                 self.weights[name], params = found
@@ -204,7 +204,7 @@ class _Run:
         """Return what a bias is with something added to it: what its integers stand for, or float32 where rows are quantized."""
         assert layer.bias is not None, "checked by the caller"
         assert layer.entry.bias is not None, "checked by the caller"
-        value = self._program.simple.params[layer.bias] * self._gain(layer.bias)
+        value = self._program.simple.params[layer.bias] * self._bias_gain(layer)
         value = value + shift.reshape(value.shape)
         if read is None:
             return value
@@ -215,3 +215,7 @@ class _Run:
     def _gain(self, name: TensorId) -> npt.NDArray[np.float32]:
         """Return what equalization multiplies a constant by."""
         return self._rounding.gains.get(name, np.ones((), np.float32))
+
+    def _bias_gain(self, layer: _Layer) -> npt.NDArray[np.float32]:
+        """Return what it multiplies a layer's bias by."""
+        return self._rounding.bias_gains.get(layer.entry.output, np.ones((), np.float32))

@@ -19,6 +19,8 @@ from tvm.relax import Expr, Var
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
 from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
+from ...ir.graph.rules import Rejection
+from ...ir.qdq.matchers.move.gather import maps_of
 from ...target.op_facts import CLAMPS
 from ..placement import function_results
 from ..weights.constants import Constant, Constants
@@ -40,6 +42,7 @@ _HOMOGENEOUS = (
 """Ops that give of an operand times a positive number their result times that number, channel by channel."""
 _SUMS = ("add", "subtract", "maximum", "minimum")
 _REDUCTIONS = ("mean", "sum", "max", "min")
+_REPEATS = ("strided_slice", "tile", "repeat")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -71,6 +74,8 @@ class ChannelGroups:
         The groups of each variable that has any, in the order of the graph. Group 0 is that of all that cannot be scaled.
     readers
         What takes factors out.
+    opposites
+        Of a group that a product of two activations sums over the group that it meets there, whose factor is the inverse of its.
     clamps
         The upper bound of each variable that clips from 0 to a bound.
     functions
@@ -81,6 +86,7 @@ class ChannelGroups:
 
     of: dict[Var, Groups]
     readers: tuple[Reader, ...]
+    opposites: dict[int, int]
     clamps: dict[Var, float]
     functions: frozenset[Var]
     noise: dict[Var, tuple[Var, ...]]
@@ -146,6 +152,7 @@ class _Finder:
     functions: dict[Var, Var] = field(default_factory=dict[Var, Var])
     _parent: list[int] = field(default_factory=lambda: [0])
     _readers: list[Reader] = field(default_factory=list[Reader])
+    _met: list[tuple[int, int]] = field(default_factory=list["tuple[int, int]"])
     _clamps: dict[Var, float] = field(default_factory=dict[Var, float])
     _noise: dict[Var, tuple[Var, ...]] = field(default_factory=dict[Var, tuple[Var, ...]])
 
@@ -163,11 +170,14 @@ class _Finder:
 
     def result(self) -> ChannelGroups:
         """Return what was found, the numbers of groups made dense."""
+        self._join_opposites()
         roots = np.array([self._root(number) for number in range(len(self._parent))], np.int64)
         of = {var: roots[groups] for var, groups in self.groups.items() if roots[groups].any()}
         used = np.unique(np.concatenate([np.zeros(1, np.int64), *(groups.reshape(-1) for groups in of.values())]))
+        met = {roots[group]: roots[other] for pair in self._met for group, other in (pair, pair[::-1]) if roots[group]}
         return ChannelGroups(
             of={var: np.searchsorted(used, groups) for var, groups in of.items()},
+            opposites={int(np.searchsorted(used, group)): int(np.searchsorted(used, other)) for group, other in met.items()},
             readers=tuple(reader for reader in self._readers if reader.data in of),
             clamps={var: bound for var, bound in self._clamps.items() if var in of},
             functions=frozenset(var for var in self.functions if var in of),
@@ -190,6 +200,17 @@ class _Finder:
     def _join(self, first: int, second: int) -> None:
         one, other = sorted((self._root(first), self._root(second)))
         self._parent[other] = one
+
+    def _join_opposites(self) -> None:
+        """Join what is opposite to the same group; keep what is opposite to itself, or to what is kept."""
+        before = -1
+        while before != (before := sum(self._root(each) == each for each in range(len(self._parent)))):
+            known: dict[int, int] = {}
+            for pair in self._met:
+                for group, other in (pair, pair[::-1]):
+                    if self._root(group) in (0, self._root(other)):
+                        self._join(0, other)
+                    self._join(other, known.setdefault(self._root(group), other))
 
     def _joined(self, first: Groups, second: Groups) -> Groups | None:
         """Join groups element by element; None, and nothing scaled, where the shapes don't fit."""
@@ -259,7 +280,7 @@ class _Finder:
             self.pin(self.groups.get(operand))
         constants = [self.constants.find(arg) for arg in call.args[1:3]]
         shape, is_layer = static_shape(var), call_to(call, "nn.layer_norm") is not None
-        if shape is None or any(each is None or not self._is_read_once(each) for each in constants):
+        if shape is None or any(each is None or not self._can_be_own(each) for each in constants):
             return None
         axes = [int(axis) % len(shape) for axis in call.attrs.axes]
         if is_layer and axes != [len(shape) - 1]:
@@ -279,8 +300,10 @@ class _Finder:
         if name in (*_SUMS, "multiply", "divide") and len(args) == 2:
             return self._binary(var, name, args)
         groups = self.groups.get(args[0]) if args and isinstance(args[0], Var) else None
+        if name == "matmul":
+            return self._of_product(var, call)
         if groups is None:
-            return self._of_product(call) if name == "matmul" else None
+            return None
         if name in CONSTANT_MOVERS:
             return _dense(apply_mover(call, np.broadcast_to(groups, static_shape(args[0]) or ())))
         if name == "clip":
@@ -288,6 +311,13 @@ class _Finder:
             if low is None or float(low) != 0.0 or high is None or not float(high) > 0:
                 return None
             self._clamps[var] = float(high)
+            return groups
+        if name in _REPEATS:
+            maps = maps_of(self.view, call, static_shape(args[0]) or ())
+            if isinstance(maps, Rejection):
+                return None
+            for axis, indices in enumerate(maps):
+                groups = groups.take(indices, axis) if groups.shape[axis] > 1 else groups
             return groups
         if name in _HOMOGENEOUS:
             return groups if self._keeps_channels(name, call, groups) else None
@@ -314,24 +344,53 @@ class _Finder:
         found = [self.groups.get(arg) if isinstance(arg, Var) else None for arg in args]
         first, second = (None if each is None else each.reshape((1,) * (rank - each.ndim) + each.shape) for each in found)
         if first is not None and second is not None:
+            if name == "multiply":  # one factor for both: that of the second passes
+                self.pin(first)
+                return second
             return self._joined(first, second) if name in _SUMS else None
+        if first is None and second is None:
+            return self._of_vector(rank, *args) if name == "multiply" else None
         groups, other = (first, args[1]) if first is not None else (second, args[0])
         if groups is None or (name == "divide" and first is None):
             return None
         if name in ("multiply", "divide"):
             return groups
         constant = self.constants.find(other)
-        if constant is None or not self._is_read_once(constant) or name not in ("add", "subtract"):
+        if constant is None or not self._can_be_own(constant) or name not in ("add", "subtract"):
             return None
         # The constant is divided where it lies: each of its numbers is of one group.
         shape = constant.positions.reshape((1,) * (rank - len(constant.shape)) + constant.shape).shape
         fits = all(mine == 1 or mine == theirs for mine, theirs in zip(groups.shape, shape, strict=True))
         return groups if fits and np.unique(constant.positions).size == constant.positions.size else None
 
-    def _of_product(self, call: Any) -> Groups | None:
-        """Return the groups of a product of two activations: those of the columns of the second."""
-        groups = self.groups.get(call.args[1]) if isinstance(call.args[1], Var) else None
-        return None if groups is None or any(size > 1 for size in groups.shape[:-1]) else groups
+    def _of_vector(self, rank: int, *args: Any) -> Groups | None:
+        """Give each channel of a product by one number for each a group, as the last step of a root mean square norm is."""
+        for constant in (self.constants.find(arg) for arg in args):
+            shape = () if constant is None else (1,) * (rank - len(constant.shape)) + constant.shape
+            axes = [axis for axis, size in enumerate(shape) if size > 1]
+            if constant is not None and self._is_read_once(constant) and len(axes) == 1:
+                return self._fresh(rank, axes[0], shape[axes[0]])
+        return None
+
+    def _of_product(self, var: Var, call: Any) -> Groups | None:
+        """Return the groups of a product of two activations: those of the columns of the second, if it has such.
+
+        Where both have groups along what is summed, those that meet become opposite.
+        """
+        rank = len(static_shape(var) or ())
+        read = [self.groups.get(arg) for arg in call.args]
+        first, second = (None if each is None else each.reshape((1,) * (rank - each.ndim) + each.shape) for each in read)
+        if rank < 2 or second is None:
+            return None
+        rows, columns = second.shape[rank - 2], second.shape[rank - 1]
+        if rows == 1:
+            self.pin(first)
+            return second
+        if first is None or columns > 1 or (first.shape[rank - 2], first.shape[rank - 1]) != (1, rows):
+            return None
+        pairs = np.broadcast_arrays(first, np.swapaxes(second, -1, -2))
+        self._met += map(tuple, np.unique(np.stack([each.reshape(-1) for each in pairs]), axis=1).T.tolist())
+        return np.zeros((1,) * rank, np.int64)
 
     def _concat(self, call: Any, rank: int) -> Groups | None:
         joined = self.view.definition(call.args[0])
@@ -354,12 +413,16 @@ class _Finder:
             self._joined(known[0], part)
         return known[0]
 
+    def _can_be_own(self, constant: Constant) -> bool:
+        """Return whether an op can have a constant of its own: files keep one vector for all that are alike."""
+        return self._is_read_once(constant) or (not constant.moves and len(constant.shape) == 1)
+
     def _is_read_once(self, constant: Constant | None) -> bool:
         return constant is not None and all(self.view.only_user(var) is not None for var in (constant.root, *constant.moves))
 
     def _is_rounded(self, var: Var, value: Expr) -> bool:
         """Return whether a tensor is rounded where it is made: it is computed, and no kernel goes on with it."""
-        if op_name(value) in (*CONSTANT_MOVERS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
+        if op_name(value) in (*CONSTANT_MOVERS, *_REPEATS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
             return False
         user = self.view.only_user(var)
         after = None if user is None else call_to(self.view.definition(user), *CLAMPS, "add")

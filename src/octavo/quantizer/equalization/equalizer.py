@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ...profiling import Profile
 from ..plan.equalization import Equalization
 from .channel_groups import ChannelGroups, find_groups
 from .scaling import scaled
-from .sites import ChannelValues, Site, best_factors, factors_of, find_sites
+from .sites import ChannelValues, Site, best_factors, factors_of, find_sites, is_smoothed
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
 
 Floats = npt.NDArray[np.float64]
@@ -70,28 +71,45 @@ class Equalizer:
         self.results, self.only_ranges, self.has_functions = results, only_ranges, has_functions
         self._proof: Callable[[], bool] | None = None
         self._holds = True
+        self._models: dict[frozenset[str], _ModelEqualizer] = {}
 
-    def __call__(self, simple: Model, kept: Collection[str], weight_bits: int, attempt: int = 0) -> Equalization:
+    def __call__(
+        self, simple: Model, kept: Collection[str], weight_bits: int, strength: float | None, attempt: int = 0
+    ) -> Equalization:
         """Return the factors; whether these leave the results as they are `holds` may have to say later.
 
         Parameters
         ----------
+        simple
+            Always the same one.
         kept
             Names of variables whose values have to stay as they are.
         weight_bits
             Width of weights.
+        strength
+            See `best_factors`.
         attempt
             How many times what was returned did not hold.
         """
         self._proof, self._holds = None, True
         with lineage_paused():  # what is built here is none of the model's own steps
             try:
-                found, self._proof = _ModelEqualizer(self, simple).run(kept, weight_bits, attempt)
+                found, self._proof = self._model(simple, kept).run(weight_bits, strength, attempt)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
         if simple.constant_bytes > _MAX_BESIDE:
             self.holds()
         return found
+
+    def smooths(self, simple: Model, kept: Collection[str]) -> bool:
+        """Return whether a strength makes a difference."""
+        return self._model(simple, kept).smooths
+
+    def _model(self, simple: Model, kept: Collection[str]) -> _ModelEqualizer:
+        names = frozenset(kept)
+        if names not in self._models:
+            self._models = {names: _ModelEqualizer(self, simple, names)}
+        return self._models[names]
 
     def holds(self) -> bool:
         """Return whether what was returned last leaves the results as they are; where nothing ran the model yet, run it."""
@@ -111,29 +129,28 @@ def _proves(proof: Callable[[], bool]) -> bool:
 
 
 class _ModelEqualizer:
-    """One model on the samples of an equalizer."""
+    """One model on the samples of an equalizer, but for variables whose values are kept."""
 
-    def __init__(self, given: Equalizer, simple: Model) -> None:
+    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str]) -> None:
         self._simple, self._profile, self._samples, self._floats = simple, given.profile, given.samples, given.floats
         self._results, self._only_ranges, self._beside = given.results, given.only_ranges, given.beside
-        self._has_functions = given.has_functions
         self._before: list[list[Array]] = []
-        self._view = DataflowView(simple.module["main"])
+        view = DataflowView(simple.module["main"])
+        self._found = find_groups(simple, kept, has_functions=given.has_functions)
+        self._sites = [site for site in find_sites(self._found) if site.is_read and site.rounded and self._is_finite(site)]
+        self._streams = {var: ChannelWidths() for var in find_streams(view) if var.name not in kept}
+        self.smooths = any(is_smoothed(view, self._found, site) for site in self._sites)
 
-    def run(self, kept: Collection[str], weight_bits: int, attempt: int) -> tuple[Equalization, Callable[[], bool] | None]:
+    def run(self, weight_bits: int, strength: float | None, attempt: int) -> tuple[Equalization, Callable[[], bool] | None]:
         """Return the factors of all sites that gain, and what says whether these leave the results as they are."""
-        found = find_groups(self._simple, kept, has_functions=self._has_functions)
-        sites = [site for site in find_sites(found) if site.readers and site.rounded and self._is_finite(site)]
-        streams = {var: ChannelWidths() for var in find_streams(self._view) if var.name not in kept}
-        if not sites and not streams:
+        if not self._sites and not self._streams:
             return Equalization(), None
-        values = self._observed(found, sites, streams)
-        chosen = zip(sites, best_factors(self._simple, found, sites, values, weight_bits), strict=True)
-        wanted = [(site, factors) for site, factors in chosen if factors is not None]
-        uneven = dict(_uneven(streams))
-        candidates = self._candidates(found, wanted)
+        factors = best_factors(self._simple, self._found, self._sites, self._observed, weight_bits, strength)
+        wanted = [(site, each) for site, each in zip(self._sites, factors, strict=True) if each is not None]
+        uneven = dict(_uneven(self._streams))
+        candidates = self._candidates(self._found, wanted)
         if attempt < len(candidates):
-            equalization, proof = self._proposed(found, candidates[attempt])
+            equalization, proof = self._proposed(self._found, candidates[attempt])
             return replace(equalization, uneven=uneven), proof
         return Equalization(uneven=uneven), None
 
@@ -142,14 +159,14 @@ class _ModelEqualizer:
         known = (self._profile.get(TensorId(var.name)) for var in site.rounded)
         return not any(each is not None and each.non_finite for each in known)
 
-    def _observed(
-        self, found: ChannelGroups, sites: Sequence[Site], streams: Mapping[Var, ChannelWidths]
-    ) -> dict[Var, ChannelValues]:
-        """Return what is known of the rounded tensors of sites; take what samples say of streams.
+    @cached_property
+    def _observed(self) -> dict[Var, ChannelValues]:
+        """What is known of the rounded tensors of sites; streams take what samples say of them.
 
         Samples are run where the profile does not know the ranges of channels.
         """
-        rounded = [var for site in sites for var in site.rounded]
+        found, streams = self._found, self._streams
+        rounded = [var for site in self._sites for var in site.rounded]
         size = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
         values: dict[Var, ChannelValues] = {}
         totals: dict[Var, GroupValues] = {}
@@ -176,7 +193,7 @@ class _ModelEqualizer:
         """
         if not wanted:
             return []
-        powers = [(site, np.exp2(np.ceil(np.log2(factors)))) for site, factors in wanted]
+        powers = [(site, np.exp2(_exponents(found, factors))) for site, factors in wanted]
         return [powers] if _has_functions(found, wanted) else [wanted, powers]
 
     def _proposed(self, found: ChannelGroups, wanted: Chosen) -> tuple[Equalization, Callable[[], bool]]:
@@ -220,6 +237,13 @@ class _ModelEqualizer:
 
     def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
         return self._floats.on(model, names, samples)
+
+
+def _exponents(found: ChannelGroups, factors: Floats) -> Floats:
+    exponents = np.ceil(np.log2(factors))
+    for group, other in found.opposites.items():
+        exponents[max(group, other)] = -exponents[min(group, other)]
+    return exponents
 
 
 def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:

@@ -8,7 +8,8 @@ After, where t and y are divided by s, one number for each channel, with new val
 
     c = R.nn.conv2d(x, w / s); t = R.add(c, b / s); y = R.clip(t, 0, max(6 / s)); z = R.nn.conv2d(y, v * s)
 
-What a function of such a tensor gives (SiLU, hard-swish) is multiplied by 1 / s where nothing else can be divided.
+A vector that several ops read, such as a bias of zeros, becomes one for each. What a function of such a tensor gives (SiLU,
+hard-swish) is multiplied by 1 / s where nothing else can be divided.
 
 A bound of a clip becomes one for each channel, which integer kernels don't have. Where integers saturate at or below the least of
 these, the others are never reached: the graph that is quantized has one bound for all (`exact=False`), that which stands for the
@@ -18,6 +19,7 @@ float model all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,13 @@ def check_factors(model: Model, factors: Factors) -> None:
                 f"the plan: equalization: the factors of {var.name} must have the shape {list(groups.shape)} and be those of the "
                 "tensors that it is made of and that are made of it; take out the entries of all of these, or of none"
             )
+    for group, other in found.opposites.items():
+        if not np.isclose(by_group[group] * by_group[other], 1.0, rtol=1e-6):
+            names = [var.name for var, groups in found.of.items() if (groups == group).any() or (groups == other).any()]
+            raise QuantizationError(
+                f"the plan: equalization: the factors of {names[0]} and {names[-1]}, which a product multiplies, must be each "
+                "other's inverse; take out the entries of both"
+            )
     if given:
         raise QuantizationError(f"the plan: equalization: {next(iter(given))} cannot be divided by factors; take the entry out")
 
@@ -69,9 +78,9 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
         Whether each channel keeps its own bound of a clip; False gives all the greatest.
     """
     view = DataflowView(model.module["main"])
-    writer = _Scaling(view, Constants(view, model.params), factors, dict(model.params))
     names = Names({str(name) for name in model.tensors} | {binding.var.name for binding in view.bindings})
     names.take(*(param.name for param in view.function.params))
+    writer = _Scaling(view, Constants(view, model.params), factors, dict(model.params), names)
     bounds: dict[Var, Var] = {}
     for binding in view.bindings:
         factor = factors.get(TensorId(binding.var.name))
@@ -90,6 +99,8 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
 
     def emit(out: BodyWriter, binding: VarBinding) -> Var:
         var, value = binding.var, mapped(binding.value)
+        own = writer.own.get(var)
+        value = value if own is None else replace_operands(value, lambda each: own.get(each, each))
         is_output, factor = view.is_returned(var), factors.get(TensorId(var.name))
         if factor is not None and var in inverses:
             writer.params[TensorId(inverses[var].name)] = np.float32(1) / factor
@@ -113,7 +124,8 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
     for binding in view.bindings:
         if binding.var not in inverses:
             writer.constants_of(binding)
-    return with_main(model, body, [*view.function.params, *bounds.values(), *inverses.values()], writer.params)
+    own = [param for each in writer.own.values() for param in each.values()]
+    return with_main(model, body, [*view.function.params, *bounds.values(), *inverses.values(), *own], writer.params)
 
 
 class _Scaling:
@@ -123,15 +135,24 @@ class _Scaling:
     ----------
     params
         The model's; those that change are exchanged.
+    own
+        By the ops that read them in place of constants that others read, too: new parameters.
     """
 
     def __init__(
-        self, view: DataflowView, constants: Constants, factors: Factors, params: dict[TensorId, npt.NDArray[Any]]
+        self,
+        view: DataflowView,
+        constants: Constants,
+        factors: Factors,
+        params: dict[TensorId, npt.NDArray[Any]],
+        names: Names,
     ) -> None:
         self._view = view
         self.constants = constants
         self._factors = factors
         self.params = params
+        self.own: dict[Var, dict[Var, Var]] = {}
+        self._names = names
 
     def constants_of(self, binding: VarBinding) -> None:
         """Scale what one op reads of the model's constants."""
@@ -143,10 +164,10 @@ class _Scaling:
             return
         elif call_to(value, *NORMS) is not None:
             for arg in value.args[1:3]:
-                self._divide(self.constants.find(arg), made.reshape(-1))
-        elif call_to(value, "add", "subtract") is not None:
+                self._divide(binding.var, arg, made.reshape(-1))
+        elif call_to(value, "add", "subtract") is not None or self._is_made_by(value):
             for arg in value.args:
-                self._divide(self.constants.find(arg), made)
+                self._divide(binding.var, arg, made)
 
     def _weights(self, call: Any, made: npt.NDArray[np.float32] | None) -> None:
         read = self._of(call.args[0])
@@ -161,12 +182,27 @@ class _Scaling:
             factor = factor * flat[weight_groups(op, np.arange(flat.size).reshape(read.shape))]
         self._set(op.weight, self.constants.value(op.weight) * factor)
 
-    def _divide(self, constant: Constant | None, factors: npt.NDArray[np.float32]) -> None:
-        if constant is not None:
-            values = self.constants.value(constant).astype(np.float64)
-            rank = max(values.ndim, factors.ndim)
-            shape = (1,) * (rank - values.ndim) + values.shape
-            self._set(constant, (values.reshape(shape) / factors).reshape(values.shape))
+    def _is_made_by(self, value: Any) -> bool:
+        """Return whether a product is divided by factors that neither operand has been divided by before."""
+        return call_to(value, "multiply") is not None and all(self._of(arg) is None for arg in value.args)
+
+    def _divide(self, reader: Var, arg: Any, factors: npt.NDArray[np.float32]) -> None:
+        """Divide the constant that an op reads, if it is one: a copy where others read it, too."""
+        constant = self.constants.find(arg)
+        if constant is None:
+            return
+        if not constant.moves and len(self._view.users(constant.root)) > 1:
+            root = constant.root
+            new = relax.Var(self._names.fresh(root.name), relax.TensorType(list(constant.shape), "float32"))
+            self.own.setdefault(reader, {})[root] = new
+            self.params[TensorId(new.name)] = self.params[constant.name]
+            values = self.constants.value(constant)
+            constant = replace(constant, root=new)
+        else:
+            values = self.constants.value(constant)
+        rank = max(values.ndim, factors.ndim)
+        shape = (1,) * (rank - values.ndim) + values.shape
+        self._set(constant, (values.astype(np.float64).reshape(shape) / factors).reshape(values.shape))
 
     def _set(self, constant: Constant, values: npt.NDArray[Any]) -> None:
         new = np.empty(constant.positions.size, np.float32)

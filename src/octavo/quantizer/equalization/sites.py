@@ -8,7 +8,10 @@ them multiplies its weights by the same factors, which makes those more uneven.
   2019, with the activations' ranges in place of the weights');
 * r^alpha / w^(1 - alpha), of the largest weights w that read a channel, too (Xiao et al., SmoothQuant, 2023, equation 4).
 
-The one with the least noise in what the readers compute is taken, "as it is" among them.
+The one with the least noise in what the readers compute is taken, "as it is" among them. Or the second, of a strength that is
+given, where neither convolutions nor functions take part: of a scale for each row, and of products of two activations, that
+estimate knows nothing. Groups that meet in such a product, channels of queries and keys, are then divided by (r / r')^alpha, r'
+the range of the other.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.dataflow import DataflowView, call_to
 from ..weights.constants import Constants
+from ..weights.convolution import CONVOLUTIONS
 from .channel_groups import ChannelGroups, Groups, Reader, weight_groups
 
 Floats = npt.NDArray[np.float64]
@@ -34,6 +38,8 @@ _LEASTS = (0.05, 0.02, 0.01, 0.005)
 """What a channel's range is taken for, of what was seen, and at least as a share of the widest: samples that were not seen may go
 beyond, and saturate. Per-tensor parameters leave them the range of the widest channel. Functions like SiLU give all channels the
 same negative values, which small factors would make the range's lower end: how small is tried."""
+_SMALLEST = 1e-2
+"""The least that ranges and weights of a channel are taken for, as shares: what channels without either would be divided by."""
 _GAIN = 0.7
 """A site is scaled where that leaves less than this share of its noise: estimates of less are within their error."""
 _DEAD = 1e-6
@@ -73,13 +79,16 @@ class Site:
     rounded
         Those that are rounded where the model is quantized.
     readers
-        What takes factors out of its tensors.
+        Products with weights that take factors out of its tensors.
+    is_read
+        Whether these do, or a product of two activations.
     """
 
     groups: npt.NDArray[np.int64]
     tensors: tuple[Var, ...]
     rounded: tuple[Var, ...]
     readers: tuple[Reader, ...]
+    is_read: bool
 
 
 def find_sites(found: ChannelGroups) -> list[Site]:
@@ -91,6 +100,8 @@ def find_sites(found: ChannelGroups) -> list[Site]:
         for groups in found.of.values():
             used = _used(groups)
             site_of[used] = site_of[used].min(initial=count)
+        for pair in found.opposites.items():
+            site_of[[*pair]] = site_of[[*pair]].min()
         if np.array_equal(before, site_of):
             break
     sites: dict[int, list[Var]] = {}
@@ -98,16 +109,19 @@ def find_sites(found: ChannelGroups) -> list[Site]:
         used = _used(groups)
         if used.size:
             sites.setdefault(int(site_of[used[0]]), []).append(var)
+    return [_site(found, np.flatnonzero(site_of == number), tensors) for number, tensors in sites.items()]
+
+
+def _site(found: ChannelGroups, groups: npt.NDArray[np.int64], tensors: Sequence[Var]) -> Site:
     rounded = {var for behind in found.noise.values() for var in behind}
-    return [
-        Site(
-            groups=np.flatnonzero(site_of == number),
-            tensors=tuple(tensors),
-            rounded=tuple(var for var in tensors if var in rounded),
-            readers=tuple(reader for reader in found.readers if reader.data in set(tensors)),
-        )
-        for number, tensors in sites.items()
-    ]
+    readers = tuple(reader for reader in found.readers if reader.data in set(tensors))
+    return Site(
+        groups=groups,
+        tensors=tuple(tensors),
+        rounded=tuple(var for var in tensors if var in rounded),
+        readers=readers,
+        is_read=bool(readers) or not found.opposites.keys().isdisjoint(groups.tolist()),
+    )
 
 
 def _used(groups: Groups) -> npt.NDArray[np.int64]:
@@ -120,33 +134,40 @@ def factors_of(groups: Groups, by_group: Floats) -> npt.NDArray[np.float32]:
     return by_group[groups].astype(np.float32)
 
 
+def is_smoothed(view: DataflowView, found: ChannelGroups, site: Site) -> bool:
+    """Return whether factors of a site are of a given strength: neither a convolution nor a function takes part in it."""
+    calls = [*map(view.definition, site.tensors), *(reader.op.call for reader in site.readers)]
+    return found.functions.isdisjoint(site.tensors) and all(call_to(each, *CONVOLUTIONS) is None for each in calls)
+
+
 def best_factors(
-    model: Model, found: ChannelGroups, sites: Sequence[Site], values: Mapping[Var, ChannelValues], weight_bits: int
+    model: Model,
+    found: ChannelGroups,
+    sites: Sequence[Site],
+    values: Mapping[Var, ChannelValues],
+    weight_bits: int,
+    strength: float | None,
 ) -> list[Floats | None]:
-    """Return of each site factors by group that leave it less noise than it has; None where none do.
+    """Return of each site factors by group; None where none are worth it.
 
     They are 1 for the groups of other sites.
+
+    Parameters
+    ----------
+    strength
+        alpha where `is_smoothed`; None takes what has the least noise there, too.
     """
-    constants = Constants(DataflowView(model.module["main"]), model.params)
-    return [_best_factors(constants, found, site, values, weight_bits) for site in sites]
-
-
-def _best_factors(
-    constants: Constants, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
-) -> Floats | None:
-    if not site.readers or not site.rounded:
-        return None
-    cost = _Cost(constants, found, site, values, weight_bits)
-    best, least = None, _GAIN * cost.of(np.ones(cost.groups.size))
-    for factors in cost.candidates():
-        noise = cost.of(factors)
-        if noise < least and cost.saturates(factors):
-            best, least = factors, noise
-    if best is None:
-        return None
-    by_group = np.ones(len(next(iter(values.values())).minimum))
-    by_group[cost.groups] = best
-    return by_group
+    view = DataflowView(model.module["main"])
+    constants = Constants(view, model.params)
+    size = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
+    best: list[Floats | None] = []
+    for site in sites:
+        cost = _Cost(constants, found, site, values, weight_bits)
+        factors = cost.best() if strength is None or not is_smoothed(view, found, site) else cost.smoothing(strength)
+        by_group = np.ones(size)
+        by_group[cost.groups] = 1.0 if factors is None else factors
+        best.append(None if factors is None else by_group)
+    return best
 
 
 class _Cost:
@@ -164,6 +185,15 @@ class _Cost:
         self._values = {var: values[var].only(self.groups) for var in {*site.rounded, *behind} if var in values}
         self._readers = [_ReaderCost(found, reader, constants, self._values, self.groups) for reader in site.readers]
         self._is_of_functions = not found.functions.isdisjoint(site.tensors)
+
+    def best(self) -> Floats | None:
+        """Return the factors with the least noise; None where that is about what there is without any."""
+        best, least = None, _GAIN * self.of(np.ones(self.groups.size))
+        for factors in self.candidates():
+            noise = self.of(factors)
+            if noise < least and self.saturates(factors):
+                best, least = factors, noise
+        return best
 
     def of(self, factors: Floats) -> float:
         """Return the noise, as a share of what the readers compute, summed over these."""
@@ -196,12 +226,7 @@ class _Cost:
 
     def candidates(self) -> Iterator[Floats]:
         """Yield factors by group, the greatest of them 1."""
-        ranges = np.zeros(self.groups.size)
-        for var in self._site.rounded:
-            seen = self._values[var]
-            widths = np.maximum(seen.maximum, 0) - np.minimum(seen.minimum, 0)
-            ranges = np.maximum(ranges, widths / max(float(widths.max()), 1e-30))
-        weights = np.max([each.largest / max(float(each.largest.max()), 1e-30) for each in self._readers], axis=0)
+        ranges, weights = self._ranges_and_weights()
         mine = np.searchsorted(self.groups, self._site.groups)
         weights = np.maximum(weights[mine], 1e-3)
         for least in _LEASTS if self._is_of_functions else _LEASTS[:1]:
@@ -211,6 +236,29 @@ class _Cost:
                     factors = np.ones(self.groups.size)
                     factors[mine] = own / own.max()
                     yield factors
+
+    def smoothing(self, strength: float) -> Floats | None:
+        """Return factors by group of a strength; None where integers would not saturate at a bound."""
+        ranges, weights = (np.clip(each, _SMALLEST, 1.0) for each in self._ranges_and_weights())
+        mine = np.searchsorted(self.groups, self._site.groups)
+        other = np.array([self._found.opposites.get(group, 0) for group in self._site.groups.tolist()])
+        factors, met, read = np.ones(self.groups.size), mine[other > 0], mine[other == 0]
+        factors[met] = (ranges[met] / ranges[np.searchsorted(self.groups, other[other > 0])]) ** strength
+        if read.size:
+            own = ranges[read] ** strength / weights[read] ** (1 - strength)
+            factors[read] = own / own.max()
+        return factors if self.saturates(factors) else None
+
+    def _ranges_and_weights(self) -> tuple[Floats, Floats]:
+        """Return, by group, ranges and the largest weights that read them, as shares of the tensor's and the reader's."""
+        ranges, weights = np.zeros(self.groups.size), np.zeros(self.groups.size)
+        for var in self._site.rounded:
+            seen = self._values[var]
+            widths = np.maximum(seen.maximum, 0) - np.minimum(seen.minimum, 0)
+            ranges = np.maximum(ranges, widths / max(float(widths.max()), 1e-30))
+        for each in self._readers:
+            weights = np.maximum(weights, each.largest / max(float(each.largest.max()), 1e-30))
+        return ranges, weights
 
 
 class _ReaderCost:

@@ -38,6 +38,8 @@ class Rounding:
         By what equalization divides activations.
     gains
         What it multiplies constants by; those that it leaves are not there.
+    bias_gains
+        What it multiplies the biases of layers by, by the outputs of these.
     """
 
     activations: Mapping[TensorId, Rounder]
@@ -45,6 +47,7 @@ class Rounding:
     rows: Mapping[TensorId, Mapping[TensorId, RowSteps]]
     factors: Factors = field(default_factory=dict[TensorId, Floats])
     gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
+    bias_gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
 
     def only(self, activations: Collection[TensorId] = (), layers: Collection[TensorId] = ()) -> Rounding:
         """Return what rounds these activations alone, and the constants of these layers; other layers read what they did."""
@@ -84,7 +87,7 @@ def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[T
     for layer in plan.layers:
         if layer.output not in variables:
             continue
-        several = [name for name in layer.constants if simple.params[name].size > 1]
+        several = [name for name in layer.constants if name in simple.params and simple.params[name].size > 1]
         own = found[layer.output] = {name: name for name in (layer.weight, *several) if name is not None}
         if layer.bias is not None:
             bias = product_of(view, constants, variables[str(layer.output)]).bias
@@ -127,13 +130,16 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         With integers of weights and biases.
     """
     factors, known = plan.equalization.factors, variables_of(simple)
-    gains = _gains(simple, factors)
+    gains, bias_gains = _gains(simple, plan)
     params = {**plan.weights, **plan.biases}
+    biases = {layer.bias: layer.output for layer in plan.layers if layer.bias is not None}
 
     def value(name: TensorId, planned: TensorId) -> Floats:
         integers = plan.weight_values[planned]
         found = dequantize(integers, params[planned]) if planned in params else integers  # a bias that is added in float32
-        return (found / gains[name]).astype(np.float32) if name in gains else found
+        output = biases.get(planned)
+        gain = gains.get(name) if output is None else bias_gains.get(output)
+        return found if gain is None else (found / gain).astype(np.float32)
 
     return Rounding(
         activations={name: steps_of(each, factors.get(name)) for name, each in plan.activations.items() if name in known},
@@ -150,13 +156,20 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         },
         factors=factors,
         gains=gains,
+        bias_gains=bias_gains,
     )
 
 
-def _gains(simple: Model, factors: Factors) -> dict[TensorId, Floats]:
-    """Return what equalization multiplies each constant by."""
-    if not factors:
-        return {}
+def _gains(simple: Model, plan: QuantizationPlan) -> tuple[dict[TensorId, Floats], dict[TensorId, Floats]]:
+    """Return what equalization multiplies each constant by, and the bias of each layer, by its output."""
+    if not plan.equalization.factors:
+        return {}, {}
     ones = {name: np.ones_like(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
-    params = scaled(replace(simple, params=ones), factors, exact=False).params
-    return {name: value for name, value in params.items() if name in ones and not np.array_equal(value, ones[name])}
+    equalized = scaled(replace(simple, params=ones), plan.equalization.factors, exact=False)
+    view, variables = DataflowView(equalized.module["main"]), variables_of(equalized)
+    constants = Constants(view, equalized.params)
+    outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in variables]
+    biases = {output: product_of(view, constants, variables[str(output)]).bias for output in outputs}
+    changed = {name: value for name, value in equalized.params.items() if value.dtype == np.float32 and (value != 1).any()}
+    of_biases = {output: changed[bias] for output, bias in biases.items() if bias is not None and bias in changed}
+    return {name: value for name, value in changed.items() if name in ones}, of_biases

@@ -19,25 +19,45 @@ from ..weights.widths import usual_width
 from .evidence import Evidence
 from .step import Step
 
+STRENGTHS = (0.5, 0.25, 0.75)
+"""What is tried besides: 0.5 suits most models."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equalize(Step):
-    """Factors for channels of unlike ranges."""
+    """Factors for channels of unlike ranges.
+
+    Parameters
+    ----------
+    strength
+        How much of the ranges of what dense layers and attention read goes over into what it meets there, (0; 1]: alpha of Xiao
+        et al., SmoothQuant, 2023, equation 4. None: factors are those that leave the least noise by an estimate, which they
+        always are of what convolutions read.
+    """
 
     name: ClassVar = "equalize"
+    strength: float | None = None
+
+    @property
+    def detail(self) -> str:
+        """How much, where that is given."""
+        return "" if self.strength is None else f"strength {self.strength:g}"
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[Equalize]:
-        """Return it, unless channels are to stay."""
-        return [] if recipe.equalization == "none" else [cls()]
+        """Return it without and with several strengths, unless channels are to stay."""
+        return [] if recipe.equalization == "none" else [cls(strength=each) for each in (None, *STRENGTHS)]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with factors, but of tensors of which somebody says what they must be."""
-        planner, equalizer = evidence.planner, evidence.runs.equalizer
-        if equalizer is None:
+        """Return choices with factors, but of tensors of which somebody says what they must be.
+
+        Where no strength would change anything, none proposes.
+        """
+        planner, equalizer, kept = evidence.planner, evidence.runs.equalizer, set(planned.choices.asked)
+        if equalizer is None or (self.strength is not None and not equalizer.smooths(planner.simple, kept)):
             return None
         for attempt in count():
-            found = equalizer(planner.simple, set(planned.choices.asked), usual_width(planner.recipe), attempt)
+            found = equalizer(planner.simple, kept, usual_width(planner.recipe), self.strength, attempt)
             if equalizer.holds():
                 is_nothing = not found.factors and not found.uneven
                 more = Choices(equalization=found, float_tensors=found.uneven)

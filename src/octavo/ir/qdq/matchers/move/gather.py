@@ -53,7 +53,7 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         output, y, behind = tail.output, tail.result, tail.members
     if params.dtype in WIDE and params != y.tensor.params:
         return Rejection(reason=f"it moves int16 values and changes scale or zero point of {source.name} at once")
-    maps = _MAPS[op_name(call)](view, call, shape)
+    maps = maps_of(view, call, shape)
     if isinstance(maps, Rejection):
         return maps
     fill = _fill(call, params, y.tensor.params, is_integer=is_integer)
@@ -67,6 +67,11 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         inputs=(source,),
         op=op,
     )
+
+
+def maps_of(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
+    """Return which index of each axis of what it reads, of this shape, one of `GATHER_OPS` puts at each index of its result."""
+    return _MAPS[op_name(call)](view, call, shape)
 
 
 def _fill(call: Any, x: QuantParams, y: QuantParams, *, is_integer: bool) -> int | Rejection:
