@@ -74,6 +74,7 @@ class FakeReferee:
     folds: ClassVar[int] = 0
 
     def __init__(self, program: Any, samples: Sequence[Any]) -> None:
+        self.program = program
         type(self).samples = len(samples)
         self.fold = type(self).folds % 3
         type(self).folds += 1

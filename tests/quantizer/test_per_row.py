@@ -332,7 +332,7 @@ def test_a_tensor_behind_a_layer_per_row_has_an_effect_of_its_own(rng: np.random
     """The layer that makes it reads what is rounded nowhere else then: it is the float model's."""
     model = projections(rng)
     feeds = samples_of(model, rng)
-    quantized = quantize_with(model, octavo.profile(model, feeds), chosen("q"), recipe=PLAIN)
+    quantized = quantize_graph(model, octavo.profile(model, feeds), changes=chosen("q"), recipe=PLAIN)
     referee = Referee(RoundedProgram(model, [quantized.plan], resolve_target(None)), [[each] for each in feeds])
     effects = referee.effects(referee.rounding(quantized.plan))
     assert "q" in effects
