@@ -24,6 +24,9 @@ CALIBRATION = 100
 SECONDS, RATE = 29, 16000
 """Of the minute of speech, what is for calibration; evaluation starts a second later."""
 FIRST_PER_AXIS_OPSET = 13
+TOKENS_TO_CALIBRATE, TOKENS_TO_EVALUATE = 32, 24
+"""Samples of a transformer, each of as many tokens as it takes."""
+SMALLEST_VOCABULARY = 256
 Feed = dict[str, np.ndarray]
 Run = Callable[[Feed], list[np.ndarray]]
 """A model: its inputs by name to its outputs, in order."""
@@ -123,6 +126,53 @@ class Network:
             assert isinstance(truth, list)
             return 100 * average_precision(outputs, truth[: len(outputs)], size=SCENE)
         return 100 * float(np.mean(outputs.argmax(axis=1) == truth[: len(outputs)]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transformer(Network):
+    """A file with static shapes, of which random inputs are what it takes: integers are tokens, places, or a mask of ones.
+
+    Its first output has a row a token.
+    """
+
+    samples: Callable[[], Samples] = lambda: Samples(calibration=[], evaluation=[])
+    metric: str | None = None
+    is_transformer: bool = True
+
+    def calibration(self, source: onnx.ModelProto) -> list[Feed]:
+        """Return some, always the same."""
+        return self._drawn(source, np.random.default_rng(0), TOKENS_TO_CALIBRATE)
+
+    def evaluation(self, source: onnx.ModelProto, limit: int | None) -> list[Feed]:
+        """Return others."""
+        return self._drawn(source, np.random.default_rng(1), limit or TOKENS_TO_EVALUATE)
+
+    def outputs(self, run: Run, feeds: list[Feed]) -> np.ndarray:
+        """Return the first output of all feeds, a row a token."""
+        found = [run(feed)[0] for feed in feeds]
+        return np.concatenate([each.reshape(-1, each.shape[-1]) for each in found])
+
+    @staticmethod
+    def _drawn(source: onnx.ModelProto, rng: np.random.Generator, count: int) -> list[Feed]:
+        embeddings = [init.dims[0] for init in source.graph.initializer if len(init.dims) == 2]
+        vocabulary = min((size for size in embeddings if size >= SMALLEST_VOCABULARY), default=SMALLEST_VOCABULARY)
+
+        def drawn(value: onnx.ValueInfoProto) -> np.ndarray:
+            shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+                return rng.standard_normal(shape).astype(np.float32)
+            if "mask" in value.name:
+                return np.ones(shape, np.int64)
+            if "pos" in value.name:
+                return np.broadcast_to(np.arange(shape[-1]), shape).astype(np.int64)
+            return rng.integers(0, vocabulary, shape)
+
+        return [{value.name: drawn(value) for value in source.graph.input} for _ in range(count)]
+
+
+def network_of(name: str) -> Network:
+    """Return a network by its name, or of an ONNX file of a transformer."""
+    return NETWORKS[name] if name in NETWORKS else Transformer(file=name)
 
 
 def agreement(a: np.ndarray, b: np.ndarray) -> float:

@@ -3,6 +3,8 @@
     python benchmarks/quantization_quality.py                                         every network, every quantizer installed
     python benchmarks/quantization_quality.py --networks resnet8,dscnn --quantizers octavo,nncf --limit 50 --json table.json
 
+    python benchmarks/quantization_quality.py --networks gpt2_static.onnx,bert_static.onnx    files of transformers
+
 Each calibrates on the same samples (100; 20 scenes) and is evaluated on others. One row for each network and quantizer:
 
 metric      top-1, or for the detector average precision at 50% overlap, in percent; none where the samples have no labels
@@ -23,7 +25,7 @@ runs unoptimized, OpenVINO without low precision transformations. Both then comp
 dequantize, whose integers float32 holds: no sum saturates at 16 bits as on CPUs without VNNI.
 
 Every quantizer runs in a process of its own. One that raises, or takes longer than --timeout, has "fails" in its row, and the
-reason goes to stderr.
+reason goes to stderr. ONNX Runtime's dynamic quantization has int8 weights per channel, too, and runs exactly.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from octavo.compiler.text_table import markdown_table
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, with_main
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.kept_samples import KEEP_SAMPLES
-from quality_networks import NETWORKS, Feed, Run, agreement
+from quality_networks import NETWORKS, Feed, Run, agreement, network_of
 from reference_sessions import reference_compiled, reference_session
 
 
@@ -166,6 +168,13 @@ def _onnxruntime(method: str) -> Quantizer:
     return quantize
 
 
+def _dynamic(evaluation: Evaluation) -> Quantized:
+    source, target = evaluation.source, evaluation.source.with_name("dynamic.onnx")
+    with measured() as quantizing:
+        ort_quantization.quantize_dynamic(source, target, per_channel=True, weight_type=ort_quantization.QuantType.QInt8)
+    return Quantized(onnx_run(onnx.load(target)), quantizing)
+
+
 def onnx_run(model: onnx.ModelProto, *, optimized: bool = False) -> Run:
     """Run a float or QDQ model, without its softmax; as it is written, unless optimized."""
     makers = {name: node for node in model.graph.node for name in node.output}
@@ -222,6 +231,7 @@ QUANTIZERS: dict[str, Quantizer] = {
     "onnxruntime_min_max": _onnxruntime("MinMax"),
     "onnxruntime_percentile": _onnxruntime("Percentile"),
     "onnxruntime_entropy": _onnxruntime("Entropy"),
+    "onnxruntime_dynamic": _dynamic,
 }
 if importlib.util.find_spec("nncf") is not None and importlib.util.find_spec("openvino") is not None:
     QUANTIZERS |= {
@@ -253,7 +263,7 @@ class Evaluation:
     """A network with its float outputs, against which quantizers are measured."""
 
     def __init__(self, name: str, folder: Path, *, limit: int | None = None) -> None:
-        self.name, self.network = name, NETWORKS[name]
+        self.name, self.network = name, network_of(name)
         self.source = folder / "float.onnx"
         self.limit = limit
         model = self.network.float_onnx()
@@ -349,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for kind, known in (("networks", NETWORKS), ("quantizers", QUANTIZERS)):
         for name in getattr(options, kind):
-            if name not in known:
+            if name not in known and not (kind == "networks" and Path(name).is_file()):
                 parser.error(f"--{kind}: {name!r} is none of {', '.join(known)}")
     results: list[Result] = []
     for name in options.networks:

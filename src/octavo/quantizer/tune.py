@@ -302,7 +302,8 @@ class Tuning:
                 continue
             gain = self._gain(steps, best)
             may_gain = _is_worth(gain) or (step.below_db == math.inf and _may_be_worth(gain))
-            is_kept = may_gain and (kept is best or self._gain(steps, kept).db > 0)
+            # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
+            is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db > 0)
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
             said = self.planned(steps).choices.said_beside(self.planned(best).choices)
