@@ -28,6 +28,7 @@ class FakeStep:
 
     name: str
     below_db: float = inf
+    min_gain_db: float = 0.1
     has_proposal: bool = True
     detail: str = ""
     offered: ClassVar[Sequence[FakeStep]] = ()

@@ -34,8 +34,6 @@ MIN_SAMPLES = 4
 _FOLDS = 3
 _MAX_HELD_BACK = 48
 """Of a fold: more would say nothing else."""
-_MIN_GAIN_DB = 0.1
-"""What gains less is not worth what it makes of the plan."""
 _CLEAR = 2.0
 """Standard errors of what is neither gained nor lost by chance."""
 _IMMATERIAL_DB = 0.5
@@ -217,7 +215,8 @@ class Tuning:
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
         best = self._without_useless(best)
-        return best if _is_worth(self._gain(best, ())) else ()
+        is_worth = bool(best) and _is_worth(self._gain(best, ()), min(step.min_gain_db for step in best))
+        return best if is_worth else ()
 
     def finished(self, best: Steps, entries: Iterable[tuple[Step, JournalEntry]] = ()) -> QuantizedModel:
         """Return the model with some steps, fitted to all samples.
@@ -301,7 +300,7 @@ class Tuning:
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain = self._gain(steps, best)
-            may_gain = _is_worth(gain) or (step.below_db == math.inf and _may_be_worth(gain))
+            may_gain = _is_worth(gain, step.min_gain_db) or (step.below_db == math.inf and _may_be_worth(gain, step.min_gain_db))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db > 0)
             seconds = time.monotonic() - started
@@ -321,7 +320,9 @@ class Tuning:
             started = time.monotonic()
             others = {step: tuple(each for each in best if each != step) for step in best}
             gains = {step: self._gain(best, left) for step, left in others.items()}
-            useless = [each for each in best if not _is_worth(gains[each]) and self._gain(others[each], ()).db >= 0]
+            useless = [
+                each for each in best if not _is_worth(gains[each], each.min_gain_db) and self._gain(others[each], ()).db >= 0
+            ]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 break
@@ -383,9 +384,9 @@ def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool,
     )
 
 
-def _may_be_worth(gain: Gain) -> bool:
-    return gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= _MIN_GAIN_DB
+def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:
+    return gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= min_gain_db
 
 
-def _is_worth(gain: Gain) -> bool:
-    return gain.db >= _MIN_GAIN_DB and gain.is_certain(CERTAIN)
+def _is_worth(gain: Gain, min_gain_db: float) -> bool:
+    return gain.db >= min_gain_db and gain.is_certain(CERTAIN)

@@ -19,6 +19,9 @@ class Step(ABC):
     name: ClassVar[str]
     """What the journal calls it, and all others of its kind."""
 
+    min_gain_db: ClassVar[float] = 0.1
+    """What it must gain in dB to be kept: what gains less is not worth what it makes of a plan."""
+
     below_db: float = inf
     """It is tried where the worst output's signal to noise ratio is less."""
 
