@@ -68,6 +68,7 @@ CASES: dict[str, list[tuple[tuple[Any, ...], Any]]] = {
     "weights": [((*CONV, "weights"), ["int4"])],
     "weight_schemes": [((*CONV, "weight_schemes"), ["asymmetric"])],
     "weight_granularity": [((*CONV, "weight_granularity"), ["per_tensor"])],
+    "weight_blocks": [((*MATMUL, "weight_blocks"), [32])],
     "weight_range": [((*CONV, "weight_range"), "full")],
     "scales": [((*CONV, "scales"), "power_of_two")],
     "fusions": [((*CONV, "fusions"), ["bias"])],
@@ -211,7 +212,7 @@ def _elsewhere(description: TargetDescription) -> list[Any]:
 
 @lru_cache
 def _ends() -> tvm.IRModule:
-    """A product of 8 bits that ends in float32, one that ends in its int32 sums, one of rows that are quantized when run."""
+    """Products: one that ends in float32, one in its int32 sums, one of rows that are quantized when run, one of 4 bits."""
 
     def body(writer: Any, params: dict[str, Any]) -> Any:
         qdq, values = Qdq(writer, "int8"), np.arange(24, dtype=np.int8).reshape(6, 4)
@@ -221,11 +222,13 @@ def _ends() -> tvm.IRModule:
         sums = relax.op.matmul(wide, weight, out_dtype="int32")
         rows = write_rows(params["z"], lambda value: writer.emit(f"rows{next(count)}", value))
         of_rows = relax.op.matmul(rows, qdq.weight("v", values, 0.5))
-        results = {"real": real, "sums": sums, "of_rows": of_rows}
+        blocks = np.resize(np.arange(-8, 8, dtype=np.int8), (32, 4))
+        in_blocks = relax.op.matmul(params["u"], qdq.weight("t", blocks, 0.5))
+        results = {"real": real, "sums": sums, "of_rows": of_rows, "in_blocks": in_blocks}
         return relax.Tuple([writer.emit(name, value, is_output=True) for name, value in results.items()])
 
     count = itertools.count()
-    return graph({"x": ((3, 6), "int8"), "z": ((3, 6), "float32")}, body)
+    return graph({"x": ((3, 6), "int8"), "z": ((3, 6), "float32"), "u": ((3, 32), "float32")}, body)
 
 
 @pytest.fixture(scope="module", name="base")

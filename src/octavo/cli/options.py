@@ -126,6 +126,13 @@ def _add_widths(group: Group) -> None:
         help="width of weights, 2 to 8 (default: 8); with NAME, as --exclude takes it, of those layers alone (may be repeated)",
     )
     group.add_argument(
+        "--weight-block",
+        type=sample_count,
+        metavar="N",
+        help="dense layers of 4 bits or fewer have a scale for each 32, 64 or 128 inputs and read float32 activations, or, with "
+        "--activation, quantized per row when run",
+    )
+    group.add_argument(
         "--wide-weights",
         type=float,
         default=Recipe().wide_weights,

@@ -42,6 +42,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         activation_dtype=args.activation,
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
         weight_bits=dict(args.weight_bits) if args.weight_bits else Recipe().weight_bits,
+        weight_block=args.weight_block,
         wide_weights=args.wide_weights,
         wide_activations=args.wide_activations,
         exclude=tuple(args.exclude),

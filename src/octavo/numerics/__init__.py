@@ -2,7 +2,7 @@
 
 from .affine import dequantize, quantize, relabel, requantize_tensor
 from .floats.elementwise import ELEMENTWISE
-from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
+from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerBlock, PerTensor, QuantParams
 from .quantized.accumulator_bounds import check_accumulator, max_accumulator
 from .quantized.affine_rows import AffineRows, affine_rows
 from .quantized.binary import (
@@ -70,6 +70,7 @@ __all__ = [
     "LinearTaps",
     "LogSoftmaxParameters",
     "PerAxis",
+    "PerBlock",
     "PerTensor",
     "QuantParams",
     "Window",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .quant_params import PerAxis, QuantParams
+from .quant_params import PerAxis, PerBlock, QuantParams
 from .rounding.requantize import requantize
 
 _CONTAINER = {"int4": "int8", "uint4": "uint8"}
@@ -43,7 +43,7 @@ def quantize(
     x
         Real values of any shape; computed in float32, with `exact` in float64.
     params
-        Per tensor, or per axis with as many scales as `x` has indices there.
+        Per tensor, per axis with as many scales as `x` has indices there, or per block with as many as it has whole blocks.
 
     Returns
     -------
@@ -146,6 +146,8 @@ def relabel(q: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
 
 def _aligned(params: QuantParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
     """Return scale and zero point shaped to broadcast over a tensor of `shape`."""
+    if isinstance(params.granularity, PerBlock):
+        return _spread(params.scale, params.granularity, shape), _spread(params.zero_point, params.granularity, shape)
     if not isinstance(params.granularity, PerAxis):
         return params.scale, params.zero_point
     axis = params.granularity.axis
@@ -154,3 +156,12 @@ def _aligned(params: QuantParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[n
     view = [1] * len(shape)
     view[axis] = params.scale.size
     return params.scale.reshape(view), params.zero_point.reshape(view)
+
+
+def _spread(values: npt.NDArray[Any], blocks: PerBlock, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the parameters of blocks for each value of a tensor of `shape`."""
+    known = len(values.shape) == len(shape) and 0 <= blocks.axis < len(shape)
+    found = np.repeat(values, blocks.size, axis=blocks.axis) if known else values
+    if found.shape != shape:
+        raise ValueError(f"{values.shape} scales of blocks of {blocks.size} along axis {blocks.axis} do not fit {shape}")
+    return found

@@ -33,7 +33,18 @@ class PerAxis:
     axis: int
 
 
-Granularity = PerTensor | PerAxis
+@dataclass(frozen=True, slots=True)
+class PerBlock:
+    """One scale and zero point for each `size` neighbours along `axis`, and each index of all other axes.
+
+    As ONNX's DequantizeLinear has them with `block_size`; torchao's PerGroup along the last axis.
+    """
+
+    axis: int
+    size: int
+
+
+Granularity = PerTensor | PerAxis | PerBlock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,11 +56,12 @@ class QuantParams:
     dtype
         "int8", "uint8", "int16", "int32", "int4", ...
     scale
-        float32, shape () per tensor or (channels,) per axis; finite and positive.
+        float32, shape () per tensor, (channels,) per axis; per block of the tensor's rank, with as many along the axis as blocks.
+        Finite and positive.
     zero_point
         int32, of the same shape as `scale`, each within the dtype's range.
     granularity
-        PerTensor() or PerAxis(axis).
+        PerTensor(), PerAxis(axis) or PerBlock(axis, size).
     qmin, qmax
         Inclusive integer range in use; the dtype's own by default (symmetric int8 weights use [-127; 127]).
     """
@@ -69,7 +81,8 @@ class QuantParams:
         zero_point = np.asarray(self.zero_point, np.int32)
         if scale.shape != zero_point.shape:
             raise ValueError(f"scale {scale.shape} and zero_point {zero_point.shape} must have one shape")
-        if scale.ndim != (1 if isinstance(self.granularity, PerAxis) else 0):
+        fits = {PerTensor: scale.ndim == 0, PerAxis: scale.ndim == 1, PerBlock: scale.ndim > 1}
+        if not fits[type(self.granularity)]:
             raise ValueError(f"{self.granularity} does not fit a scale of shape {scale.shape}")
         if not _all_positive(scale):
             raise ValueError("every scale must be finite and positive")
@@ -97,12 +110,16 @@ class QuantParams:
         return not self.zero_point.any()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: scale and zero_point are numbers per tensor, lists per axis; axis is None per tensor."""
+        """Return plain values: scale and zero_point are numbers per tensor, lists per axis; axis is None per tensor.
+
+        Of blocks they are lists of lists, and `block` is their size.
+        """
         return {
             "dtype": self.dtype,
             "scale": self.scale.tolist(),
             "zero_point": self.zero_point.tolist(),
-            "axis": self.granularity.axis if isinstance(self.granularity, PerAxis) else None,
+            "axis": None if isinstance(self.granularity, PerTensor) else self.granularity.axis,
+            **({"block": self.granularity.size} if isinstance(self.granularity, PerBlock) else {}),
             "qmin": self.qmin,
             "qmax": self.qmax,
         }

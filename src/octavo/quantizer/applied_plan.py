@@ -65,7 +65,7 @@ class AppliedPlan:
                     f"{', '.join(map(repr, targets))}: pass its target"
                 )
             weight = () if layer.weight is None else (layer.weight,)
-            in_float = {*layer.per_row, *(reals if layer.op in _READ_FLOAT else ())}
+            in_float = {*(layer.per_row or (layer.inputs if layer.block else ())), *(reals if layer.op in _READ_FLOAT else ())}
             read = (
                 *(each for each in layer.inputs if each not in in_float),
                 *layer.constants,
@@ -169,12 +169,12 @@ class PlannedLayers:
             constants=constants,
             target=layer.taker,
             per_row=tuple(TensorId(var.name) for var in layer.per_row),
+            block=layer.block,
         )
         if found == wanted:
             self._cores[layer.name] = TensorId(layer.core.name)
             return None
-        self._unlike[layer.name] = f"the plan has {_said(wanted)}, the model has {_said(found)}"
-        return self._unlike[layer.name]
+        return self._unlike.setdefault(layer.name, f"the plan has {_said(wanted)}, the model has {_said(found)}")
 
     def check_layers(self, placement: Placement) -> None:
         """Raise QuantizationError unless a placement has all layers of the plan; it names the first that is missing, and why."""
@@ -202,4 +202,5 @@ class PlannedLayers:
 def _said(layer: IntegerLayer) -> str:
     reads = ", ".join((*layer.inputs, *layer.constants, *(() if layer.weight is None else (layer.weight,))))
     how = ", per row when run," if layer.per_row else ""
+    how += f" in blocks of {layer.block}" if layer.block else ""
     return f"{' + '.join((layer.op, *layer.fused))} of {reads}{how} for {layer.target}"

@@ -132,7 +132,7 @@ class ParameterChooser:
                 continue
             moved = shifts or self.choices.bias_shifts
             bias = bias_values[layer.output] = self._bias(layer, layer.bias, moved)
-            if not layer.per_row:
+            if not layer.reads_reals:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
                 bias_values[layer.output] = quantize(bias, biases[layer.output])
         return Parameters(
@@ -157,7 +157,7 @@ class ParameterChooser:
         found: dict[TensorId, npt.NDArray[np.float32]] = {}
         for layer in placement.layers:
             source = None if layer.op is None or layer.bias is None else self.sources.source(layer.inputs[0])
-            if layer.op is None or source is None or layer.per_row:
+            if layer.op is None or source is None or layer.reads_reals:
                 continue
             name = layer.op.weight.name
             shift = analytic_shift(layer, self.params[name], values[name], weights[name], statistics[source], source)

@@ -27,7 +27,7 @@ from .equalized_float import EqualizedFloat
 from .fingerprint import quantized_fingerprint
 from .override import Override
 from .parameters import ParameterChooser, Parameters, Statistics
-from .placement import Layer, NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
+from .placement import NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
 from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.corrections import Corrections
 from .plan.equalization import Equalization
@@ -35,6 +35,7 @@ from .qdq import Emitted, QdqWriter, is_quantized
 from .recipe import Recipe
 from .rejections import Rejections
 from .tensor_choice import TensorChoice, tensor_choices
+from .weights.blocks import WeightBlocks
 from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
 from .weights.widths import widths
@@ -212,10 +213,11 @@ class _Planning:
         return Constants(self.form.view, self.form.model.params)
 
     @cached_property
-    def bits_of(self) -> Callable[[Layer], int]:
-        """Says the width of a layer's weights."""
+    def blocks(self) -> WeightBlocks:
+        """Says which layers have blocks of weights, and the width of all layers' weights."""
         simple, view, wide = self.form.model, self.form.view, self.choices.wide_weights
-        return widths(self.recipe, simple, self.folds, view, wide, lambda layer: self.overrides.of_layer(layer).weight_bits)
+        bits_of = widths(self.recipe, simple, self.folds, view, wide, lambda layer: self.overrides.of_layer(layer).weight_bits)
+        return WeightBlocks(recipe=self.recipe, requests=self.requests, bits_of=bits_of)
 
     @property
     def folds(self) -> tuple[Fold, ...]:
@@ -235,6 +237,7 @@ class _Planning:
             *unused(self.requests, parameters, emitted),
             *chosen_otherwise(choices, parameters),
             *(() if applied is not None else per_row_or_not(choices, emitted.layers)),
+            *(() if applied is not None else self.blocks.adjustments(placement.layers)),
         )
         activations = {TensorId(var.name): params for var, params in parameters.activations.items()}
         named = (*activations, *parameters.weights)
@@ -291,6 +294,7 @@ class _Planning:
                 requested={name: each.width for name, each in self.requests.items() if not lets_go or each.width == _WIDE},
                 float_tensors=self.choices.float_tensors,
                 per_row=self.choices.per_row.keys(),
+                block_of=self.blocks.size,
                 declined=rejections.declined,
                 unlike_plan=None if layers is None or lets_go else layers.unlike_plan,
             )
@@ -336,7 +340,7 @@ class _Planning:
         planner, vendors = self.planner, self.planner.vendors
         if vendors is None:
             return None
-        layers = [(layer.output, layer.taker, layer.per_row) for layer in placement.layers]
+        layers = [(layer.output, layer.taker, layer.per_row, layer.block) for layer in placement.layers]
         asked = (self.form, layers, parameters.activations, parameters.weights, parameters.biases, emitted.roundings)
         return planner.last_claims.find(asked, lambda: integer_claims(emitted.model.bound(), *planner.targets, vendors=vendors))
 
@@ -362,7 +366,7 @@ class _Planning:
             params=self.form.model.params,
             recipe=self.recipe,
             requests=self.requests,
-            bits_of=self.bits_of,
+            bits_of=self.blocks.width,
             scales=self.choices.weight_scales,
             granularity_of=lambda layer: self.overrides.of_layer(layer).weight_granularity,
         )

@@ -29,9 +29,10 @@ from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars,
 from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.graph.nodes import constant
 from ..ir.identity import TensorId
+from ..ir.qdq.blocks import write_blocks
 from ..ir.qdq.rounding import with_rounding
 from ..ir.qdq.runtime_inputs import write_rows
-from ..numerics import PerAxis, QuantParams
+from ..numerics import PerAxis, PerBlock, QuantParams
 from ..target import TargetDescription
 from ..target.vocabulary import HALF_EVEN
 from .names import Names
@@ -101,7 +102,7 @@ class QdqWriter:
                 root = roots[name]
                 # A weight that is a result of the model, too, keeps its name and its values there.
                 weight_name = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
-                self._emitted[root] = writer.emit(weight_name, _dequantize(integers, quant))
+                self._emitted[root] = writer.emit(weight_name, self._dequantized_weight(writer, weight_name, integers, quant))
             for param in params:
                 self._quantize(writer, param, param)
             for binding in self.view.bindings:
@@ -129,6 +130,7 @@ class QdqWriter:
             constants=tuple(constant.name for constant in layer.constants),
             target=layer.taker,
             per_row=tuple(TensorId(var.name) for var in layer.per_row),
+            block=layer.block,
         )
 
     def _source(self, var: Var | None) -> TensorId | None:
@@ -198,10 +200,17 @@ class QdqWriter:
             self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
         )
 
+    def _dequantized_weight(self, writer: BodyWriter, name: str, integers: Var, quant: QuantParams) -> Expr:
+        if isinstance(quant.granularity, PerBlock):
+            return write_blocks(integers, quant, lambda value: writer.emit(self._names.fresh(f"{name}_blocks"), value))
+        return _dequantize(integers, quant)
+
     def _read_by(self, layer: Layer, var: Var, writer: BodyWriter) -> Expr:
         """Return what a layer's own op reads, quantized per row where it is not yet."""
-        is_by_row = self.view.root_of(var) in layer.per_row
-        return self._rows(var, writer) if is_by_row else self._read_by_integer(var)
+        root = self.view.root_of(var)
+        if root in layer.per_row:
+            return self._rows(var, writer)
+        return self._read_by_float(root) if layer.block and root in layer.inputs else self._read_by_integer(var)
 
     def _rows(self, var: Var, writer: BodyWriter, *, by_column: bool = False) -> Expr:
         root = self.view.root_of(var)

@@ -16,6 +16,7 @@ from ..errors import QuantizationError, TargetError, brief, check_path
 from ..numerics import QuantParams
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
+from ..target.vocabulary import WEIGHT_BLOCKS
 from .override import Override
 from .ranges import RangeEstimator, range_estimator
 
@@ -33,6 +34,8 @@ WIDEST = "min_max"
 """The default: of all estimators the one whose range clips nothing that was observed."""
 WEIGHT_BITS = 8
 """Width of weights that use their whole dtype."""
+BLOCK_BITS = 4
+"""Width of weights in blocks, at most."""
 ANY = "*"
 """Stands for all layers that no other name names."""
 _MADE_OF = {"uint8": "asymmetric", "int8": "any", "int16": "symmetric"}
@@ -63,6 +66,11 @@ class Recipe:
     weight_bits
         2 to 8. With fewer than 8 integers lie in [-(2^(bits - 1) - 1); 2^(bits - 1) - 1], stored as int8. Or a mapping of names,
         of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
+    weight_block
+        32, 64 or 128: dense layers whose weights have 4 bits or fewer have a scale for so many inputs and each output, and
+        read their activations in float32 (weight-only; products of two activations stay float, too), or, where `activation_dtype`
+        is given, quantized per row when run. One whose inputs the block does not divide, or whose target does not take it, keeps
+        8 bits, per axis. None: a scale for each output.
     wide_weights
         Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, on
         the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest layers). The
@@ -119,6 +127,7 @@ class Recipe:
     range_estimator: str = WIDEST
     percentile: float = 99.99
     weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
+    weight_block: int | None = None
     wide_weights: float = 0.0
     wide_activations: int = 0
     weight_range: WeightRange = "auto"
@@ -141,6 +150,7 @@ class Recipe:
         _check_bits(self.weight_bits)
         if isinstance(self.weight_bits, Mapping):
             object.__setattr__(self, "weight_bits", dict(self.weight_bits))
+        _check_block(self.weight_block, self.weight_bits)
         wide: Any = self.wide_weights
         if isinstance(wide, bool) or not isinstance(wide, int | float) or not 0 <= wide <= 1:
             raise QuantizationError(f"recipe: wide_weights must be a share from 0 to 1, got {wide!r}")
@@ -194,6 +204,11 @@ class Recipe:
         """Return the recipe with another range estimator, for all tensors."""
         overrides = {name: replace(each, range_estimator=None) for name, each in self.overrides.items()}
         return replace(self, range_estimator=estimator, overrides=overrides)
+
+    @property
+    def is_weight_only(self) -> bool:
+        """Whether activations beside weights in blocks stay float."""
+        return self.weight_block is not None and self.activation_dtype is None
 
     @property
     def corrects(self) -> bool:
@@ -282,6 +297,17 @@ def _check_bits(value: Any) -> None:
     for name, bits in given.items():
         if not isinstance(name, str) or isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= WEIGHT_BITS:
             raise QuantizationError(f"recipe: weight_bits must be {expected}, got {value!r}")
+
+
+def _check_block(block: Any, bits: int | Mapping[str, int]) -> None:
+    if block is None:
+        return
+    if type(block) is not int or block not in WEIGHT_BLOCKS:
+        raise QuantizationError(f"recipe: weight_block must be {', '.join(map(str, WEIGHT_BLOCKS))} or None, got {block!r}")
+    if min(bits.values() if isinstance(bits, Mapping) else (bits,), default=WEIGHT_BITS) > BLOCK_BITS:
+        raise QuantizationError(
+            f"recipe: weight_block is of weights of {BLOCK_BITS} bits and fewer: set weight_bits, too, got {bits!r}"
+        )
 
 
 _WILDCARDS = {"*": ".*", "?": "."}

@@ -24,6 +24,7 @@ from .vocabulary import (
     MOVES,
     SELECT,
     SHIFTS,
+    WEIGHT_BLOCKS,
 )
 
 _WEIGHTED_FUSIONS = ("bias", *CLAMPS)
@@ -73,6 +74,7 @@ CPU = TargetDescription(
                 float_output=True,
                 sum_output=True,
                 per_row_input=True,
+                weight_blocks=WEIGHT_BLOCKS if name == "matmul" else (),
             )
             for name in ("nn.conv2d", "matmul")
         ),

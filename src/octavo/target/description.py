@@ -29,6 +29,7 @@ from .vocabulary import (
     ROLES,
     SCALES,
     SCHEMES,
+    WEIGHT_BLOCKS,
     WEIGHT_DTYPES,
     WEIGHT_LAYOUTS,
     WEIGHT_RANGES,
@@ -59,6 +60,9 @@ class OpSupport:
         Dtypes allowed for its constant operand, those of activations or "int4"; empty where it takes none.
     activation_schemes, weight_schemes, weight_granularity
         What its activations and weights may be.
+    weight_blocks
+        How many inputs may share a scale (and a zero point) of weights of 4 bits, for each output: 32, 64, 128. Such products
+        read float32, or what they quantize per row when run, and leave float32.
     weight_range
         Whether symmetric weights leave out the least integer: "narrow", [-127; 127] of int8, or "full".
     scales
@@ -106,6 +110,7 @@ class OpSupport:
     weights: tuple[str, ...] = ()
     weight_schemes: tuple[Scheme, ...] = ("symmetric", "asymmetric")
     weight_granularity: tuple[GranularityName, ...] = ("per_tensor", "per_axis")
+    weight_blocks: tuple[int, ...] = ()
     weight_range: str = "narrow"
     scales: str = "any"
     fusions: tuple[str, ...] = ()
@@ -156,6 +161,10 @@ class OpSupport:
                 raise TargetError(f"{where}: tensors: {role}: {needed}, got {found.scales!r}")
 
     def _check_numbers(self, where: str) -> None:
+        blocks: Any = self.weight_blocks
+        if not isinstance(blocks, tuple) or not all(type(size) is int and size in WEIGHT_BLOCKS for size in self.weight_blocks):
+            allowed = f"expected a list of {', '.join(map(str, WEIGHT_BLOCKS))}"
+            raise TargetError(f"{where}: weight_blocks: {allowed}, got {brief(blocks)}")
         for name in ("same_params", "float_output", "sum_output", "float_input", "per_row_input"):
             if not isinstance(getattr(self, name), bool):
                 raise TargetError(f"{where}: {name}: expected true or false, got {brief(getattr(self, name))}")

@@ -23,6 +23,7 @@ from ...ir.graph.dataflow import DataflowView, view_of_main
 from ...ir.graph.rules import Claims, Repeatable, claim, partition
 from ...ir.qdq.cluster import PRELU
 from ...ir.qdq.integer_sums import centered_members
+from ...ir.qdq.matchers.block_matmul import match_block_matmul
 from ...ir.qdq.matchers.conv.conv2d import match_conv2d, match_matmul
 from ...ir.qdq.matchers.conv.transposed_conv2d import match_conv2d_transpose
 from ...ir.qdq.matchers.elementwise.float_elementwise import match_mixed_add
@@ -57,6 +58,7 @@ COMPUTE: tuple[Row, ...] = (
     ("conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
     ("matmul", ("matmul",), match_matmul),
     ("batch_matmul", ("matmul",), match_batch_matmul),
+    ("block_matmul", ("matmul",), match_block_matmul),
     ("add", ("add",), match_add),
     ("add", ("add",), match_pairwise),
     ("mul", ("multiply",), match_pairwise),

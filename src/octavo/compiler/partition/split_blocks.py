@@ -35,6 +35,7 @@ from ...ir.graph.dataflow import (
     with_main,
 )
 from ...ir.identity import NameSupply
+from ...ir.qdq.blocks import block_size
 from ...ir.qdq.values import ConstantValue, Dequantized, constant_value, dequantized
 from ...ir.untyped import relax
 
@@ -69,12 +70,8 @@ def _blocks(view: DataflowView, var: Var) -> _Blocks | None:
         return None
     if weight.scale is None or weight.zero_point is None or str(weight.values.dtype) not in ("int8", "uint8"):
         return None
-    inputs = len(weight.values)
-    size = inputs
-    for values in (weight.scale, weight.zero_point):
-        changes = np.flatnonzero((values[1:] != values[:-1]).any(axis=1)) + 1
-        size = math.gcd(size, *(int(change) for change in changes))
-    return _Blocks(x=x, weight=weight, size=size) if _MIN_BLOCK <= size < inputs else None
+    size = block_size(weight)
+    return _Blocks(x=x, weight=weight, size=size) if _MIN_BLOCK <= size < len(weight.values) else None
 
 
 def _write(view: DataflowView, found: dict[Var, _Blocks], writer: BodyWriter) -> Expr:

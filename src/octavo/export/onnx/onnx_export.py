@@ -26,7 +26,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
-from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
+from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, dequantize
 from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from ...runtime.atomic_write import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
@@ -111,6 +111,15 @@ def _fits_int4(params: QuantParams) -> bool:
     )
 
 
+def _transposed(params: QuantParams) -> QuantParams:
+    """Return the parameters of a matrix for it transposed."""
+    granularity = params.granularity
+    if isinstance(granularity, PerBlock):
+        flipped = PerBlock(1 - granularity.axis, granularity.size)
+        return replace(params, scale=params.scale.T, zero_point=params.zero_point.T, granularity=flipped)
+    return replace(params, granularity=PerAxis(1 - granularity.axis)) if isinstance(granularity, PerAxis) else params
+
+
 def _at_least(opset: int, source: Any) -> Any:
     proto = copy.deepcopy(source)
     if _opset(proto) >= opset:
@@ -166,11 +175,13 @@ class _Exporter:
         rows = RowQuantization(graph=self.graph, opset=self.opset)
         for layer in layers:
             for node in starts[layer.output]:
-                if layer.per_row and layer.weight is not None:
+                if layer.per_row and layer.block:
+                    rows.read_dequantized(node)
+                elif layer.per_row and layer.weight is not None:
                     rows.replace(node, *self._matrix(layer, node))
                 elif layer.per_row:
                     rows.replace_product(node)
-                else:
+                elif not layer.block:
                     self._read_dequantized(layer, node)
         equalized = self._name_equalized()
         self.graph.finish()
@@ -406,7 +417,7 @@ class _Exporter:
     def _quantize_weights(self, layer: IntegerLayer, chain: list[Node]) -> None:
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
-        if not layer.per_row:
+        if layer.block or not layer.per_row:
             self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer.weight, node)))
         if node.op_type == "Gemm":
             # The quantized constants hold the factors.
@@ -472,10 +483,7 @@ class _Exporter:
         if (weight, transposed) not in self._weights:
             values, params = self.plan.weight_values[weight], self.plan.weights[weight]
             if transposed:
-                axis = params.granularity
-                flipped = PerAxis(1 - axis.axis) if isinstance(axis, PerAxis) else axis
-                params = replace(params, granularity=flipped)
-                values = values.T
+                params, values = _transposed(params), values.T
             self._weights[weight, transposed] = self._dequantize(str(weight), values, params)
         return self._weights[weight, transposed]
 
@@ -487,8 +495,10 @@ class _Exporter:
         if params.dtype != "int32":
             inputs.append(add(f"{name}_zero_point", params.zero_point.astype(params.dtype)))
         output = self.graph.fresh(f"{name}_dequantized")
-        axis: dict[str, Any] = {"axis": params.granularity.axis} if isinstance(params.granularity, PerAxis) else {}
-        self.graph.add_first(helper.make_node("DequantizeLinear", inputs, [output], name=output, **axis))
+        granularity = params.granularity
+        attrs: dict[str, Any] = {} if isinstance(granularity, PerTensor) else {"axis": granularity.axis}
+        attrs |= {"block_size": granularity.size} if isinstance(granularity, PerBlock) else {}
+        self.graph.add_first(helper.make_node("DequantizeLinear", inputs, [output], name=output, **attrs))
         return output
 
     # ----------------------------------------------------------------------------------------------------------- activations

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx import TensorProto, helper
 
 from ...numerics.dynamic import PER_ROW
-from .onnx_graph import Node, OnnxGraph, attribute
+from .onnx_graph import Node, OnnxGraph, attribute, set_attribute
 
 _AXES_INPUT_OPSET = 18
 """The first whose ReduceMin and ReduceMax have their axes as an input."""
@@ -44,6 +44,7 @@ class RowQuantization:
     opset: int
     _rows: dict[tuple[str, int], _Rows] = field(default_factory=dict["tuple[str, int]", _Rows])
     _sums: dict[tuple[str, int], str] = field(default_factory=dict["tuple[str, int]", str])
+    _reals: dict[str, str] = field(default_factory=dict[str, str])
 
     def replace(self, product: Node, weight: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> None:
         """Put a product of integers in the place of a MatMul or a Gemm by a weight.
@@ -92,6 +93,18 @@ class RowQuantization:
         nodes.made[-1].output[0] = output
         self.graph.add_after(output, nodes.made)
         self.graph.remove(product)
+
+    def read_dequantized(self, product: Node) -> None:
+        """Let a MatMul or a Gemm of weights in blocks read its input as the reals that its integers stand for."""
+        rows = self._of(self._operand(product, 0), -1)
+        if rows.integers not in self._reals:
+            nodes = _Nodes(self.graph, f"{rows.integers}_dequantized")
+            centered = nodes.add("Sub", nodes.add("Cast", rows.integers, to=TensorProto.INT32), rows.zero_point)
+            self._reals[rows.integers] = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
+            self.graph.add_after(rows.zero_point, nodes.made)
+        self.graph.set_input(product, 0, self._reals[rows.integers])
+        if product.op_type == "Gemm":
+            set_attribute(product, "transA", 0)
 
     def _operand(self, product: Node, place: int) -> str:
         """Return what a product reads, transposed where a Gemm says so."""

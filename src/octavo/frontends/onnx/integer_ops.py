@@ -16,10 +16,11 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.nodes import constant
+from ...ir.qdq.blocks import write_blocks
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import source_op, with_rounding
 from ...ir.untyped import ops
-from ...numerics import INTEGER_RANGE
+from ...numerics import INTEGER_RANGE, PerBlock, QuantParams
 from ...runtime.tensors import array_of
 from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE
 from ..frontend import RejectedOpError
@@ -147,19 +148,13 @@ def _blocked(context: NodeContext, data: Any, scale: Any, zero_point: Any, dtype
 
 def _dequantized_in_blocks(context: NodeContext, data: Any, scale_expr: Any, zero_point_expr: Any, axis: int, block: int) -> Any:
     """Dequantize whole blocks of constant parameters: each is a row of its own, with one scale, in between two moves."""
-    shape, blocks = shape_of(data), shape_of(scale_expr)
-    emit, count = context.builder.emit, int(np.prod(blocks))
-    flat = scale_expr.value.numpy().reshape(-1)
-    zeros = None if zero_point_expr is None else relax.const(zero_point_expr.value.numpy().reshape(-1))
-    scale, zero_point, _ = _constant_parameters(relax.const(flat, str(flat.dtype)), zeros, [count, block], 0)
-    cut = [*blocks[: axis + 1], block, *blocks[axis + 1 :]]
-    order = [at for at in range(len(cut)) if at != axis + 1] + [axis + 1]
-    rows = emit(ops.permute_dims(emit(ops.reshape(data, cut)), order))
-    rows = emit(ops.reshape(rows, [count, block] if scale.ty.ndim else [1, block * count]))
-    real = emit(ops.dequantize(rows, scale, zero_point, axis=0, out_dtype=str(flat.dtype)))
-    moved = emit(ops.reshape(real, [cut[at] for at in order]))
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return ops.reshape(emit(ops.permute_dims(moved, back)), shape)
+    scale = scale_expr.value.numpy()
+    zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else zero_point_expr.value.numpy().astype(np.int32)
+    try:
+        params = QuantParams(dtype=str(data.ty.dtype), scale=scale, zero_point=zero_point, granularity=PerBlock(axis, block))
+    except ValueError as error:
+        raise RejectedOpError(str(error)) from error
+    return write_blocks(data, params, context.builder.emit, str(scale.dtype))
 
 
 def _reshaped(context: NodeContext, value: Any, shape: Sequence[int]) -> Any:

@@ -27,13 +27,13 @@ import tvm_ffi
 from tvm import relax
 
 from ...errors import CompileError
-from ...numerics import PerAxis, PerTensor, QuantParams
+from ...numerics import PerAxis, PerBlock, PerTensor, QuantParams
 from ...numerics.dynamic import TorchStyle
 from ...numerics.floats.float_function import FloatFunction, Step
 from ...numerics.quantized.resize import FloatTaps, LinearTaps
 from ...runtime.tensors import array_of, tensor_from
 from ..graph.nodes import elements
-from . import elementwise, float_ops, movement, normalization, reduction, weighted
+from . import blocks, elementwise, float_ops, movement, normalization, reduction, weighted
 from .base import CompositeOp, FloatResult, FunctionResult, QuantizedOutput, QuantizedTensor, SumResult
 from .matrix_view import MatrixView
 
@@ -42,8 +42,8 @@ CORE_ATTR = "octavo.core"
 HOST = "octavo"
 """Prefix of the composites that the host's own kernels compute; a vendor's have the name of the target."""
 
-_FAMILIES = (elementwise, float_ops, movement, normalization, reduction, weighted)
-_PARTS = (QuantParams, PerAxis, PerTensor, TorchStyle, FloatFunction, Step, FloatTaps, LinearTaps)
+_FAMILIES = (blocks, elementwise, float_ops, movement, normalization, reduction, weighted)
+_PARTS = (QuantParams, PerAxis, PerBlock, PerTensor, TorchStyle, FloatFunction, Step, FloatTaps, LinearTaps)
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..quant_params import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+from ..quant_params import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 
 SMALLEST_RANGE = 2.0**-100
 """Widths below this are taken as zero: the scale and its reciprocal must be normal float32 numbers, products of scales too."""
@@ -105,6 +105,43 @@ def symmetric_params(
         granularity=PerTensor() if axis is None else PerAxis(axis),
         qmin=-qmax if narrow else qmin,
         qmax=qmax,
+    )
+
+
+def block_params(weight: npt.NDArray[np.float32], blocks: PerBlock, *, bits: int, least_error: bool = True) -> QuantParams:
+    """Return symmetric int8 parameters of a weight in blocks: zero point 0, integers in [-2^(bits - 1); 2^(bits - 1) - 1].
+
+    A scale is the greater of max(w) / qmax and max(-w) / -qmin; of a block of zeros it is that of the tensor's largest weight.
+
+    Parameters
+    ----------
+    blocks
+        Its size divides the weight's along its axis.
+    least_error
+        Whether a scale is the fraction of that (CLIPPED) with which rounding and clamping change the weights least, by squares.
+    """
+    qmin, qmax = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    shape = list(weight.shape)
+    shape[blocks.axis : blocks.axis + 1] = [shape[blocks.axis] // blocks.size, blocks.size]
+    rows = np.moveaxis(weight.astype(np.float64).reshape(shape), blocks.axis + 1, -1)
+    scale = np.maximum(rows.max(axis=-1) / qmax, rows.min(axis=-1) / qmin)
+    overall = float(scale.max(initial=0.0))
+    scale = (
+        np.where(scale < overall * DEAD_CHANNEL, overall, scale)
+        if overall * qmax >= SMALLEST_RANGE
+        else np.ones_like(scale) / qmax
+    )
+    if least_error:
+        least, chosen = np.full(scale.shape, np.inf), scale
+        for fraction in CLIPPED:
+            tried = (scale * fraction)[..., np.newaxis]
+            error = np.square(np.clip(np.rint(rows / tried), qmin, qmax) * tried - rows).sum(axis=-1)
+            is_less = error < least
+            least, chosen = np.where(is_less, error, least), np.where(is_less, tried[..., 0], chosen)
+        scale = chosen
+    scale = scale.astype(np.float32)
+    return QuantParams(
+        dtype="int8", scale=scale, zero_point=np.zeros(scale.shape, np.int32), granularity=blocks, qmin=qmin, qmax=qmax
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import QuantizationError
-from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ...target.tensor_support import TensorSupport
 from .demand import LARGEST_SCALE, Demand, width_of
 
@@ -71,6 +71,21 @@ Requests = Mapping[str, Request]
 """By the name of the tensor in the module."""
 
 
+def unlike_blocks(request: Request, shape: tuple[int, ...], axis: int) -> str | None:
+    """Return why the parameters that are asked for are none of blocks along an axis of a weight, of 4 bits, or None."""
+    params = request.params
+    assert params is not None, "checked by the caller"
+    granularity = params.granularity
+    if not isinstance(granularity, PerBlock) or granularity.axis != axis:
+        return f"{request.who} gives it {granularity}, expected blocks along axis {axis}"
+    expected = tuple(size // granularity.size if at == axis else size for at, size in enumerate(shape))
+    if params.scale.shape != expected:
+        return f"{request.who} gives it scales {params.scale.shape}, expected {expected}"
+    if not params.is_symmetric or params.dtype != "int8" or params.qmin < -8 or params.qmax > 7:
+        return f"{request.who} gives it integers beyond [-8; 7] of int8, or a zero point other than 0; quantize makes such alone"
+    return None
+
+
 def unlike_weight(
     request: Request, weight: TensorSupport, *, axis: int | None, channels: int, narrow: bool, who: str
 ) -> str | None:
@@ -91,7 +106,7 @@ def unlike_weight(
     if params is None:
         return None
     given = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
-    kind = "per_tensor" if given is None else "per_axis"
+    kind = {PerTensor: "per_tensor", PerAxis: "per_axis", PerBlock: "per_block"}[type(params.granularity)]
     scales = np.asarray(params.scale, np.float64)
     allowed = weight.granularity or ()
     problem = None

@@ -94,7 +94,7 @@ class Corrector:
         found: list[_Layer] = []
         for layer in plan.layers:
             is_rounded = layer.inputs[0] in rounding.activations or layer.per_row
-            if layer.weight is None or layer.output not in rounding.layers or not is_rounded:
+            if layer.weight is None or layer.block or layer.output not in rounding.layers or not is_rounded:
                 continue
             biased = product_of(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)

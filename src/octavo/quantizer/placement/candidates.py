@@ -79,7 +79,8 @@ class Candidates:
             return f"the description of {self.target.name} keeps {kind} float (never)"
         if support is None or name in ("quantize", "dequantize"):
             return f"{self.target.name} has no integer {kind}"
-        if not {name, kind}.isdisjoint(self.recipe.float_ops) and not self.is_included(kind, [var.name]):
+        kept = (*self.recipe.float_ops, *((BATCH_MATMUL,) if self.recipe.is_weight_only else ()))
+        if not {name, kind}.isdisjoint(kept) and not self.is_included(kind, [var.name]):
             return f"the recipe keeps {kind} float"
         if name in _EXTREMES:
             # Of operands with parameters of their own it is a table: the result needs a range that holds both.

@@ -49,6 +49,8 @@ class Layer:
         Those of `inputs` that it reads in float32, as products leave them.
     per_row
         Those of `inputs` that it reads in float32, and quantizes per row when run; the second of two per column.
+    block
+        How many of its inputs share a scale of its weight; 0: all. It reads them in float32, or per row, and leaves float32.
     constants
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     order
@@ -68,6 +70,7 @@ class Layer:
     leaves_float: bool = False
     floats: tuple[Var, ...] = ()
     per_row: tuple[Var, ...] = ()
+    block: int = 0
     constants: tuple[Constant, ...] = ()
     order: tuple[int, ...] = ()
     taker: str = ""
@@ -86,7 +89,12 @@ class Layer:
     @property
     def float_inputs(self) -> tuple[Var, ...]:
         """The activations that it reads in float32."""
-        return (*self.floats, *self.per_row)
+        return (*self.floats, *self.per_row, *(self.inputs if self.block and not self.per_row else ()))
+
+    @property
+    def reads_reals(self) -> bool:
+        """Whether it is a product of an activation that has no static parameters: its bias is added in float32."""
+        return bool(self.per_row or self.block)
 
     @property
     def operands(self) -> tuple[Var | TensorId, ...]:

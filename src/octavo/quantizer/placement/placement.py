@@ -59,6 +59,8 @@ class Placer:
         Who may take an op, in the order in which they choose.
     preferred
         The dtype of activations that no target restricts.
+    block_of
+        Says how many inputs of a layer share a scale of its weight, 0 where all do.
     declined
         By an op's variable why targets do not take it, by their names: they are not asked again.
     unlike_plan
@@ -79,6 +81,7 @@ class Placer:
     requested: Mapping[str, int | None] = field(default_factory=dict[str, "int | None"])
     float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     per_row: Collection[TensorId] = ()
+    block_of: Callable[[Layer], int] = lambda _: 0
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
     unlike_plan: Callable[[Layer], str | None] | None = None
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
@@ -90,8 +93,8 @@ class Placer:
     def place(self) -> Placement:
         """Decide for every op of the function."""
         candidates = self._candidates()
-        per_row = {layer.output for layer in candidates if layer.per_row}
-        integer, floats = self._keep(candidates, self._between_widths(candidates) | per_row)
+        reals = {layer.output for layer in candidates if layer.reads_reals}
+        integer, floats = self._keep(candidates, self._between_widths(candidates) | reals)
         if self.unlike_plan is None:
             self._revise(candidates, integer)
             floats |= self._float_results(candidates, integer)
@@ -149,20 +152,22 @@ class Placer:
                 layer = finder.find(var)
                 reason = layer if isinstance(layer, str) else beyond_limits(self.view, layer, name)
                 if isinstance(layer, Layer) and reason is None:
-                    layer = self._reading_rows(replace(layer, taker=name))
+                    layer = self._reading_reals(replace(layer, taker=name))
                     reason = None if self.unlike_plan is None else self.unlike_plan(layer)
                     if reason is None:
                         return layer
                 reasons[name] = reason or ""
         return together(reasons)
 
-    def _reading_rows(self, layer: Layer) -> Layer:
-        """Return a layer as one that quantizes its activations per row when run, where that is chosen and its target takes it.
+    def _reading_reals(self, layer: Layer) -> Layer:
+        """Return a layer with blocks of weights, and with its activations quantized per row, where these are chosen.
 
         A product of a tensor with itself would read that in two ways.
         """
-        is_chosen = layer.name in self.per_row and reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs)
-        return replace(layer, per_row=layer.inputs) if is_chosen else layer
+        block = self.block_of(layer)
+        is_chosen = layer.name in self.per_row or (block and not self.recipe.is_weight_only)
+        takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs)
+        return replace(layer, block=block, per_row=layer.inputs if is_chosen and takes_rows else ())
 
     def _excluded(self, layer: Layer) -> str | None:
         own = self.overrides.of_layer(layer).exclude
@@ -208,7 +213,7 @@ class Placer:
             return False
         source = layer.inputs[0]
         makers = (other for other in candidates if other.output.same_as(source) and source in integer)
-        maker = next((other for other in makers if not other.per_row), None)
+        maker = next((other for other in makers if not other.reads_reals), None)
         if maker is None or layer.taker != maker.taker or not maker.support.float_function or not self._may_leave_float(maker):
             return False
         if self.unlike_plan is not None:
@@ -296,12 +301,12 @@ class Placer:
         """
         usual = 16 if self._is_wide() else 8
         odd = {name: bits for name, bits in self.requested.items() if bits not in (None, usual)}
-        changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float and not layer.per_row]
+        changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float and not layer.reads_reals]
         count = -1
         while odd and count != len(odd):
             count = len(odd)
             for layer in candidates:
-                if not layer.takes_floats and not layer.per_row:
+                if not layer.takes_floats and not layer.reads_reals:
                     names = {var.name for var in (*layer.inputs, *(() if layer in changing else (layer.output,)))}
                     found = next((odd[name] for name in sorted(names) if name in odd), None)
                     odd |= {} if found is None else dict.fromkeys(names, found)
@@ -340,7 +345,7 @@ class Placer:
         return after <= sum(before)
 
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
-        if layer.per_row:
+        if layer.reads_reals:
             return None
         needed = [data for data in layer.inputs if data not in integer]
         if not layer.moves and not self._may_leave_float(layer):

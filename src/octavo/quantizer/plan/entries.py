@@ -33,6 +33,9 @@ class IntegerLayer:
     per_row
         Those of `inputs` that it reads in float32 and quantizes when run, each row with a scale and a zero point of its own; the
         second of two each column. It leaves float32 then, and adds its bias in float32.
+    block
+        How many of its inputs share a scale of its weight, which has 4 bits or fewer then; 0: all. Without `per_row` it reads its
+        input as it is; it leaves float32, and adds its bias in float32.
     """
 
     op: str
@@ -45,6 +48,12 @@ class IntegerLayer:
     constants: tuple[TensorId, ...] = ()
     target: str = ""
     per_row: tuple[TensorId, ...] = ()
+    block: int = 0
+
+    @property
+    def reads_reals(self) -> bool:
+        """Whether it is a product of an activation that has no static parameters."""
+        return bool(self.per_row or self.block)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

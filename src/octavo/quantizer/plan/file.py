@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...errors import QuantizationError, brief
 from ...ir.identity import TensorId
-from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ...runtime.atomic_write import write_atomically
 from ...target.vocabulary import ROUNDINGS
 from ..override import Override
@@ -51,11 +51,15 @@ _KEYS = (
         "journal",
     ),
 )
-_PARAMS = ("dtype", "scale", "zero_point", "axis", "qmin", "qmax")
+_PARAMS = ("dtype", "scale", "zero_point", "axis", "block", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
 _RECIPE = tuple(each.name for each in fields(Recipe) if each.name != "tensors")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_LATER: Mapping[type, Mapping[str, Any]] = {IntegerLayer: {"per_row": []}}
+_LATER: Mapping[type, Mapping[str, Any]] = {
+    IntegerLayer: {"per_row": [], "block": 0},
+    Recipe: {"weight_block": None},
+    QuantParams: {"block": None},
+}
 """Fields that files of the same version may lack, with what they say then."""
 Entry = TypeVar("Entry", IntegerLayer, FloatOp, Fold, Adjustment)
 
@@ -205,7 +209,7 @@ def _decode(data: Any) -> PlanContents:
         found: dict[TensorId, QuantParams] = {}
         for key, value in _mapping(group, header[group]).items():
             where = f"{group}: {key}"
-            entry = _object(where, value, ("name", *_PARAMS, *more))
+            entry = _object(where, _with_later(where, value, QuantParams), ("name", *_PARAMS, *more))
             found[TensorId(key)] = _params(where, entry)
             if entry["name"] is not None:
                 names[TensorId(key)] = _text(f"{where}: name", entry["name"])
@@ -241,7 +245,10 @@ def _decode(data: Any) -> PlanContents:
             },
         ),
         biases={
-            TensorId(key): _params(f"derived: biases: {key}", _object(f"derived: biases: {key}", value, _PARAMS))
+            TensorId(key): _params(
+                f"derived: biases: {key}",
+                _object(f"derived: biases: {key}", _with_later(f"derived: biases: {key}", value, QuantParams), _PARAMS),
+            )
             for key, value in _mapping("derived: biases", derived["biases"]).items()
         },
         enclosed=_names("derived: enclosed", derived["enclosed"]),
@@ -302,7 +309,7 @@ def _real(where: str, value: Any) -> float | None:
 
 
 def _recipe(value: Any) -> Recipe:
-    data = _object("recipe", value, _RECIPE)
+    data = _object("recipe", _with_later("recipe", value, Recipe), _RECIPE)
     _text("recipe: range_estimator", data["range_estimator"])
     if data["activation_dtype"] is not None:
         _text("recipe: activation_dtype", data["activation_dtype"])
@@ -314,10 +321,18 @@ def _params(where: str, entry: Mapping[str, Any]) -> QuantParams:
     dtype = _one_of(f"{where}: dtype", entry["dtype"], tuple(INTEGER_RANGE))
     low, high = INTEGER_RANGE[dtype]
     axis = None if entry["axis"] is None else _integer(f"{where}: axis", entry["axis"], 0, 31)
+    block = None if entry["block"] is None else _integer(f"{where}: block", entry["block"], 1, 2**31)
     per_axis = axis is not None
+    if block is not None and not per_axis:
+        raise _Malformed(f"{where}: block needs the axis that blocks lie along, got null")
 
     def numbers(name: str, one: Callable[[str, Any], float]) -> Any:
         place, value = f"{where}: {name}", entry[name]
+        if block is not None:
+            rows = [_list(place, row) for row in _list(place, value)]
+            if len({len(row) for row in rows}) != 1:
+                raise _Malformed(f"{place} must be lists of as many numbers each, for the blocks of a matrix")
+            return [[one(place, each) for each in row] for row in rows]
         if per_axis != isinstance(value, list):
             expected = "a list, one number for each index of the axis" if per_axis else "one number, for axis is null"
             raise _Malformed(f"{place} must be {expected}, got {brief(value)}")
@@ -331,7 +346,7 @@ def _params(where: str, entry: Mapping[str, Any]) -> QuantParams:
             dtype=dtype,
             scale=np.asarray(scale, np.float32),
             zero_point=np.asarray(zero_point, np.int32),
-            granularity=PerTensor() if axis is None else PerAxis(axis),
+            granularity=PerTensor() if axis is None else PerAxis(axis) if block is None else PerBlock(axis, block),
             qmin=qmin,
             qmax=qmax,
         )
@@ -345,7 +360,7 @@ def _entries(where: str, value: Any, kind: type[Entry]) -> tuple[Entry, ...]:
 
 def _entry(where: str, value: Any, kind: type[Entry]) -> Entry:
     declared = fields(kind)
-    data = _object(where, {**_LATER.get(kind, {}), **_mapping(where, value)}, tuple(each.name for each in declared))
+    data = _object(where, _with_later(where, value, kind), tuple(each.name for each in declared))
     read: dict[str, Any] = {}
     for each in declared:
         place, found = f"{where}: {each.name}", data[each.name]
@@ -355,11 +370,18 @@ def _entry(where: str, value: Any, kind: type[Entry]) -> Entry:
                 raise _Malformed(f"{place} must be 4 numbers, got {brief(found)}")
         elif str(each.type).startswith("tuple"):
             read[each.name] = _names(place, found)
+        elif each.name == "block":
+            read[each.name] = _integer(place, found, 0, 2**31)
         elif found is None and "None" in str(each.type):
             read[each.name] = None
         else:
             read[each.name] = _text(place, found)
     return kind(**read)
+
+
+def _with_later(where: str, value: Any, kind: type) -> dict[str, Any]:
+    """Return an object with fields that its file may lack."""
+    return {**_LATER.get(kind, {}), **_mapping(where, value)}
 
 
 def _object(where: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -28,6 +28,23 @@ class Rounder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Unrounded:
+    """A tensor as it is, which an integer op reads in float32."""
+
+    def rounded(self, value: Any) -> Any:
+        """Return the tensor."""
+        return value
+
+    def transposed(self, order: Sequence[int]) -> Unrounded:
+        """Return the same for a tensor whose axes lie in another order."""
+        del order
+        return self
+
+
+UNROUNDED = Unrounded()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Steps:
     """The numbers that an activation may have: scale * [qmin - zero_point; qmax - zero_point].

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tvm
@@ -30,8 +30,6 @@ from .replaceable_constants import constant_of, flat_of, starts_of, with_places
 from .rounded import Rounder, RowSteps
 from .rounding import Floats, Rounding, constants_of, variables_of
 
-AnySteps = TypeVar("AnySteps", Rounder, RowSteps)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class State:
@@ -49,8 +47,10 @@ class State:
     integer: dict[Var, Any]
     rows: dict[tuple[Var, int], Any] = field(default_factory=dict["tuple[Var, int]", Any])
 
-    def of_rows(self, var: Var, steps: RowSteps) -> Any:
-        """Return a variable rounded row by row: once for all that read it so."""
+    def read(self, var: Var, steps: Rounder) -> Any:
+        """Return a variable as integer ops read it without static parameters: rounded row by row once for all that read it so."""
+        if not isinstance(steps, RowSteps):
+            return steps.rounded(self.real[var])
         key = var, steps.axis
         if key not in self.rows:
             self.rows[key] = steps.rounded(self.real[var])
@@ -79,7 +79,7 @@ class _Step:
     is_layer
         Whether the result is an integer op's: then float ops, too, read it rounded, unless it `leaves_float`.
     rows
-        What integer ops read of some operands that they quantize per row.
+        What integer ops read of operands that have no static parameters for them.
     unread
         Variables that nothing reads behind it.
     """
@@ -92,7 +92,7 @@ class _Step:
     rounded: Rounder | None
     is_layer: bool
     leaves_float: bool
-    rows: Mapping[Var, RowSteps]
+    rows: Mapping[Var, Rounder]
     unread: Sequence[Var]
 
     def run(self, state: State, operands: Sequence[Any]) -> None:
@@ -101,7 +101,7 @@ class _Step:
         if self.is_real:
             real[var] = self.call.run([real[each] if isinstance(each, Var) else each for each in self.call.operands])
         if self.is_integer:
-            read = {each: state.of_rows(each, steps) for each, steps in self.rows.items()}
+            read = {each: state.read(each, steps) for each, steps in self.rows.items()}
             integer[var] = self.call.run(
                 [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands]
             )
@@ -336,12 +336,12 @@ class RoundedProgram:
         order, value = self._program.orders.get(name), as_array(values[self._program.variables[name]])
         return value if order is None else value.transpose(np.argsort(order))
 
-    def value_read(self, name: str, state: State, rows: RowSteps | None = None) -> Array:
-        """Return what an integer op reads of a tensor that was made just now, per row where it is given how; as `value` does."""
+    def value_read(self, name: str, state: State, rows: Rounder | None = None) -> Array:
+        """Return what an integer op reads of a tensor that was made just now, by `rows` if given; as `value` does."""
         if rows is None:
             return self.value(name, state.integer)
         var = self._program.variables[name]
-        return self.value(name, {var: state.of_rows(var, self._laid(name, rows))})
+        return self.value(name, {var: state.read(var, self._laid(name, rows))})
 
     def operands(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
         """Return the operands of those of a layer's calls that read other constants, by their numbers."""
@@ -396,9 +396,9 @@ class RoundedProgram:
                 found |= self._operands_of(layer, values)
         return found
 
-    def _rows(self, rounding: Rounding) -> dict[int, dict[Var, RowSteps]]:
+    def _rows(self, rounding: Rounding) -> dict[int, dict[Var, Rounder]]:
         """Return what calls of layers read per row, by their numbers."""
-        found: dict[int, dict[Var, RowSteps]] = {}
+        found: dict[int, dict[Var, Rounder]] = {}
         for layer, rows in rounding.rows.items():
             read = {self._program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rows.items()}
             for number in self._calls_of(layer):
@@ -419,15 +419,15 @@ class RoundedProgram:
         seen = {program.variables[name] for name in self._names}
         return [number for number, _ in calls_behind(program, self._makers, [program.variables[str(layer)]], seen)]
 
-    def _laid(self, name: str, steps: AnySteps) -> AnySteps:
+    def _laid(self, name: str, steps: Rounder) -> Rounder:
         order = self._program.orders.get(name)
         return steps if order is None else steps.transposed(order)
 
 
 def _names_of(plan: QuantizationPlan) -> list[str]:
     """Return what a plan rounds, and what its integer ops give."""
-    per_row = (name for layer in plan.layers for name in layer.per_row)
-    return list(map(str, (*plan.activations, *per_row, *(layer.output for layer in plan.layers))))
+    reals = (name for layer in plan.layers if layer.reads_reals for name in layer.inputs)
+    return list(map(str, (*plan.activations, *reals, *(layer.output for layer in plan.layers))))
 
 
 def _others(simple: Model, plan: QuantizationPlan) -> set[TensorId]:

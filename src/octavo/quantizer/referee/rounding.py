@@ -17,7 +17,7 @@ from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
 from ..weights.constants import Constants
 from ..weights.convolution import WEIGHTED
-from .rounded import Rounder, RowSteps, steps_of
+from .rounded import UNROUNDED, Rounder, RowSteps, steps_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -33,7 +33,7 @@ class Rounding:
     layers
         Integer ops by their outputs, each with what its weight, bias and constants are in place of the model's.
     rows
-        By the outputs of those that quantize inputs per row when run what each of these may be for them; they leave float32.
+        By the outputs of those whose inputs have no static parameters what each of these may be for them; they leave float32.
     factors
         By what equalization divides activations.
     gains
@@ -44,7 +44,7 @@ class Rounding:
 
     activations: Mapping[TensorId, Rounder]
     layers: Mapping[TensorId, Mapping[TensorId, Floats]]
-    rows: Mapping[TensorId, Mapping[TensorId, RowSteps]]
+    rows: Mapping[TensorId, Mapping[TensorId, Rounder]]
     factors: Factors = field(default_factory=dict[TensorId, Floats])
     gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
     bias_gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
@@ -149,10 +149,13 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         },
         rows={
             layer.output: {
-                name: RowSteps(axis=-1 if name == layer.inputs[0] else -2, factors=factors.get(name)) for name in layer.per_row
+                name: RowSteps(axis=-1 if name == layer.inputs[0] else -2, factors=factors.get(name))
+                if layer.per_row
+                else UNROUNDED
+                for name in layer.inputs
             }
             for layer in plan.layers
-            if layer.per_row
+            if layer.reads_reals
         },
         factors=factors,
         gains=gains,

@@ -48,7 +48,7 @@ class PerRow(Step):
         found = [
             layer
             for layer in planned.plan.layers
-            if not layer.per_row
+            if not layer.reads_reals
             and (layer.weight is not None or self.products)
             and reads_rows(evidence.planner.support(layer))
             and named.isdisjoint((*layer.inputs, layer.output))

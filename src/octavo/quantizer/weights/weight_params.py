@@ -14,12 +14,12 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...ir.identity import TensorId
-from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
+from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
 from ...numerics.dynamic import PER_ROW
-from ...numerics.statistics.ranges import symmetric_params
+from ...numerics.statistics.ranges import block_params, symmetric_params
 from ...target.tensor_support import TensorSupport
 from ...target.vocabulary import MAX_ACCUMULATOR_BITS
-from ..constraints import Requests, TensorConstraints, unlike_weight, width_of
+from ..constraints import Requests, TensorConstraints, unlike_blocks, unlike_weight, width_of
 from ..placement import Layer
 from ..plan import Adjustment
 from ..ranges import QuantScheme
@@ -27,7 +27,7 @@ from ..recipe import WEIGHT_BITS, Recipe
 from .constants import Constants
 
 _INT32_MAX = 2**31 - 1
-_OPERAND = -1
+_OPERAND = (-1, 0)
 """Stands for the axis of a constant that is no weight but an operand among activations."""
 _INT32_BITS = 32
 _ACTIVATION_SPAN = 255
@@ -60,7 +60,8 @@ class WeightParameters:
     scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     granularity_of: Callable[[Layer], str | None] = lambda _: None
     _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
-    _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
+    _axis_of_weight: dict[TensorId, tuple[int | None, int]] = field(default_factory=dict[TensorId, "tuple[int | None, int]"])
+    """By a weight the axis of its channels, and the size of its blocks."""
 
     def refuse(self, layer: Layer) -> str | None:
         """Return why a layer's numbers cannot be integers, or None; a weight belongs to the first layer that reads it."""
@@ -74,22 +75,26 @@ class WeightParameters:
         op = layer.op
         if op is None:
             return None
-        weight, axis = self.params[op.weight.name], self._axis(layer)
+        weight, axis = self.params[op.weight.name], (op.weight_axis if layer.block else self._axis(layer))
+        laid = axis, layer.block
         if not np.isfinite(weight).all():
             return f"its weight {op.weight.name} holds NaN or infinity"
         if weight.dtype != np.float32:
             return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
-        if self._axis_of_weight.get(op.weight.name, axis) != axis:
-            return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis"
+        if self._axis_of_weight.get(op.weight.name, laid) != laid:
+            return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis, or other blocks"
         problem = self._unlike_request(layer)
         if problem is not None:
             return problem
+        if layer.block:
+            self._axis_of_weight[op.weight.name] = laid
+            return None
         granularity = self._granularities(layer)
         if not granularity:
             return f"its weight {op.weight.name} and its bias have no granularity in common"
         if axis is None and "per_tensor" not in granularity:
             return f"its weight {op.weight.name} has no axis of its output channels, and must be quantized per_axis"
-        problem = None if layer.bias is None or layer.per_row else _of_bias(layer, layer.bias.constant.name)
+        problem = None if layer.bias is None or layer.reads_reals else _of_bias(layer, layer.bias.constant.name)
         if problem is not None:
             return problem
         room = self._room(layer, self._asked(layer, _own_scheme(layer)), _ACTIVATION_SPAN, _INT32_BITS)
@@ -98,7 +103,7 @@ class WeightParameters:
             return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
         if layer.bias is not None and not np.isfinite(self.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
-        self._axis_of_weight[op.weight.name] = axis
+        self._axis_of_weight[op.weight.name] = laid
         return None
 
     def choose(
@@ -113,7 +118,10 @@ class WeightParameters:
         for layer in layers:
             if layer.op is None:
                 continue
-            name, data = layer.op.weight.name, None if layer.per_row else activations[layer.inputs[0]]
+            name, data = layer.op.weight.name, None if layer.reads_reals else activations[layer.inputs[0]]
+            if layer.block:  # sums of few products of 4 bits fit
+                weights[name] = self._in_blocks(layer)
+                continue
             scheme, bits = constraints.scheme(name), _accumulator_bits(layer, data)
             asked = self._asked(layer, scheme)
             room = self._room(layer, asked, _span(data, bits), bits)
@@ -157,6 +165,20 @@ class WeightParameters:
             return replace(params, scale=self.scales[name])
         return params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
 
+    def _in_blocks(self, layer: Layer) -> QuantParams:
+        """Return the parameters of a weight that has a scale for each block of inputs."""
+        assert layer.op is not None, "only layers with weights have blocks of them"
+        given, name = self._given(layer), layer.op.weight.name
+        if given is not None:
+            return given
+        params = block_params(
+            self.params[name],
+            PerBlock(1 - layer.op.weight_axis, layer.block),
+            bits=self._bits.setdefault(name, self.bits_of(layer)),
+            least_error=self.recipe.weight_range != "max",
+        )
+        return replace(params, scale=self.scales[name]) if name in self.scales else params
+
     def _granularities(self, layer: Layer) -> tuple[str, ...]:
         """Return what the scales of a weight can be, and so those of the bias, which are products with them."""
         assert layer.op is not None, "only layers with weights have scales of them"
@@ -177,6 +199,10 @@ class WeightParameters:
         request = None if op is None else self.requests.get(op.weight.name)
         if op is None or request is None:
             return None
+        if layer.block:
+            return (
+                None if request.params is None else unlike_blocks(request, self.params[op.weight.name].shape, 1 - op.weight_axis)
+            )
         needed = support.tensor("weight")
         is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
         needed = replace(needed, granularity=self._granularities(layer), scales="power_of_two" if is_exact else needed.scales)

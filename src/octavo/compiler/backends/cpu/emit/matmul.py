@@ -1,21 +1,27 @@
-"""Kernel calls of composites: products of two activations. Reads no QDQ graph."""
+"""Kernel calls of composites: products of two activations, and by weights in blocks. Reads no QDQ graph."""
 
 from __future__ import annotations
+
+import math
 
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from .....ir.composites.blocks import BlockMatmulOp
 from .....ir.composites.float_ops import FloatBatchMatmulOp
 from .....ir.composites.matrix_view import MatrixView
 from .....ir.composites.outputs import output_spec
-from .....ir.composites.weighted import BatchMatmulOp, MatmulOperand, RowBatchMatmulOp
+from .....ir.composites.weighted import BatchMatmulOp, DynamicTensor, MatmulOperand, RowBatchMatmulOp
 from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels import BatchMatmulSpec, FloatBatchMatmulSpec
+from ..kernels import BatchMatmulSpec, BlockMatmulSpec, FloatBatchMatmulSpec
 from .conv2d import scaled_sums
 from .quantize import read_dynamic
+
+SYMMETRIC = 8
+"""The zero point of symmetric weights of 4 bits, in [0; 15]."""
 
 
 @emits(BatchMatmulOp)
@@ -82,6 +88,39 @@ def _read(
     if before is None:
         return value, plain
     return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])
+
+
+@emits(BlockMatmulOp)
+def emit_block_matmul(op: BlockMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    is_dynamic = isinstance(op.x, DynamicTensor)
+    if isinstance(op.x, DynamicTensor):
+        read = read_dynamic(op.x, context, inputs, is_nhwc=False)
+    else:
+        read = [context.storage.source(inputs[op.x.name])]
+    blocks, outputs = op.weight.scale.shape
+    features = len(op.weight.values)
+    result = output_spec(op.y)
+    assert isinstance(result, kernels.FloatOutput), "functions follow 8-bit weights"
+    spec = BlockMatmulSpec(
+        rows=math.prod(op.y.shape[:-1]),
+        inputs=features,
+        outputs=outputs,
+        block=features // blocks,
+        output=result,
+        is_dynamic=is_dynamic,
+        has_zero_points=bool((op.weight.zero_point != SYMMETRIC).any()),
+        threads=context.threads,
+    )
+    kernel = kernels.block_matmul(
+        spec,
+        weight=op.weight.values,
+        scale=op.weight.scale,
+        zero_point=op.weight.zero_point,
+        bias=op.y.bias,
+        isa=context.isa,
+    )
+    context.put(output, context.call(output.name, kernel, read, op.y.shape, "float32"), is_nhwc=False)
 
 
 @emits(FloatBatchMatmulOp)

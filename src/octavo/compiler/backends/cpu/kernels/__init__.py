@@ -52,6 +52,7 @@ from .language.schedule import (
 )
 from .language.x86.table import without_vbmi
 from .matmuls.batch_matmul import batch_matmul, takes_views
+from .matmuls.block_matmul import BlockMatmulSpec, block_matmul
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .matmuls.spec import BatchMatmulSpec
 from .move.concat import ConcatSpec, concat
@@ -109,6 +110,7 @@ __all__ = [
     "AffineRowsSpec",
     "BatchMatmulSpec",
     "Bfloat16Conv2dSpec",
+    "BlockMatmulSpec",
     "ChannelGroups",
     "ColumnsSpec",
     "ConcatSpec",
@@ -167,6 +169,7 @@ __all__ = [
     "bfloat16_conv2d",
     "bfloat16_extension_of",
     "bfloat16_matmul",
+    "block_matmul",
     "can_observe",
     "column_parameters",
     "column_quantize",

@@ -1,0 +1,248 @@
+"""Dense layers with 4-bit weights in blocks: from the recipe to the kernel's results, plan, explanation and ONNX."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx_nets import OnnxWriter
+from tvm import relax
+
+import octavo
+from nets import model_of
+from octavo.errors import QuantizationError, TargetError
+from octavo.export.onnx.onnx_export import export_onnx
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.identity import TensorId
+from octavo.numerics import PerBlock, dequantize
+from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
+from octavo.target import CPU, OpSupport
+from reference_sessions import reference_session
+
+PLAIN: dict[str, Any] = {"bias_correction": False, "weight_rounding": "nearest", "equalization": "none", "min_sqnr": None}
+BLOCKS = octavo.Recipe(weight_bits=4, weight_block=32, **PLAIN)
+PER_ROW_TOO = replace(BLOCKS, activation_dtype="uint8")
+SUPPORT = CPU.support("matmul")
+assert SUPPORT is not None
+
+
+def gated(rng: np.random.Generator, inner: int = 96) -> octavo.Model:
+    """Two layers of one input, one with a bias and a clamp, one of a transposed weight, and a third of their product."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first = writer.emit("_q", relax.op.matmul(v["x"], v["wq"]))
+        q = writer.emit("q", relax.op.nn.relu(writer.emit("_qb", relax.op.add(first, v["bq"]))))
+        k = writer.emit("k", relax.op.matmul(v["x"], writer.emit("wt", relax.op.permute_dims(v["wk"]))))
+        return writer.emit("y", relax.op.matmul(writer.emit("g", relax.op.multiply(q, k)), v["wo"]), is_output=True)
+
+    sizes = {"wq": (64, inner), "wk": (inner, 64), "bq": (inner,), "wo": (inner, 7)}
+    params = {name: (rng.normal(size=size) / 8).astype(np.float32) for name, size in sizes.items()}
+    return model_of({"x": ((2, 3, 64), "float32")}, params, body, ("y",))
+
+
+def samples_of(rng: np.random.Generator, count: int = 4) -> list[npt.NDArray[np.float32]]:
+    return list(rng.normal(size=(count, 2, 3, 64)).astype(np.float32))
+
+
+def output(executable: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    (value,) = executable(x).values()
+    return value
+
+
+def real(quantized: octavo.QuantizedModel, name: str) -> npt.NDArray[np.float64]:
+    plan = quantized.plan
+    return dequantize(plan.weight_values[TensorId(name)], plan.weights[TensorId(name)]).astype(np.float64)
+
+
+def rounded_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    rows = x.reshape(-1, x.shape[-1]).astype(np.float32)
+    parameters = dynamic_parameters(rows, PER_ROW).astype(np.float64)
+    steps = dynamic_quantize(rows, parameters.astype(np.float32), PER_ROW) - parameters[:, 1:]
+    return (steps * parameters[:, :1]).reshape(x.shape)
+
+
+def expected(model: octavo.Model, quantized: octavo.QuantizedModel, x: npt.NDArray[Any], rows: Any) -> npt.NDArray[np.float64]:
+    q = np.maximum(rows(x) @ real(quantized, "wq") + model.params[TensorId("bq")], 0)
+    return rows(q * (rows(x) @ real(quantized, "wk").T)) @ real(quantized, "wo")
+
+
+@pytest.mark.parametrize("recipe", [BLOCKS, PER_ROW_TOO])
+def test_a_model_computes_what_its_plan_says(recipe: octavo.Recipe, rng: np.random.Generator) -> None:
+    model, samples = gated(rng), samples_of(rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=recipe)
+    is_dynamic = recipe is PER_ROW_TOO
+    layers = [layer for layer in quantized.plan.layers if layer.weight]
+    assert [(layer.block, bool(layer.per_row)) for layer in layers] == [(32, is_dynamic)] * 3
+    assert not quantized.plan.activations
+    kernels = [op.kernel for op in octavo.explain(quantized).ops if op.integer]
+    assert kernels == [f"block_matmul.{'per row' if is_dynamic else 'float'} 32"] * 3
+    executable = octavo.compile(quantized)
+    for x in samples:
+        wanted = expected(model, quantized, x, rounded_rows if is_dynamic else np.asarray)
+        # A row's integer may be its neighbour where float32 sums differ in the last digit.
+        tolerance = 1e-2 if is_dynamic else 2e-6
+        np.testing.assert_allclose(output(executable, x), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+def test_the_executable_holds_weights_of_4_bits(rng: np.random.Generator, tmp_path: Path) -> None:
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        return writer.emit("y", relax.op.matmul(v["x"], v["w"]), is_output=True)
+
+    weight = rng.normal(size=(1024, 1024)).astype(np.float32)
+    model = model_of({"x": ((1, 1024), "float32")}, {"w": weight}, body, ("y",))
+    samples = [rng.normal(size=(1, 1024)).astype(np.float32)]
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=replace(BLOCKS, weight_block=128))
+    executable = octavo.compile(quantized)
+    executable.save(tmp_path / "y.so")
+    assert (tmp_path / "y.so").stat().st_size < weight.size * 0.75
+    np.testing.assert_array_equal(output(octavo.load_executable(tmp_path / "y.so"), samples[0]), output(executable, samples[0]))
+
+
+def test_a_module_is_loaded_as_what_it_is(rng: np.random.Generator) -> None:
+    model, samples = gated(rng), samples_of(rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=BLOCKS)
+    again = octavo.load(quantized.bound())
+    assert [op.kernel for op in octavo.explain(again).ops] == [op.kernel for op in octavo.explain(quantized).ops]
+    parts = octavo.partition(quantized)
+    np.testing.assert_array_equal(
+        output(octavo.compile(octavo.load(parts)), samples[0]), output(octavo.compile(quantized), samples[0])
+    )
+
+
+@pytest.mark.parametrize("recipe", [BLOCKS, PER_ROW_TOO])
+def test_a_plan_is_saved_and_makes_the_same_bytes(recipe: octavo.Recipe, rng: np.random.Generator, tmp_path: Path) -> None:
+    model = gated(rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples_of(rng)), recipe=recipe)
+    quantized.plan.save(tmp_path / "plan.json")
+    again = octavo.quantize(model, plan=tmp_path / "plan.json")
+    assert again.fingerprint == quantized.fingerprint
+    assert str(again.module) == str(quantized.module)
+    assert again.plan.weights == quantized.plan.weights
+
+
+def test_a_file_from_before_has_no_blocks(rng: np.random.Generator, tmp_path: Path) -> None:
+    model, path = gated(rng), tmp_path / "plan.json"
+    quantized = octavo.quantize(model, octavo.profile(model, samples_of(rng)), recipe=octavo.Recipe(**PLAIN))
+    quantized.plan.save(path)
+    data = json.loads(path.read_text())
+    for layer in data["layers"]:
+        layer.pop("block")
+    data["recipe"].pop("weight_block")
+    path.write_text(json.dumps(data))
+    assert octavo.quantize(model, plan=path).fingerprint == quantized.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda weight: weight.update(axis=None), "weights: wq: block needs the axis"),
+        (lambda weight: weight.update(block=0), r"weights: wq: block must be a whole number in \[1;"),
+        (
+            lambda weight: weight.update(block=64),
+            "the plan has matmul .* in blocks of 32 for cpu, the model has .* in blocks of 64",
+        ),
+        (lambda weight: weight["scale"].pop(), "scale.*zero_point|scales"),
+        (lambda weight: weight["scale"][0].pop(), "lists of as many numbers"),
+    ],
+)
+def test_a_plan_with_other_blocks_than_the_weight_has(edit: Any, message: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    model, path = gated(rng), tmp_path / "plan.json"
+    octavo.quantize(model, octavo.profile(model, samples_of(rng)), recipe=BLOCKS).plan.save(path)
+    data = json.loads(path.read_text())
+    edit(data["weights"]["wq"])
+    path.write_text(json.dumps(data))
+    with pytest.raises(QuantizationError, match=message):
+        octavo.quantize(model, plan=path)
+
+
+def test_a_layer_that_the_block_does_not_divide_keeps_8_bits_per_axis(rng: np.random.Generator) -> None:
+    model = gated(rng, inner=80)
+    quantized = octavo.quantize(model, octavo.profile(model, samples_of(rng)), recipe=BLOCKS)
+    found = {layer.output: layer.block for layer in quantized.plan.layers if layer.weight}
+    assert found == {"q": 32, "k": 32, "y": 0}
+    assert quantized.plan.weights[TensorId("wo")].qmax == 127
+    reasons = {op.tensor: op.reason for op in octavo.explain(quantized).ops}
+    assert reasons["y"] == "its weights keep 8 bits, per axis: it has 80 inputs, which blocks of 32 do not divide"
+
+
+def test_a_target_that_takes_no_blocks_gets_8_bits_per_axis(rng: np.random.Generator) -> None:
+    vendor = replace(CPU, ops=tuple(replace(op, weight_blocks=()) for op in CPU.ops))
+    model = gated(rng)
+    profile = octavo.profile(model, samples_of(rng))
+    quantized = octavo.quantize(model, profile, recipe=BLOCKS, target=vendor)
+    assert {layer.block for layer in quantized.plan.layers} == {0}
+    assert {params.qmax for params in quantized.plan.weights.values()} == {127}
+    reasons = {op.tensor: op.reason for op in octavo.explain(quantized, target=vendor).ops}
+    assert reasons["q"] == "its weights keep 8 bits, per axis: target cpu takes no blocks of 32 inputs of matmul"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"weight_block": 48, "weight_bits": 4}, "weight_block must be 32, 64, 128 or None, got 48"),
+        ({"weight_block": True, "weight_bits": 4}, "weight_block must be 32, 64, 128 or None, got True"),
+        ({"weight_block": 32}, "weight_block is of weights of 4 bits and fewer: set weight_bits, too, got 8"),
+    ],
+)
+def test_a_recipe_says_what_blocks_may_be(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(QuantizationError, match=message):
+        octavo.Recipe(**fields)
+
+
+def test_a_description_says_which_blocks_it_takes() -> None:
+    with pytest.raises(TargetError, match="op 'matmul': weight_blocks: expected a list of 32, 64, 128, got"):
+        OpSupport(op="matmul", weights=("int8",), weight_blocks=(48,))
+
+
+def onnx_net(path: Path) -> Path:
+    net = OnnxWriter()
+    net.node("Add", [net.node("MatMul", ["x", net.constant("w1", 64, 30)], "d"), net.constant("b", 30)], "e")
+    net.node("MatMul", ["x", net.constant("w2", 64, 30)], "g")
+    flat = net.node("Reshape", ["x", net.value("sizes", np.array([6, 64]))], "r")
+    net.node("Gemm", [flat, net.constant("w3", 12, 64), net.constant("c", 12)], "y", transB=1, alpha=0.5)
+    onnx.save(net.model({"x": [2, 3, 64]}, {"e": [2, 3, 30], "g": [2, 3, 30], "y": [6, 12]}, 17), path)
+    return path
+
+
+@pytest.mark.parametrize("recipe", [BLOCKS, PER_ROW_TOO])
+def test_onnx_runtime_computes_the_file(recipe: octavo.Recipe, rng: np.random.Generator, tmp_path: Path) -> None:
+    model, samples = octavo.load(onnx_net(tmp_path / "float.onnx")), samples_of(rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=recipe)
+    assert [layer.block for layer in quantized.plan.layers if layer.weight] == [32] * 3
+    export_onnx(quantized, tmp_path / "int4.onnx")
+    proto = onnx.load(tmp_path / "int4.onnx")
+    assert sum(tensor.data_type == onnx.TensorProto.INT4 for tensor in proto.graph.initializer) >= 3
+    assert {node.domain for node in proto.graph.node} == {""}
+    session, ours = reference_session(tmp_path / "int4.onnx"), octavo.compile(quantized)
+    again = octavo.load(tmp_path / "int4.onnx")
+    assert sum("block_matmul" in op.kernel for op in octavo.explain(again).ops) == 3
+    imported = octavo.compile(again)
+    for x in samples:
+        want = ours(x)
+        found = dict(zip(want, session.run(list(want), {"x": x}), strict=True))
+        for other in (found, imported(x)):
+            for name, value in want.items():
+                np.testing.assert_allclose(other[name], value, rtol=0, atol=1e-5 * float(np.abs(value).max()))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_parameters_of_blocks_are_those_of_each(axis: int, rng: np.random.Generator) -> None:
+    from octavo.numerics.statistics.ranges import block_params
+
+    weight = rng.normal(size=(64, 64)).astype(np.float32)
+    params = block_params(weight, PerBlock(axis, 32), bits=4)
+    again = block_params(np.ascontiguousarray(weight.T), PerBlock(1 - axis, 32), bits=4)
+    np.testing.assert_array_equal(params.scale, again.scale.T)
+    part = weight[:32, :1] if axis == 0 else weight[:1, :32]
+    assert params.scale[0, 0] == block_params(part, PerBlock(axis, 32), bits=4).scale[0, 0]
+    largest = block_params(weight, PerBlock(axis, 32), bits=4, least_error=False)
+    from octavo.numerics import quantize
+
+    errors = [float(np.square(dequantize(quantize(weight, each), each) - weight).sum()) for each in (params, largest)]
+    assert errors[0] < errors[1]
