@@ -1,7 +1,8 @@
 """Rewrite ONNX's QOperator nodes (QLinearConv, QLinearAdd, QGemm, ...) as QDQ: DequantizeLinear, the float op, QuantizeLinear.
 
 Works on protos, before shapes are inferred and constants folded, so that those need to know standard ops only. Tensors of the
-source keep their names; what comes in between is new. Builds no Relax, and looks at no values.
+source keep their names; what comes in between is new. Builds no Relax, and looks at no values but those of MatMulNBits, whose
+weights are packed.
 
 Before::
 
@@ -22,8 +23,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx.helper
+import onnx.numpy_helper
 
 from ...ir.identity import NameSupply
 from ..frontend import RejectedOpError
@@ -44,10 +47,20 @@ class NodeRewrite:
         Element types of the graph's inputs and initializers: they tell what an absent zero point would be.
     opset
         Version of the standard operator set.
+    constants
+        The graph's initializers.
     """
 
-    def __init__(self, node: onnx.NodeProto, names: NameSupply, types: Mapping[str, int], opset: int) -> None:
+    def __init__(
+        self,
+        node: onnx.NodeProto,
+        names: NameSupply,
+        types: Mapping[str, int],
+        opset: int,
+        constants: Mapping[str, onnx.TensorProto],
+    ) -> None:
         self.node = node
+        self._values = constants
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
@@ -65,6 +78,13 @@ class NodeRewrite:
         if not name:
             raise RejectedOpError(f"its {what} (input {index}) is missing")
         return name
+
+    def value(self, index: int, what: str) -> npt.NDArray[Any]:
+        """Return the value of an input that must be a constant."""
+        found = self._values.get(self.required(index, what))
+        if found is None:
+            raise RejectedOpError(f"its {what} (input {index}) must be constant")
+        return onnx.numpy_helper.to_array(found)
 
     def emit(self, op: str, inputs: Iterable[str], *, to: str = "", **attrs: Any) -> str:
         """Add a node of the standard operator set and return the name of its output, `to` if given.
@@ -235,7 +255,44 @@ def _to_standard_domain(r: NodeRewrite) -> None:
     r.emit(r.node.op_type, r.node.input, to=r.node.output[0], **attrs)
 
 
+def _matmul_in_blocks(r: NodeRewrite) -> None:
+    """Take com.microsoft's MatMulNBits: A @ B^T of B uint8 [N, blocks, block / 2], the first of two inputs in the low half."""
+    inputs, outputs, block, bits = (int(r.attrs.get(name, 0)) for name in ("K", "N", "block_size", "bits"))
+    if bits not in (0, 4):
+        raise RejectedOpError(f"weights of {bits} bits are not supported, only of 4")
+    if r.input(4):
+        raise RejectedOpError("its g_idx (input 4), an order of the inputs, is not supported")
+    blocks = -(-inputs // block) if block else 0
+    packed = r.value(1, "B")
+    if packed.dtype != np.uint8 or packed.size != outputs * blocks * block // 2 or not packed.size:
+        raise RejectedOpError(f"B {packed.dtype} {packed.shape} does not fit K {inputs}, N {outputs}, block_size {block}")
+    values = _halves(packed.reshape(outputs, -1))
+    scale = r.value(2, "scales").astype(np.float32).reshape(outputs, blocks)
+    zero_point = np.full(scale.shape, 8, np.uint8)
+    if r.input(3):
+        packed_points = r.value(3, "zero_points")
+        if packed_points.dtype != np.uint8:
+            raise RejectedOpError(f"zero_points of {packed_points.dtype} are not supported, only of 4 bits in uint8")
+        zero_point = _halves(packed_points.reshape(outputs, -1))[:, :blocks]
+    if inputs % block:  # a part of a block has no form in QDQ
+        real = (values.astype(np.int16) - np.repeat(zero_point, block, axis=1)) * np.repeat(scale, block, axis=1)
+        matrix = r.constant(np.ascontiguousarray(real[:, :inputs].T.astype(np.float32)))
+    else:
+        operands = [r.constant(np.ascontiguousarray(each)) for each in (values, scale, zero_point)]
+        matrix = r.emit("Transpose", [r.emit("DequantizeLinear", operands, axis=1, block_size=block)], perm=[1, 0])
+    bias = r.input(5)
+    product = r.emit("MatMul", [r.required(0, "A"), matrix], to="" if bias else r.node.output[0])
+    if bias:
+        r.emit("Add", [product, bias], to=r.node.output[0])
+
+
+def _halves(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the 4-bit integers of bytes, the low half of each first."""
+    return np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1).reshape(len(packed), -1).astype(np.uint8)
+
+
 REWRITES: dict[str, Callable[[NodeRewrite], None]] = {
+    "MatMulNBits": _matmul_in_blocks,
     "QGemm": _gemm,
     "QLinearAdd": _binary("Add"),
     "QLinearAveragePool": _average_pool,
@@ -278,6 +335,7 @@ class QdqRewriter:
     def __init__(self, graph: onnx.GraphProto, opset: int) -> None:
         self._types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
         self._types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._names = NameSupply(set(self._types) | {name for node in graph.node for name in (*node.input, *node.output)})
         self._opset = opset
 
@@ -288,6 +346,6 @@ class QdqRewriter:
             rewrite = _to_standard_domain
         if rewrite is None:
             return None
-        rewritten = NodeRewrite(node, self._names, self._types, self._opset)
+        rewritten = NodeRewrite(node, self._names, self._types, self._opset, self._constants)
         rewrite(rewritten)
         return Rewritten(nodes=tuple(rewritten.nodes), initializers=tuple(rewritten.initializers))

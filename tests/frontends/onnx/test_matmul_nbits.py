@@ -1,0 +1,112 @@
+"""ONNX Runtime's MatMulNBits, and DequantizeLinear in blocks of 4 bits: what they become, and what it computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import octavo
+from octavo.errors import UnsupportedOpError
+from reference_sessions import reference_session
+
+N = 24
+
+
+def packed(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Two values to a byte along the last axis, the first in the low half; an odd one alone."""
+    wide = np.concatenate([values, np.zeros((*values.shape[:-1], values.shape[-1] % 2), np.uint8)], axis=-1)
+    return wide[..., ::2] | (wide[..., 1::2] << 4)
+
+
+def net(rng: np.random.Generator, inputs: int, block: int, *, points: bool, bias: bool, accuracy: int = 0) -> onnx.ModelProto:
+    blocks = -(-inputs // block)
+    constants: dict[str, npt.NDArray[Any]] = {
+        "B": packed(rng.integers(0, 16, (N, blocks, block)).astype(np.uint8)),
+        "scales": rng.uniform(0.01, 0.1, N * blocks).astype(np.float32),
+    }
+    names = ["x", "B", "scales"]
+    if points:
+        constants["points"] = packed(rng.integers(0, 16, (N, blocks)).astype(np.uint8)).reshape(-1)
+        names.append("points")
+    if bias:
+        names += [""] * (5 - len(names))
+        constants["bias"] = rng.normal(size=N).astype(np.float32)
+        names.append("bias")
+    attrs = {"K": inputs, "N": N, "bits": 4, "block_size": block, "accuracy_level": accuracy}
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **attrs)
+    graph = helper.make_graph(
+        [node],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, inputs])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3, N])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize(("inputs", "block"), [(64, 32), (256, 128), (96, 32), (80, 32), (64, 16)])
+def test_it_computes_what_onnx_runtime_does(
+    inputs: int, block: int, points: bool, bias: bool, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    onnx.save(net(rng, inputs, block, points=points, bias=bias), tmp_path / "m.onnx")
+    model = octavo.load(tmp_path / "m.onnx")
+    [op] = octavo.explain(model).ops if inputs % block == 0 and block >= 32 else [None]
+    assert op is None or op.kernel == f"block_matmul.float {block}"
+    x = rng.normal(size=(2, 3, inputs)).astype(np.float32)
+    [want] = reference_session(tmp_path / "m.onnx").run(None, {"x": x})
+    [found] = octavo.compile(model)(x).values()
+    np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bits": 8}, "weights of 8 bits are not supported, only of 4"),
+        ({"K": 128}, r"B uint8 \(24, 2, 16\) does not fit K 128, N 24, block_size 32"),
+        ({"block_size": 0}, "does not fit K 64, N 24, block_size 0"),
+    ],
+)
+def test_another_form_is_named(change: dict[str, int], message: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    model = net(rng, 64, 32, points=False, bias=False)
+    for attribute in model.graph.node[0].attribute:
+        attribute.i = change.get(attribute.name, attribute.i)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedOpError, match=message):
+        octavo.load(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("dtype", ["INT4", "UINT4"])
+@pytest.mark.parametrize("block", [32, 128])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_blocked_dequantize_of_4_bits(axis: int, block: int, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    low, high = (-8, 8) if dtype == "INT4" else (0, 16)
+    elem_type = getattr(TensorProto, dtype)
+    shape, of_blocks = ((256, N), (256 // block, N)) if axis == 0 else ((N, 256), (N, 256 // block))
+    points = rng.integers(low, high, of_blocks)
+    initializers = [
+        helper.make_tensor("w", elem_type, shape, rng.integers(low, high, shape).reshape(-1)),
+        helper.make_tensor("z", elem_type, of_blocks, points.reshape(-1)),
+        numpy_helper.from_array(rng.uniform(0.01, 0.1, of_blocks).astype(np.float32), "s"),
+    ]
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=axis, block_size=block)]
+    nodes += [helper.make_node("Transpose", ["d"], ["t"], perm=[1, 0])] if axis else []
+    nodes.append(helper.make_node("MatMul", ["x", "t" if axis else "d"], ["y"]))
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [5, size]) for n, size in (("x", 256), ("y", N))]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    model = octavo.load(tmp_path / "m.onnx")
+    [op] = octavo.explain(model).ops
+    assert op.kernel == f"block_matmul.float {block}"
+    x = rng.normal(size=(5, 256)).astype(np.float32)
+    [want] = reference_session(tmp_path / "m.onnx", optimized=False).run(None, {"x": x})
+    [found] = octavo.compile(model)(x).values()
+    np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
