@@ -20,8 +20,10 @@ from octavo.errors import QuantizationError, TargetError
 from octavo.export.onnx.onnx_export import export_onnx
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
-from octavo.numerics import PerBlock, dequantize
+from octavo.numerics import PerBlock, dequantize, quantize
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
+from octavo.numerics.statistics.gptq import gptq_round_in_blocks
+from octavo.numerics.statistics.ranges import block_params
 from octavo.target import CPU, OpSupport
 from reference_sessions import reference_session
 
@@ -149,6 +151,7 @@ def test_a_file_from_before_has_no_blocks(rng: np.random.Generator, tmp_path: Pa
         ),
         (lambda weight: weight["scale"].pop(), "scale.*zero_point|scales"),
         (lambda weight: weight["scale"][0].pop(), "lists of as many numbers"),
+        (lambda weight: weight.update(qmin=-9), r"gives it integers in \[-9; 7\] of int8, expected \[-8; 7\]"),
     ],
 )
 def test_a_plan_with_other_blocks_than_the_weight_has(edit: Any, message: str, rng: np.random.Generator, tmp_path: Path) -> None:
@@ -231,18 +234,70 @@ def test_onnx_runtime_computes_the_file(recipe: octavo.Recipe, rng: np.random.Ge
                 np.testing.assert_allclose(other[name], value, rtol=0, atol=1e-5 * float(np.abs(value).max()))
 
 
+@pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_parameters_of_blocks_are_those_of_each(axis: int, rng: np.random.Generator) -> None:
-    from octavo.numerics.statistics.ranges import block_params
-
+def test_parameters_of_blocks_are_those_of_each(axis: int, asymmetric: bool, rng: np.random.Generator) -> None:
     weight = rng.normal(size=(64, 64)).astype(np.float32)
-    params = block_params(weight, PerBlock(axis, 32), bits=4)
-    again = block_params(np.ascontiguousarray(weight.T), PerBlock(1 - axis, 32), bits=4)
+    weight[:32, 0] = 0
+    blocks, kind = PerBlock(axis, 32), {"bits": 4, "asymmetric": asymmetric}
+    params = block_params(weight, blocks, **kind)
+    again = block_params(np.ascontiguousarray(weight.T), PerBlock(1 - axis, 32), **kind)
     np.testing.assert_array_equal(params.scale, again.scale.T)
-    part = weight[:32, :1] if axis == 0 else weight[:1, :32]
-    assert params.scale[0, 0] == block_params(part, PerBlock(axis, 32), bits=4).scale[0, 0]
-    largest = block_params(weight, PerBlock(axis, 32), bits=4, least_error=False)
-    from octavo.numerics import quantize
-
-    errors = [float(np.square(dequantize(quantize(weight, each), each) - weight).sum()) for each in (params, largest)]
+    part = block_params(weight[:32, 4:5] if axis == 0 else weight[4:5, :32], blocks, **kind)
+    assert part.scale.item() == params.scale[(0, 4) if axis == 0 else (4, 0)]
+    assert params.is_symmetric != asymmetric
+    errors = [
+        float(np.square(dequantize(quantize(weight, each), each) - weight).sum())
+        for each in (params, block_params(weight, blocks, **kind, least_error=False))
+    ]
     assert errors[0] < errors[1]
+
+
+def correlated(rng: np.random.Generator) -> tuple[octavo.Model, list[npt.NDArray[np.float32]]]:
+    """One layer, and inputs that vary together and have a mean, which no bias takes back."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        return writer.emit("y", relax.op.matmul(v["x"], v["w"]), is_output=True)
+
+    model = model_of({"x": ((16, 64), "float32")}, {"w": rng.normal(size=(64, 24)).astype(np.float32)}, body, ("y",))
+    mixing = rng.normal(size=(12, 64))
+    inputs = rng.normal(size=(48, 16, 12)) @ mixing + 0.2 * rng.normal(size=(48, 16, 64)) + rng.normal(size=64)
+    return model, list(inputs.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [None, "uint8"])
+def test_weights_make_up_for_each_other_s_errors(dtype: Any, rng: np.random.Generator, tmp_path: Path) -> None:
+    model, samples = correlated(rng)
+    profile, fresh = octavo.profile(model, samples[:32], keep_samples=32), samples[32:]
+
+    def error(recipe: octavo.Recipe) -> tuple[float, octavo.QuantizedModel]:
+        quantized = octavo.quantize(model, profile, recipe=replace(recipe, activation_dtype=dtype))
+        run, exact = octavo.compile(quantized), model.params[TensorId("w")]
+        return sum(float(np.square(output(run, x) - x @ exact).sum()) for x in fresh), quantized
+
+    plain, _ = error(BLOCKS)
+    found, quantized = error(replace(BLOCKS, weight_rounding="gram"))
+    assert found < plain / 4
+    quantized.plan.save(tmp_path / "plan.json")
+    again = octavo.quantize(model, plan=tmp_path / "plan.json")
+    assert again.fingerprint == quantized.fingerprint
+    np.testing.assert_array_equal(output(octavo.compile(again), fresh[0]), output(octavo.compile(quantized), fresh[0]))
+
+
+def test_scales_fitted_to_integers_leave_less(rng: np.random.Generator) -> None:
+    inputs = rng.normal(size=(512, 20)) @ rng.normal(size=(20, 64)) + 0.1 * rng.normal(size=(512, 64))
+    weight = rng.normal(size=(1, 8, 64))
+    params = block_params(weight[0].astype(np.float32), PerBlock(1, 32), bits=4)
+    scale, points = params.scale[np.newaxis].astype(np.float64), params.zero_point[np.newaxis]
+
+    def power(refits: int) -> npt.NDArray[np.float64]:
+        gram = inputs.T @ inputs / 512
+        found, scales = gptq_round_in_blocks(weight, gram[np.newaxis], scale, points, qmin=-8, qmax=7, refits=refits)
+        assert found.min() >= -8
+        assert found.max() <= 7
+        error = (found - np.repeat(points, 32, axis=2)) * np.repeat(scales, 32, axis=2) - weight
+        return np.square(inputs @ error[0].T).sum(axis=0)
+
+    rounded, fitted = power(0), power(4)
+    assert (fitted <= rounded * 1.02).all()
+    assert fitted.sum() < rounded.sum() * 0.95

@@ -190,7 +190,7 @@ class PlannedLayers:
         """Return why a layer is not placed: of the op that it would be, else of the last of its kind before its output."""
         if layer.output not in self._cores and layer.output in self._unlike:
             return self._unlike[layer.output]
-        if layer.output not in self.applied.plan.activations:
+        if layer.output not in self.applied.plan.activations and not layer.reads_reals:
             return f"its result {layer.output} has no parameters in the plan"
         reasons = {op.tensor: op.reason for op in float_ops}
         if layer.output in self._cores:

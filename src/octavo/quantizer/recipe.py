@@ -70,7 +70,7 @@ class Recipe:
         32, 64 or 128: dense layers whose weights have 4 bits or fewer have a scale for so many inputs and each output, and
         read their activations in float32 (weight-only; products of two activations stay float, too), or, where `activation_dtype`
         is given, quantized per row when run. One whose inputs the block does not divide, or whose target does not take it, keeps
-        8 bits, per axis. None: a scale for each output.
+        8 bits, per axis. Blocks have zero points where the target takes asymmetric weights. None: a scale for each output.
     wide_weights
         Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, on
         the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest layers). The

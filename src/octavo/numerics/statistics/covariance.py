@@ -116,6 +116,11 @@ class CovarianceSums:
         mean = self.mean
         return self._product / self.positions - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
 
+    def moments(self) -> Floats:
+        """Return the mean products of the inputs themselves: `shrunk`, and those of their means."""
+        mean = self.mean + self._centre[:, 0]
+        return self.shrunk() + mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
+
     def shrunk(self) -> Floats:
         """Return the covariances that other samples are most likely to have, (groups, inputs, inputs): the variances as they are.
 

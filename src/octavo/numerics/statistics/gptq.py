@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Bound = int | Floats
+"""Of integers: of all, or (groups, inputs, outputs)."""
 
 DAMPING = 0.01
 """Share of the mean diagonal that is added to it: keeps the inverse sane where inputs hardly vary, as in the paper."""
@@ -30,6 +32,9 @@ _MAX_SLOPE = 1.25
 
 _PASSES = 3
 """Of moving integers by 1 behind the sweep, over all inputs: it ends where none moves any more."""
+
+REFITS = 4
+"""Of scales of blocks to integers: of more hardly anything comes."""
 
 _MANY = 128
 """Of so many integers a second pass moves hardly any, and takes as long as the first."""
@@ -49,8 +54,8 @@ def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: 
     qmin, qmax
         Bounds of the integers, inclusive.
     """
-    layer = _Layer.of(weight, gram)
-    return layer.placed(layer.polished(layer.swept(scale, qmin, qmax), scale, qmin, qmax))
+    layer, by_row = _Layer.of(weight, gram), scale[:, np.newaxis]
+    return layer.placed(layer.polished(layer.swept(by_row, qmin, qmax), by_row, qmin, qmax))
 
 
 def gptq_round_and_scale(
@@ -62,7 +67,7 @@ def gptq_round_and_scale(
     power. Clamping makes sums smaller, in layer after layer, so a row's scale then makes up for it: results grow with the exact
     ones as one to one.
     """
-    layer = _Layer.of(weight, gram)
+    layer, scale = _Layer.of(weight, gram), scale[:, np.newaxis]
     chosen, integers = scale, layer.swept(scale, qmin, qmax)
     least = layer.power(integers, scale)
     for share in CLAMPED:
@@ -70,9 +75,53 @@ def gptq_round_and_scale(
         power = layer.power(found, share * scale)
         is_less = power < least
         chosen, least = np.where(is_less, share * scale, chosen), np.where(is_less, power, least)
-        integers = np.where(is_less[:, np.newaxis], found, integers)
+        integers = np.where(is_less, found, integers)
     integers = layer.polished(integers, chosen, qmin, qmax)
-    return layer.placed(integers), chosen * layer.slope(integers, chosen)
+    return layer.placed(integers), (chosen * layer.slope(integers, chosen))[:, 0]
+
+
+def gptq_round_in_blocks(
+    weight: Floats,
+    gram: Floats,
+    scale: Floats,
+    zero_point: npt.NDArray[np.integer[Any]],
+    *,
+    qmin: int,
+    qmax: int,
+    refits: int = REFITS,
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return integers of weights as `gptq_round` does, of which blocks of inputs have scales and zero points, and these scales.
+
+    Integers are rounded for scales, and scales fitted to integers by least squares of the rows' power, in turn: what leaves least
+    is returned.
+
+    Parameters
+    ----------
+    scale, zero_point
+        (groups, outputs, blocks): blocks are neighbours among the inputs, all of one size.
+    refits
+        How often scales are fitted; 0 leaves them.
+    """
+    layer, size = _Layer.of(weight, gram), weight.shape[2] // scale.shape[2]
+    block_of = layer.order // size
+    chosen = scale.transpose(0, 2, 1)
+
+    def spread(scales: Floats) -> Floats:
+        return np.take_along_axis(scales, block_of[:, :, np.newaxis], axis=1)
+
+    wide, points = spread(chosen), spread(zero_point.transpose(0, 2, 1).astype(np.float64))
+    low, high = qmin - points, qmax - points
+    integers = layer.polished(layer.swept(wide, low, high), wide, low, high)
+    least = layer.power(integers, wide)
+    for _ in range(refits):
+        tried = layer.fitted(integers, wide, chosen, block_of)
+        wide = spread(tried)
+        found = layer.polished(integers, wide, low, high)
+        power = layer.power(found, wide)
+        is_less = power < least
+        least, chosen = np.where(is_less, power, least), np.where(is_less, tried, chosen)
+        integers, wide = np.where(is_less, found, integers), spread(chosen)
+    return layer.placed(integers + points), chosen.transpose(0, 2, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,8 +151,8 @@ class _Layer:
         by_input = np.ascontiguousarray(weight.transpose(0, 2, 1))
         return _Layer(np.take_along_axis(by_input, order[:, :, None], axis=1), sorted_gram, upper, order)
 
-    def swept(self, scale: Floats, qmin: int, qmax: int) -> Floats:
-        """Return integers, rounded one input after the other."""
+    def swept(self, scale: Floats, qmin: Bound, qmax: Bound) -> Floats:
+        """Return integers, rounded one input after the other; scales are (groups, inputs or 1, outputs), here and below."""
         left = self.weight.copy()
         inputs, upper = left.shape[1], self.upper
         rounded: Any = np.empty_like(left)
@@ -111,22 +160,24 @@ class _Layer:
             end = min(start + _BLOCK, inputs)
             errors = np.empty((left.shape[0], end - start, left.shape[2]))
             for index in range(start, end):
-                row = _clamped(np.rint(left[:, index] / scale), qmin, qmax)
+                own = scale[:, index if scale.shape[1] > 1 else 0]
+                row = _clamped(np.rint(left[:, index] / own), *_at(index, qmin, qmax))
                 rounded[:, index] = row
-                error = (left[:, index] - row * scale) / upper[:, index, index, None]
+                error = (left[:, index] - row * own) / upper[:, index, index, None]
                 left[:, index + 1 : end] -= upper[:, index, index + 1 : end, None] * error[:, None]
                 errors[:, index - start] = error
             if end < inputs:
                 left[:, end:] -= upper[:, start:end, end:].transpose(0, 2, 1) @ errors
         return rounded
 
-    def polished(self, integers: Floats, scale: Floats, qmin: int, qmax: int) -> Floats:
+    def polished(self, integers: Floats, scale: Floats, qmin: Bound, qmax: Bound) -> Floats:
         """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less."""
         rounded = integers.copy()
-        slope = self.gram @ (rounded * scale[:, None] - self.weight)  # half the error's, by each weight
-        bound = np.diagonal(self.gram, axis1=1, axis2=2)[:, :, None] * scale[:, None] / 2  # beyond it a step of 1 gains
+        scale = np.broadcast_to(scale, rounded.shape)
+        slope = self.gram @ (rounded * scale - self.weight)  # half the error's, by each weight
+        bound = np.diagonal(self.gram, axis1=1, axis2=2)[:, :, None] * scale / 2  # beyond it a step of 1 gains
         inputs = rounded.shape[1]
-        for _ in range(1 if qmax - qmin >= _MANY else _PASSES):
+        for _ in range(1 if np.max(qmax - qmin) >= _MANY else _PASSES):
             has_changed = False
             for start in range(0, inputs, _BLOCK):
                 block = slice(start, min(start + _BLOCK, inputs))
@@ -140,7 +191,7 @@ class _Layer:
         return rounded
 
     def _change_block(
-        self, rounded: Floats, slope: Floats, bound: Floats, scale: Floats, block: slice, ends: tuple[int, int]
+        self, rounded: Floats, slope: Floats, bound: Floats, scale: Floats, block: slice, ends: tuple[Bound, Bound]
     ) -> dict[int, Floats]:
         """Move integers of a block of inputs, of which the slopes are given; return the changes of weights, by input."""
         changes: dict[int, Floats] = {}
@@ -153,8 +204,8 @@ class _Layer:
             if not gains.any():
                 continue
             before = rounded[:, index]
-            moved = _clamped(before - np.sign(mine) * gains, *ends)
-            change = (moved - before) * scale
+            moved = _clamped(before - np.sign(mine) * gains, *_at(index, *ends))
+            change = (moved - before) * scale[:, index]
             if change.any():
                 rounded[:, index] = moved
                 slope[:, at + 1 :] += self.gram[:, index, index + 1 : block.stop, None] * change[:, None]
@@ -162,17 +213,35 @@ class _Layer:
         return changes
 
     def power(self, integers: Floats, scale: Floats) -> Floats:
-        """Return the power of the error of each row, (groups, outputs)."""
-        error = integers * scale[:, np.newaxis] - self.weight
-        return np.einsum("gio,gio->go", error, self.gram @ error)
+        """Return the power of the error of each row, (groups, 1, outputs)."""
+        error = integers * scale - self.weight
+        return np.einsum("gio,gio->go", error, self.gram @ error)[:, np.newaxis]
 
     def slope(self, integers: Floats, scale: Floats) -> Floats:
-        """Return by how much exact results grow with rounded ones, (groups, outputs)."""
+        """Return by how much exact results grow with rounded ones, (groups, 1, outputs)."""
         exact = self.gram @ self.weight
-        together = np.einsum("gio,gio->go", exact, integers * scale[:, np.newaxis])
+        together = np.einsum("gio,gio->go", exact, integers * scale)
         power = np.einsum("gio,gio->go", exact, self.weight)
         found = np.divide(power, together, out=np.ones_like(power), where=together > 0)
-        return np.clip(found, 1 / _MAX_SLOPE, _MAX_SLOPE)
+        return np.clip(found, 1 / _MAX_SLOPE, _MAX_SLOPE)[:, np.newaxis]
+
+    def fitted(self, integers: Floats, scale: Floats, of_blocks: Floats, block_of: npt.NDArray[np.intp]) -> Floats:
+        """Return scales of blocks, (groups, blocks, outputs), with which given integers leave rows least power.
+
+        By least squares of what `scale` leaves, one block after the other, each with what those before it leave; within a factor
+        of _MAX_SLOPE of `of_blocks`.
+        """
+        found = of_blocks.copy()
+        slope = self.gram @ (integers * scale - self.weight)
+        for block in range(of_blocks.shape[1]):
+            own = np.where(block_of[:, :, np.newaxis] == block, integers, 0)
+            results = self.gram @ own
+            power, along = np.einsum("gio,gio->go", own, results), np.einsum("gio,gio->go", own, slope)
+            wanted = found[:, block] - np.divide(along, power, out=np.zeros_like(power), where=power > 0)
+            limited = np.clip(wanted, found[:, block] / _MAX_SLOPE, found[:, block] * _MAX_SLOPE)
+            slope += results * (limited - found[:, block])[:, np.newaxis]
+            found[:, block] = limited
+        return found
 
     def placed(self, integers: Floats) -> npt.NDArray[np.int64]:
         """Return integers (groups, outputs, inputs) in the order in which the weights were given."""
@@ -204,6 +273,11 @@ def _lower_inverse(lower: Floats) -> Floats:
     return found
 
 
-def _clamped(values: Floats, low: int, high: int) -> Floats:
+def _at(index: int, low: Bound, high: Bound) -> tuple[Bound, Bound]:
+    """Return the bounds of one input's integers."""
+    return (low if isinstance(low, int) else low[:, index]), (high if isinstance(high, int) else high[:, index])
+
+
+def _clamped(values: Floats, low: Bound, high: Bound) -> Floats:
     """Return values within [low; high]: of few values np.clip takes three times as long."""
     return np.minimum(np.maximum(values, low), high)

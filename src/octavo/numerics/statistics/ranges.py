@@ -19,6 +19,10 @@ CLIPPED = tuple(1 - step / 64 for step in range(48))
 """Fractions of the largest magnitude that weights are clamped to, the whole first."""
 
 
+BLOCK_CLIPPED = tuple(1 - step / 20 for step in range(9))
+"""Fractions of the range that a few weights of a block are clamped to, the whole first: more of them leave hardly less."""
+
+
 def power_of_two_above(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the smallest power of two that is not below a positive scale, for each of them."""
     fraction, exponent = np.frexp(np.asarray(scale, np.float64))
@@ -108,40 +112,51 @@ def symmetric_params(
     )
 
 
-def block_params(weight: npt.NDArray[np.float32], blocks: PerBlock, *, bits: int, least_error: bool = True) -> QuantParams:
-    """Return symmetric int8 parameters of a weight in blocks: zero point 0, integers in [-2^(bits - 1); 2^(bits - 1) - 1].
+def block_params(
+    weight: npt.NDArray[np.float32], blocks: PerBlock, *, bits: int, asymmetric: bool = True, least_error: bool = True
+) -> QuantParams:
+    """Return int8 parameters of a weight in blocks, of integers in [-2^(bits - 1); 2^(bits - 1) - 1].
 
-    A scale is the greater of max(w) / qmax and max(-w) / -qmin; of a block of zeros it is that of the tensor's largest weight.
+    A block's zero point is 0. With `asymmetric` it is what errs less: that of its range, or that (0 or -1) with which the end of
+    the integers that reaches farther holds its largest magnitude.
 
     Parameters
     ----------
     blocks
         Its size divides the weight's along its axis.
     least_error
-        Whether a scale is the fraction of that (CLIPPED) with which rounding and clamping change the weights least, by squares.
+        Whether a scale is the fraction (BLOCK_CLIPPED) of what holds the whole range with which rounding and clamping change the
+        weights least, by squares.
     """
     qmin, qmax = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     shape = list(weight.shape)
     shape[blocks.axis : blocks.axis + 1] = [shape[blocks.axis] // blocks.size, blocks.size]
     rows = np.moveaxis(weight.astype(np.float64).reshape(shape), blocks.axis + 1, -1)
-    scale = np.maximum(rows.max(axis=-1) / qmax, rows.min(axis=-1) / qmin)
-    overall = float(scale.max(initial=0.0))
-    scale = (
-        np.where(scale < overall * DEAD_CHANNEL, overall, scale)
-        if overall * qmax >= SMALLEST_RANGE
-        else np.ones_like(scale) / qmax
-    )
-    if least_error:
-        least, chosen = np.full(scale.shape, np.inf), scale
-        for fraction in CLIPPED:
-            tried = (scale * fraction)[..., np.newaxis]
-            error = np.square(np.clip(np.rint(rows / tried), qmin, qmax) * tried - rows).sum(axis=-1)
+    low, high = np.minimum(rows.min(axis=-1), 0), np.maximum(rows.max(axis=-1), 0)
+    overall = float(max(high.max(initial=0.0), -low.min(initial=0.0)))
+    span = np.maximum(high - low, (overall if overall >= SMALLEST_RANGE else 1.0) * DEAD_CHANNEL)
+    mirrored = np.where(high > -low, -1, 0)
+    of_range = np.clip(np.rint(qmin - low * (qmax - qmin) / span), qmin, qmax)
+    points = [mirrored, of_range] if asymmetric else [np.zeros(span.shape)]
+    least, scale, zero_point = np.full(span.shape, np.inf), np.ones(span.shape), np.zeros(span.shape)
+    for point in points:
+        first, last = qmin - point, qmax - point
+        covering = np.maximum(high / np.maximum(last, 0.5), low / np.minimum(first, -0.5))
+        covering = np.maximum(covering, span / (qmax - qmin))
+        for share in BLOCK_CLIPPED if least_error else BLOCK_CLIPPED[:1]:
+            tried = covering * share
+            integers = np.clip(np.rint(rows / tried[..., np.newaxis]), first[..., np.newaxis], last[..., np.newaxis])
+            error = np.square(integers * tried[..., np.newaxis] - rows).sum(axis=-1)
             is_less = error < least
-            least, chosen = np.where(is_less, error, least), np.where(is_less, tried[..., 0], chosen)
-        scale = chosen
-    scale = scale.astype(np.float32)
+            least = np.where(is_less, error, least)
+            scale, zero_point = np.where(is_less, tried, scale), np.where(is_less, point, zero_point)
     return QuantParams(
-        dtype="int8", scale=scale, zero_point=np.zeros(scale.shape, np.int32), granularity=blocks, qmin=qmin, qmax=qmax
+        dtype="int8",
+        scale=scale.astype(np.float32),
+        zero_point=zero_point.astype(np.int32),
+        granularity=blocks,
+        qmin=qmin,
+        qmax=qmax,
     )
 
 

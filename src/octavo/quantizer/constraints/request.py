@@ -81,8 +81,12 @@ def unlike_blocks(request: Request, shape: tuple[int, ...], axis: int) -> str | 
     expected = tuple(size // granularity.size if at == axis else size for at, size in enumerate(shape))
     if params.scale.shape != expected:
         return f"{request.who} gives it scales {params.scale.shape}, expected {expected}"
-    if not params.is_symmetric or params.dtype != "int8" or params.qmin < -8 or params.qmax > 7:
-        return f"{request.who} gives it integers beyond [-8; 7] of int8, or a zero point other than 0; quantize makes such alone"
+    low, high = INTEGER_RANGE["int4"]
+    if params.dtype != "int8" or params.qmin < low or params.qmax > high:
+        given = f"[{params.qmin}; {params.qmax}] of {params.dtype}"
+        return f"{request.who} gives it integers in {given}, expected [{low}; {high}] of int8"
+    if (params.zero_point < low).any() or (params.zero_point > high).any():
+        return f"{request.who} gives it a zero point beyond [{low}; {high}]"
     return None
 
 

@@ -34,7 +34,7 @@ from ..weights.weight_params import bias_params
 from .float_run import FloatRun, run_float
 from .gram import Inputs, fine_unit
 from .layers import Product, products_of
-from .weights import Weights, rounded_weights
+from .weights import Weights, rounded_in_blocks, rounded_weights
 
 MEAN_SAMPLES = 16
 """Samples that means are over where weights stay: those of 64 are hardly others."""
@@ -93,13 +93,14 @@ class Corrector:
         constants = Constants(view, self.program.simple.params)
         found: list[_Layer] = []
         for layer in plan.layers:
-            is_rounded = layer.inputs[0] in rounding.activations or layer.per_row
-            if layer.weight is None or layer.block or layer.output not in rounding.layers or not is_rounded:
+            is_rounded = layer.inputs[0] in rounding.activations or layer.reads_reals
+            if layer.weight is None or layer.output not in rounding.layers or not is_rounded:
                 continue
             biased = product_of(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)
             if product is not None and product.name in floats.means:
-                found.append(_Layer(entry=layer, product=product, bias=biased.bias if layer.bias else None))
+                bias = biased.bias if layer.bias and not layer.block else None
+                found.append(_Layer(entry=layer, product=product, bias=bias))
         return found
 
     def _run_float(self) -> FloatRun:
@@ -164,12 +165,12 @@ class _Run:
     def _corrected(self, layer: _Layer, values: Sequence[npt.NDArray[np.float32]]) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return the constants of a layer that reads these values, channels last, sample by sample."""
         entry, product = layer.entry, layer.product
-        read = None if entry.per_row else self._plan.activations[entry.inputs[0]]
+        read = None if entry.reads_reals else self._plan.activations[entry.inputs[0]]
         factors = self._rounding.factors.get(entry.inputs[0], np.ones((), np.float32))
         by_channel = product.channels_last(factors) if factors.ndim else factors.reshape(1)
         by_channel = by_channel.reshape(-1, by_channel.shape[-1])[0]
         inputs = Inputs(values=values, factors=by_channel, unit=fine_unit(values, by_channel) if read is None else read.scale)
-        integers, params = self._rounded(layer, inputs)
+        integers, params = self._in_blocks(layer, inputs) if entry.block else self._rounded(layer, inputs)
         weights = dequantize(integers, params)
         found = {**self._rounding.layers[entry.output], product.weight: weights / self._gain(product.weight)}
         if layer.bias is not None and self._moves_biases:
@@ -179,6 +180,22 @@ class _Run:
             self.shifts[entry.output] = shift
             found[layer.bias] = self._bias(layer, shift, read, params) / gain
         return found
+
+    def _in_blocks(self, layer: _Layer, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams]:
+        """Return what `_rounded` does of weights that have a scale for each block of inputs."""
+        name, plan = layer.product.weight, self._plan
+        if plan.recipe.weight_rounding == "gram" and name not in self._shared:
+            is_kept = name in self._kept
+            weights = Weights(
+                values=self._program.simple.params[name] * self._gain(name), params=plan.weights[name], is_free=False
+            )
+            found = rounded_in_blocks(layer.product, weights, inputs, fits_scales=not is_kept)
+            if found is not None:
+                self.weights[name], params = found
+                if not is_kept:
+                    self.scales[name] = params.scale
+                return found
+        return plan.weight_values[name], plan.weights[name]
 
     def _rounded(self, layer: _Layer, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams]:
         """Return integers of a layer's weights that suit what it reads, where there are such, and their parameters."""

@@ -25,7 +25,7 @@ _MIN_ROWS = 4096
 _MAX_ROWS_PER_INPUT = 256
 """More of them tell nothing else, in spite of _MIN_ROWS: a depthwise layer has few inputs to each output, and many outputs."""
 _FINE_BITS = 14
-"""Of the largest of values that are quantized per row: less than the steps of rows that are 32 times as small."""
+"""Of the largest of values that have no static scale: less than the steps of rows that are 32 times as small."""
 _TINY = 2.0**-100
 """Values below it are zeros beside others."""
 _THREADS = 2

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...numerics import PerAxis, QuantParams
-from ...numerics.statistics.gptq import gptq_round, gptq_round_and_scale
+from ...numerics import PerAxis, PerBlock, QuantParams
+from ...numerics.statistics.gptq import REFITS, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
 from ...numerics.statistics.ranges import symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe, bits_of
 from .gram import ExactRows, Inputs, covariances, inherited_errors, places_of
@@ -58,6 +58,42 @@ class Weights:
             is_same = usual.granularity == granularity and np.array_equal(usual.zero_point, params.zero_point)
             is_free = is_same and np.allclose(usual.scale, params.scale, rtol=_SAME_SCALE, atol=0)
         return Weights(values=values, params=params, is_free=is_free)
+
+
+def rounded_in_blocks(
+    product: Product, weights: Weights, inputs: Inputs, *, fits_scales: bool
+) -> tuple[npt.NDArray[Any], QuantParams] | None:
+    """Return what `rounded_weights` does of weights that have a scale for each block of inputs.
+
+    Nothing behind the layer takes back what its results are off on average, so that counts, too.
+    """
+    blocks, size = weights.params.granularity, product.inputs
+    assert isinstance(blocks, PerBlock), "checked by the caller"
+    if len(inputs.values) * len(places_of(product, inputs.shape, len(inputs.values))) < MIN_ROWS * size:
+        return None
+    wanted = product.weights_of(weights.values).T[np.newaxis].astype(np.float64)
+    of_outputs = (1, 0) if blocks.axis == 0 else (0, 1)
+    scale = weights.params.scale.transpose(of_outputs).astype(np.float64)[np.newaxis].copy()
+    zero_point = weights.params.zero_point.transpose(of_outputs)[np.newaxis]
+    found = np.empty(wanted.shape, np.int64)
+    step = max(1, MAX_INPUTS // blocks.size) * blocks.size
+    for start in range(0, size, step):
+        some, own = slice(start, start + step), slice(start // blocks.size, (start + step) // blocks.size)
+        gram = covariances(product, inputs, some).moments()
+        found[:, :, some], scale[:, :, own] = gptq_round_in_blocks(
+            wanted[:, :, some],
+            gram,
+            scale[:, :, own],
+            zero_point[:, :, own],
+            qmin=weights.params.qmin,
+            qmax=weights.params.qmax,
+            refits=REFITS if fits_scales else 0,
+        )
+    integers = np.empty(weights.values.size, weights.params.dtype)
+    integers[product.indices.reshape(-1)] = found[0].T.reshape(-1)
+    of_blocks = scale[0] if blocks.axis else scale[0].T
+    params = replace(weights.params, scale=np.ascontiguousarray(of_blocks, np.float32))
+    return integers.reshape(weights.values.shape), params
 
 
 def rounded_weights(

@@ -165,7 +165,9 @@ class Placer:
         A product of a tensor with itself would read that in two ways.
         """
         block = self.block_of(layer)
-        is_chosen = layer.name in self.per_row or (block and not self.recipe.is_weight_only)
+        # Where some read floats, others read what is nearest to them that the target has.
+        is_usual = self.recipe.weight_block is not None and bool(block) != self.recipe.is_weight_only
+        is_chosen = layer.name in self.per_row or is_usual
         takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs)
         return replace(layer, block=block, per_row=layer.inputs if is_chosen and takes_rows else ())
 

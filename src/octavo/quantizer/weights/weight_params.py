@@ -175,6 +175,7 @@ class WeightParameters:
             self.params[name],
             PerBlock(1 - layer.op.weight_axis, layer.block),
             bits=self._bits.setdefault(name, self.bits_of(layer)),
+            asymmetric="asymmetric" in layer.support.weight_schemes,
             least_error=self.recipe.weight_range != "max",
         )
         return replace(params, scale=self.scales[name]) if name in self.scales else params
