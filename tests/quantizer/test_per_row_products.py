@@ -23,7 +23,6 @@ from octavo.ir.identity import TensorId
 from octavo.numerics.quantized.matmul import row_batch_matmul
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.choices import Choices
-from octavo.quantizer.quantize import quantize_with
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.target import BATCH_MATMUL, CPU
 from reference_sessions import reference_session
@@ -147,7 +146,7 @@ def test_a_target_that_does_not_take_it_gets_static_parameters(rng: np.random.Ge
     static = replace(CPU, ops=tuple(replace(op, per_row_input=op.per_row_input and op.op != BATCH_MATMUL) for op in CPU.ops))
     model = product(*SHAPES[0])
     profile = octavo.profile(model, [pair_of(rng, *SHAPES[0])])
-    quantized = quantize_with(model, profile, CHOSEN, target=static, recipe=PLAIN)
+    quantized = quantize_graph(model, profile, target=static, recipe=PLAIN, changes=CHOSEN)
     assert quantized.plan.activations.keys() >= {"a", "b"}
     assert not quantized.plan.layers[0].per_row
     reasons = [op.reason for op in octavo.explain(quantized, target=static).ops]
