@@ -235,6 +235,12 @@ def test_whatever_the_referee_says_nothing_is_kept_that_loses_against_the_plain_
     assert set(plan.journal.kept) == taken(plan)
 
 
+@pytest.mark.parametrize(("db", "is_kept"), [(20.9, False), (21.1, True)])
+def test_a_step_that_costs_time_must_gain_more(profiled: Any, monkeypatch: pytest.MonkeyPatch, db: float, is_kept: bool) -> None:
+    with_fakes(monkeypatch, by_names({PLAIN: 20, R1: db}), first=[First(name="r1", min_gain_db=1.0)])
+    assert taken(quantized(profiled)) == (R1 if is_kept else PLAIN)
+
+
 @pytest.mark.parametrize(("plain_db", "is_tried"), [(17.9, True), (18.0, False), (25.0, False)])
 def test_a_step_is_tried_below_its_own_ratio_alone(
     profiled: Any, monkeypatch: pytest.MonkeyPatch, plain_db: float, is_tried: bool

@@ -20,7 +20,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
 from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
 from ...ir.graph.rules import Rejection
-from ...ir.qdq.matchers.move.gather import maps_of
+from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
 from ...target.op_facts import CLAMPS
 from ..placement import function_results
 from ..weights.constants import Constant, Constants
@@ -42,7 +42,8 @@ _HOMOGENEOUS = (
 """Ops that give of an operand times a positive number their result times that number, channel by channel."""
 _SUMS = ("add", "subtract", "maximum", "minimum")
 _REDUCTIONS = ("mean", "sum", "max", "min")
-_REPEATS = ("strided_slice", "tile", "repeat")
+_PICKS = tuple(name for name in GATHER_OPS if name not in ("nn.pad", "image.resize2d"))
+"""Ops whose results are elements of what they read, by an index for each axis."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -312,7 +313,7 @@ class _Finder:
                 return None
             self._clamps[var] = float(high)
             return groups
-        if name in _REPEATS:
+        if name in _PICKS:
             maps = maps_of(self.view, call, static_shape(args[0]) or ())
             if isinstance(maps, Rejection):
                 return None
@@ -422,7 +423,7 @@ class _Finder:
 
     def _is_rounded(self, var: Var, value: Expr) -> bool:
         """Return whether a tensor is rounded where it is made: it is computed, and no kernel goes on with it."""
-        if op_name(value) in (*CONSTANT_MOVERS, *_REPEATS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
+        if op_name(value) in (*CONSTANT_MOVERS, *_PICKS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
             return False
         user = self.view.only_user(var)
         after = None if user is None else call_to(self.view.definition(user), *CLAMPS, "add")
