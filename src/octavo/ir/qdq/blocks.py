@@ -64,7 +64,7 @@ def block_size(weight: ConstantValue) -> int:
     assert weight.zero_point is not None, "checked by the caller"
     size = len(weight.values)
     for values in (weight.scale, weight.zero_point):
-        changes = np.flatnonzero((values[1:] != values[:-1]).reshape(len(values) - 1, -1).any(axis=1)) + 1
+        changes = np.flatnonzero((values[1:] != values[:-1]).any(axis=tuple(range(1, values.ndim)))) + 1
         size = math.gcd(size, *(int(change) for change in changes))
     return size
 
