@@ -170,7 +170,7 @@ class _Run:
         by_channel = product.channels_last(factors) if factors.ndim else factors.reshape(1)
         by_channel = by_channel.reshape(-1, by_channel.shape[-1])[0]
         inputs = Inputs(values=values, factors=by_channel, unit=fine_unit(values, by_channel) if read is None else read.scale)
-        integers, params = self._in_blocks(layer, inputs) if entry.block else self._rounded(layer, inputs)
+        integers, params = self._rounded(layer, inputs)
         weights = dequantize(integers, params)
         found = {**self._rounding.layers[entry.output], product.weight: weights / self._gain(product.weight)}
         if layer.bias is not None and self._moves_biases:
@@ -181,39 +181,26 @@ class _Run:
             found[layer.bias] = self._bias(layer, shift, read, params) / gain
         return found
 
-    def _in_blocks(self, layer: _Layer, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams]:
-        """Return what `_rounded` does of weights that have a scale for each block of inputs."""
-        name, plan = layer.product.weight, self._plan
-        if plan.recipe.weight_rounding == "gram" and name not in self._shared:
-            is_kept = name in self._kept
-            weights = Weights(
-                values=self._program.simple.params[name] * self._gain(name), params=plan.weights[name], is_free=False
-            )
-            found = rounded_in_blocks(layer.product, weights, inputs, fits_scales=not is_kept)
-            if found is not None:
-                self.weights[name], params = found
-                if not is_kept:
-                    self.scales[name] = params.scale
-                return found
-        return plan.weight_values[name], plan.weights[name]
-
     def _rounded(self, layer: _Layer, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams]:
         """Return integers of a layer's weights that suit what it reads, where there are such, and their parameters."""
-        product, plan = layer.product, self._plan
-        name, found = product.weight, None
-        params, recipe = plan.weights[name], plan.recipe
+        product, recipe, name = layer.product, self._plan.recipe, layer.product.weight
+        params, is_kept, found = self._plan.weights[name], name in self._kept, None
         if recipe.weight_rounding == "gram" and name not in self._shared:
             values = self._program.simple.params[name] * self._gain(name)
-            weights = Weights.of(values, params, recipe, is_kept=name in self._kept)
-            # Other weights move means, which a bias then has to bring back.
-            exact = self._floats.rows.get(product.name) if self._moves_biases else None
-            exact = None if exact is None or layer.bias is None else exact.times(self._bias_gain(layer).reshape(-1))
-            found = rounded_weights(product, weights, inputs, exact)
+            if layer.entry.block:
+                weights = Weights(values=values, params=params, is_free=not is_kept)
+                found = rounded_in_blocks(product, weights, inputs)
+            else:
+                weights = Weights.of(values, params, recipe, is_kept=is_kept)
+                # Other weights move means, which a bias then has to bring back.
+                exact = self._floats.rows.get(product.name) if self._moves_biases else None
+                exact = None if exact is None or layer.bias is None else exact.times(self._bias_gain(layer).reshape(-1))
+                found = rounded_weights(product, weights, inputs, exact)
             if found is not None:
                 self.weights[name], params = found
                 if weights.is_free:
                     self.scales[name] = params.scale
-        return (plan.weight_values[name], params) if found is None else found
+        return (self._plan.weight_values[name], params) if found is None else found
 
     def _bias(
         self, layer: _Layer, shift: npt.NDArray[np.float32], read: QuantParams | None, weight: QuantParams

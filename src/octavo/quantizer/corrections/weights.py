@@ -60,9 +60,7 @@ class Weights:
         return Weights(values=values, params=params, is_free=is_free)
 
 
-def rounded_in_blocks(
-    product: Product, weights: Weights, inputs: Inputs, *, fits_scales: bool
-) -> tuple[npt.NDArray[Any], QuantParams] | None:
+def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return what `rounded_weights` does of weights that have a scale for each block of inputs.
 
     Nothing behind the layer takes back what its results are off on average, so that counts, too.
@@ -87,7 +85,7 @@ def rounded_in_blocks(
             zero_point[:, :, own],
             qmin=weights.params.qmin,
             qmax=weights.params.qmax,
-            refits=REFITS if fits_scales else 0,
+            refits=REFITS if weights.is_free else 0,
         )
     integers = np.empty(weights.values.size, weights.params.dtype)
     integers[product.indices.reshape(-1)] = found[0].T.reshape(-1)
