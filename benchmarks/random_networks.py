@@ -20,10 +20,10 @@ import numpy as np
 import datasets
 import octavo
 from octavo.compiler.target_choice import resolve_target
+from octavo.ir.simplify import simplify
 from octavo.quantizer import steps
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram
-from octavo.quantizer.simplify import simplify
 
 MOST_LOST_DB = 0.5
 CALIBRATION, FRESH = 64, 32

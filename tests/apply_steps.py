@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from octavo.compiler.target_choice import TargetLike, resolve_target
 from octavo.ir.graph import Model
+from octavo.ir.simplify import simplify
 from octavo.profiling import Profile
 from octavo.quantizer import tune
 from octavo.quantizer.blas_threads import one_blas_thread
@@ -15,7 +16,6 @@ from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.planner import Planner
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.sample_runs import Programs, runs_on
-from octavo.quantizer.simplify import simplify
 from octavo.quantizer.steps import Evidence, Step, equalize, order
 
 

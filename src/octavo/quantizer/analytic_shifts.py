@@ -14,12 +14,12 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ..ir.graph.dataflow import call_to, static_shape
+from ..ir.graph.weighted import Weighted
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, dequantize
 from ..numerics.statistics.histogram_estimates import moments
 from .placement import Layer
 from .ranges import TensorRange
-from .weights.convolution import Weighted
 
 Floats = npt.NDArray[np.float64]
 

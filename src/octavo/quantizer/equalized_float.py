@@ -9,11 +9,11 @@ from tvm.relax import Var
 
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
+from ..ir.simplify import simplify
 from .equalization.scaling import scaled
 from .parameters import Statistics
 from .plan.equalization import Equalization, EqualizedStatistics
 from .ranges import RangeSources
-from .simplify import simplify
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

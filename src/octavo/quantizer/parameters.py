@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ..errors import QuantizationError
+from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
@@ -22,7 +23,6 @@ from .placement import Layer, NamedOverrides, Placement
 from .plan import Adjustment
 from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange, range_estimator
 from .recipe import Recipe
-from .weights.convolution import Bias
 from .weights.weight_params import WeightParameters, bias_params
 
 

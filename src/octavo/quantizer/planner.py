@@ -13,9 +13,11 @@ from typing import Any, Generic, TypeVar
 from ..compiler.partition.pipeline import integer_claims
 from ..compiler.target_choice import ResolvedTarget
 from ..errors import QuantizationError
+from ..ir.graph.constants import Constants
 from ..ir.graph.model import Model, check_fingerprint
 from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
+from ..ir.simplify import Fold
 from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
 from .adjustments import chosen_otherwise, per_row_or_not, unused
@@ -28,7 +30,7 @@ from .fingerprint import quantized_fingerprint
 from .override import Override
 from .parameters import ParameterChooser, Parameters, Statistics
 from .placement import NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
-from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
+from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.corrections import Corrections
 from .plan.equalization import Equalization
 from .qdq import Emitted, QdqWriter, is_quantized
@@ -36,7 +38,6 @@ from .recipe import Recipe
 from .rejections import Rejections
 from .tensor_choice import TensorChoice, tensor_choices
 from .weights.blocks import WeightBlocks
-from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
 from .weights.widths import widths
 

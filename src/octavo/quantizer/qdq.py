@@ -26,21 +26,21 @@ from tvm.relax import Expr, Var
 from ..errors import QuantizationError
 from ..ir.graph import Model
 from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
+from ..ir.graph.model import rewritten
 from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.graph.nodes import constant
+from ..ir.graph.weighted import with_operands
 from ..ir.identity import TensorId
+from ..ir.identity.naming import NameSupply
 from ..ir.qdq.blocks import write_blocks
 from ..ir.qdq.rounding import with_rounding
 from ..ir.qdq.runtime_inputs import write_rows
 from ..numerics import PerAxis, PerBlock, QuantParams
 from ..target import TargetDescription
 from ..target.vocabulary import HALF_EVEN
-from .names import Names
 from .parameters import Parameters
 from .placement import Layer, Placement
 from .plan import IntegerLayer
-from .simplify import with_main
-from .weights.convolution import with_operands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class QdqWriter:
     placement: Placement
     parameters: Parameters
     planned_roundings: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
-    _names: Names = field(init=False)
+    _names: NameSupply = field(init=False)
     _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
     _new_params: list[Var] = field(default_factory=list[Var])
     _emitted: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
@@ -82,9 +82,7 @@ class QdqWriter:
 
     def __post_init__(self) -> None:
         """Collect the names in use."""
-        self._names = Names({str(name) for name in self.model.tensors})
-        self._names.take(*(binding.var.name for binding in self.view.bindings))
-        self._names.take(*(param.name for param in self.view.function.params))
+        self._names = NameSupply([*self.model.tensors, *self.view.names])
         self._values = dict(self.model.params)
         self._layer_of = {var: layer for layer in self.placement.layers for var in layer.members}
 
@@ -109,7 +107,7 @@ class QdqWriter:
                 self._binding(writer, binding.var, binding.value)
             return replace_operands(self.view.result, lambda var: self._returned(var, params))
 
-        model = with_main(self.model, body, [*params, *self._new_params], self._values)
+        model = rewritten(self.model, body, [*params, *self._new_params], self._values)
         return Emitted(
             model=model,
             layers=tuple(self._record(layer) for layer in self.placement.layers),

@@ -13,6 +13,7 @@ from ..ir.graph.lineage import announce, one_step
 from ..ir.graph.model import Model
 from ..ir.graph.tracking import Announced
 from ..ir.identity.relation import Relation
+from ..ir.simplify import simplify
 from ..runtime.heap import trim_heap
 from ..target import CPU, TargetDescription
 from .applied_plan import AppliedPlan
@@ -22,7 +23,6 @@ from .parameters import Statistics
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
 from .recipe import Recipe
-from .simplify import simplify
 from .tensor_choice import ParamsOf
 from .tune import Split, applied, tuned
 

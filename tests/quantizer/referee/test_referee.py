@@ -18,12 +18,12 @@ from octavo.compiler.target_choice import resolve_target
 from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
+from octavo.ir.simplify import simplify
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.plan import IntegerLayer
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
 from octavo.quantizer.referee.rounded import RowSteps
-from octavo.quantizer.simplify import simplify
 from random_nets import random_net
 
 TARGET = resolve_target(None)

@@ -23,7 +23,7 @@ from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...ir.identity import TensorId
-from ...quantizer.names import Names
+from ...ir.identity.naming import NameSupply
 from ...quantizer.qdq import is_quantized
 from ...target.op_facts import movers
 
@@ -69,7 +69,7 @@ class _Writer:
     view: DataflowView
     nodes: list[Any] = field(default_factory=list[Any])
     initializers: list[Any] = field(default_factory=list[Any])
-    _names: Names = field(default_factory=lambda: Names(set()))
+    _names: NameSupply = field(default_factory=NameSupply)
     _made: dict[tuple[Var, str], str] = field(default_factory=dict[tuple[Var, str], str])
     """By a variable and the layout of its four axes, "" of other ranks, the tensor that holds it."""
     _biases: dict[Var, tuple[Var, Expr]] = field(default_factory=dict[Var, "tuple[Var, Expr]"])
@@ -81,13 +81,12 @@ class _Writer:
         inputs, outputs = [], []
         for param, tensor in zip(view.function.params, model.input_ids, strict=False):
             name = model.tensors[tensor].source_name
-            self._names.take(name)
             inputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype_of(param)), static_shape(param)))
             self._made[param, self._home(param)] = name
         result = view.result
         results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
         names = model.output_names or tuple(model.tensors[tensor].source_name for tensor in model.output_ids)
-        self._names.take(*names)
+        self._names = NameSupply([*(each.name for each in inputs), *names])
         for binding in view.bindings:
             self._binding(binding.var, binding.value)
         for name, value in zip(names, results, strict=True):

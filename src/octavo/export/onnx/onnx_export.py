@@ -26,8 +26,9 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
+from ...ir.simplify import Fold
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, dequantize
-from ...quantizer.plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
+from ...quantizer.plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from ...runtime.atomic_write import write_atomically
 from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .module_export import quantized_source

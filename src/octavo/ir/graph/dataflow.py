@@ -67,6 +67,11 @@ class DataflowView:
                 self._users.setdefault(hash(operand), []).append(var)
         self._returned = {hash(var) for var in operand_vars(self.result)}
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters and of what is bound, in order."""
+        return [*(param.name for param in self.function.params), *(binding.var.name for binding in self.bindings)]
+
     def definition(self, expr: Expr) -> Expr:
         """Return the value bound to a variable, following renames; other expressions and parameters are returned as they are."""
         while True:

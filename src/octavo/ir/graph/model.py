@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm import relax
+from tvm.relax import Expr
 
 from ...errors import ModelError, ProfileError, check_type
 from ...runtime.tensors import tensor_from
 from ..identity import TensorEntry, TensorId, TensorTable
-from .dataflow import attrs_of
+from .dataflow import BodyWriter, DataflowView, attrs_of, new_main, operand_vars
 
 MODEL_ATTR = "octavo.model"
 """Attribute of "main": what a Model knows besides its module, in a module that goes on its own."""
@@ -181,3 +182,28 @@ def _read(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     return str(value) if isinstance(value, str) else tuple(_read(each) for each in value)
+
+
+def rewritten(
+    model: Model, body: Callable[[BodyWriter], Expr], params: Sequence[relax.Var], values: Mapping[TensorId, npt.NDArray[Any]]
+) -> Model:
+    """Return a model with "main" written anew: bindings and constants that nothing reads are dropped.
+
+    Parameters
+    ----------
+    body
+        Emits the bindings and returns the result; see `dataflow.write_function`.
+    params
+        The inputs, then all parameters that it may read, whose `values` are given by name.
+    """
+    module = model.module.clone()
+    main = module.get_global_var("main")
+    module.update_func(main, new_main(params, body, attrs_of(module["main"])))
+    function = relax.transform.DeadCodeElimination(["main"])(module)["main"]
+    view = DataflowView(function)
+    read = {var for value in (*(binding.value for binding in view.bindings), view.result) for var in operand_vars(value)}
+    inputs = params[: len(model.input_ids)]
+    kept = [*inputs, *(param for param in params[len(inputs) :] if param in read)]
+    module.update_func(main, relax.Function(kept, function.body, function.ret_ty, function.is_pure, function.attrs))
+    names = {param.name for param in kept}
+    return replace(model, module=module, params={name: value for name, value in values.items() if name in names})

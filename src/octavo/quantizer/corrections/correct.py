@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...ir.graph.constants import Constants
 from ...ir.identity import TensorId
 from ...numerics import PerAxis, QuantParams, dequantize, quantize
 from ...numerics.arrays import Samples
@@ -29,7 +30,6 @@ from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
 from ..referee.rounding import Rounding, product_of, rounding_of, variables_of
-from ..weights.constants import Constants
 from ..weights.weight_params import bias_params
 from .float_run import FloatRun, run_float
 from .gram import Inputs, fine_unit

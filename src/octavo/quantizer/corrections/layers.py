@@ -11,11 +11,11 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...ir.graph import Model
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
+from ...ir.graph.weighted import TRANSPOSED, WEIGHTED, Weighted, weighted
 from ...ir.identity import TensorId
 from ...numerics.window import UNIT_WINDOW, Window
-from ..weights.constants import Constants
-from ..weights.convolution import TRANSPOSED, WEIGHTED, Weighted, weighted
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,14 +17,14 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph import Model
+from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
 from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
 from ...ir.graph.rules import Rejection
+from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
 from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
 from ...target.op_facts import CLAMPS
 from ..placement import function_results
-from ..weights.constants import Constant, Constants
-from ..weights.convolution import CONVOLUTIONS, WEIGHTED, Weighted, weighted
 
 Groups = npt.NDArray[np.int64]
 """Numbers of groups, of a tensor's rank; 1 along axes that they don't depend on."""

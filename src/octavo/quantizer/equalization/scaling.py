@@ -28,14 +28,14 @@ from tvm.relax import Expr, Var, VarBinding
 
 from ...errors import QuantizationError
 from ...ir.graph import Model
+from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands
+from ...ir.graph.model import rewritten
+from ...ir.graph.weighted import WEIGHTED, weighted
 from ...ir.identity import TensorId
+from ...ir.identity.naming import NameSupply
 from ...ir.untyped import relax
-from ..names import Names
 from ..placement import function_results
-from ..simplify.simplify import with_main
-from ..weights.constants import Constant, Constants
-from ..weights.convolution import WEIGHTED, weighted
 from .channel_groups import NORMS, find_groups, output_factors, weight_groups
 
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]
@@ -78,8 +78,7 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
         Whether each channel keeps its own bound of a clip; False gives all the greatest.
     """
     view = DataflowView(model.module["main"])
-    names = Names({str(name) for name in model.tensors} | {binding.var.name for binding in view.bindings})
-    names.take(*(param.name for param in view.function.params))
+    names = NameSupply([*model.tensors, *view.names])
     writer = _Scaling(view, Constants(view, model.params), factors, dict(model.params), names)
     bounds: dict[Var, Var] = {}
     for binding in view.bindings:
@@ -125,7 +124,7 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
         if binding.var not in inverses:
             writer.constants_of(binding)
     own = [param for each in writer.own.values() for param in each.values()]
-    return with_main(model, body, [*view.function.params, *bounds.values(), *inverses.values(), *own], writer.params)
+    return rewritten(model, body, [*view.function.params, *bounds.values(), *inverses.values(), *own], writer.params)
 
 
 class _Scaling:
@@ -145,7 +144,7 @@ class _Scaling:
         constants: Constants,
         factors: Factors,
         params: dict[TensorId, npt.NDArray[Any]],
-        names: Names,
+        names: NameSupply,
     ) -> None:
         self._view = view
         self.constants = constants

@@ -25,9 +25,9 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...ir.graph import Model
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, call_to
-from ..weights.constants import Constants
-from ..weights.convolution import CONVOLUTIONS
+from ...ir.graph.weighted import CONVOLUTIONS
 from .channel_groups import ChannelGroups, Groups, Reader, weight_groups
 
 Floats = npt.NDArray[np.float64]

@@ -17,9 +17,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ...numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
-from ..weights.constants import Constants
 
 _BATCH_NORM = "nn.batch_norm"
 _PRELU = "nn.prelu"

@@ -10,10 +10,10 @@ from typing import Any
 
 from tvm.relax import Var
 
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, call_to, op_name
 from ...ir.qdq.cluster import PRELU
 from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
-from ..weights.constants import Constants
 from .elementwise import function_of_one, is_elementwise
 
 _PRODUCTS = ("nn.conv2d", "matmul")

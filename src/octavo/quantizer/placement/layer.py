@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from tvm.relax import Var
 
+from ...ir.graph.constants import Constant
 from ...ir.graph.dataflow import static_shape
+from ...ir.graph.weighted import Bias, Weighted
 from ...ir.identity import TensorId
 from ...target import BATCH_MATMUL, OpSupport
 from ...target.op_facts import CLAMPS
 from ...target.vocabulary import MOVES
 from ..plan import FloatOp
-from ..weights.constants import Constant
-from ..weights.convolution import Bias, Weighted
 
 Declined = dict[Var, dict[str, str]]
 """By an op's variable why targets do not take it, by their names."""

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
+from ...ir.graph.weighted import CONVOLUTIONS
 from ...target import BATCH_MATMUL
 from ...target.limits import beyond
-from ..weights.convolution import CONVOLUTIONS
 from .layer import Layer
 
 Facts = dict[str, tuple[int, ...]]

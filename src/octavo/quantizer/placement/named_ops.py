@@ -10,8 +10,8 @@ from tvm.relax import Var
 from ...errors import QuantizationError
 from ...ir.graph.dataflow import DataflowView, op_name
 from ...ir.identity import TensorEntry, TensorId, TensorTable
+from ...ir.simplify import Fold
 from ..override import Override
-from ..plan import Fold
 from ..recipe import fits, has_wildcards
 from .layer import Layer
 

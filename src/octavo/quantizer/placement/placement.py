@@ -14,13 +14,13 @@ from math import prod
 from tvm import relax
 from tvm.relax import Var
 
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, op_name, operand_vars, static_shape
 from ...ir.identity import TensorId, TensorTable
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
 from ..plan import FloatOp
 from ..ranges import QuantScheme
 from ..recipe import Recipe
-from ..weights.constants import Constants
 from .candidates import Candidates, computed_of_inputs
 from .float_function import has_slopes_alone, is_float_function
 from .layer import NORMS, Declined, Layer, Placement, reads_rows

@@ -9,10 +9,11 @@ from typing import Any
 import numpy.typing as npt
 
 from ...ir.identity import TensorId
+from ...ir.simplify import Fold
 from ...numerics import QuantParams
 from ..recipe import Recipe
 from .corrections import Corrections
-from .entries import Adjustment, FloatOp, Fold, IntegerLayer
+from .entries import Adjustment, FloatOp, IntegerLayer
 from .equalization import Equalization
 from .journal import Journal
 

@@ -1,4 +1,4 @@
-"""The parts of a plan: integer layers, float ops with reasons, folded ops, adjustments. Plain data."""
+"""The parts of a plan: integer layers, float ops with reasons, adjustments. Plain data."""
 
 from __future__ import annotations
 
@@ -63,23 +63,6 @@ class FloatOp:
     op: str
     tensor: TensorId
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fold:
-    """An op that `quantize` folded into a convolution: its output `tensor` now comes from the convolution, `gone` is no more.
-
-    `op` is "nn.batch_norm" (folded into the convolution before it; `weight` and `bias` name its new constants) or "nn.pad" (into
-    those behind it, which read `tensor` with `padding` (top, left, bottom, right) of their own more), or "nn.layer_norm" or
-    "nn.group_norm" (a step of one that was written in several ops).
-    """
-
-    op: str
-    tensor: TensorId
-    gone: TensorId
-    weight: TensorId | None = None
-    bias: TensorId | None = None
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ...errors import QuantizationError, brief
 from ...ir.identity import TensorId
+from ...ir.simplify import Fold
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ...runtime.atomic_write import write_atomically
 from ...target.vocabulary import ROUNDINGS
@@ -27,7 +28,7 @@ from ..override import Override
 from ..recipe import Recipe
 from .contents import PlanContents
 from .corrections import Corrections
-from .entries import Adjustment, FloatOp, Fold, IntegerLayer
+from .entries import Adjustment, FloatOp, IntegerLayer
 from .equalization import Equalization
 from .journal import Journal, JournalEntry
 

@@ -16,12 +16,12 @@ from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import operand_vars, static_shape
 from ...ir.identity import TensorId
+from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ..equalization.scaling import Factors
 from ..kept_samples import samples_of
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..simplify import simplify
 from .error import compared_results, same_class
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...ir.graph import Model
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
+from ...ir.graph.weighted import WEIGHTED
 from ...ir.identity import TensorId
 from ...numerics import QuantParams, dequantize
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
-from ..weights.constants import Constants
-from ..weights.convolution import WEIGHTED
 from .rounded import UNROUNDED, Rounder, RowSteps, steps_of
 
 Floats = npt.NDArray[np.float32]

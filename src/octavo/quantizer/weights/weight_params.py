@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
+from ...ir.graph.constants import Constants
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
 from ...numerics.dynamic import PER_ROW
@@ -24,7 +25,6 @@ from ..placement import Layer
 from ..plan import Adjustment
 from ..ranges import QuantScheme
 from ..recipe import WEIGHT_BITS, Recipe
-from .constants import Constants
 
 _INT32_MAX = 2**31 - 1
 _OPERAND = (-1, 0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, call_to
 from ...ir.graph.model import Model
+from ...ir.graph.weighted import weighted
 from ...ir.identity import TensorId
+from ...ir.simplify import Fold
 from ..placement import Layer, NamedOps
-from ..plan import Fold
 from ..recipe import ANY, WEIGHT_BITS, Recipe
-from .constants import Constants
-from .convolution import weighted
 
 
 def widths(

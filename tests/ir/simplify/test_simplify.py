@@ -15,8 +15,7 @@ from nets import model_of
 from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.ir.identity import TensorId
-from octavo.quantizer.plan import Fold
-from octavo.quantizer.simplify import simplify
+from octavo.ir.simplify import Fold, simplify
 from tvm_alone import tvm_alone
 
 

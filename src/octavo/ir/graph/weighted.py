@@ -8,8 +8,8 @@ from typing import Any
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from .constants import Constant, Constants
+from .dataflow import DataflowView, call_to, static_shape
 
 TRANSPOSED = "nn.conv2d_transpose"
 CONVOLUTIONS = ("nn.conv2d", TRANSPOSED)

@@ -11,9 +11,9 @@ the source then, so its id is gone; the normalization's output keeps its id.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,37 +21,32 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ...ir.graph import Model
-from ...ir.graph.dataflow import (
-    BodyWriter,
-    DataflowView,
-    attrs_of,
-    call_to,
-    operand_vars,
-    replace_operands,
-    static_shape,
-    write_function,
-)
-from ...ir.graph.group_norm import read_group_norm
-from ...ir.graph.layer_norm import plain_layer_norm
-from ...ir.graph.split_to_slices import split_to_slices
-from ...ir.identity import TensorId
-from ...ir.qdq.dynamic import find_dynamic
 from ...numerics.floats.batch_norm import fold_batch_norm
-from ..names import Names
-from ..plan import Fold
-from ..weights.constants import Constant, Constants
-from ..weights.convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
+from ..graph import Model
+from ..graph.constants import Constant, Constants
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape
+from ..graph.group_norm import read_group_norm
+from ..graph.layer_norm import plain_layer_norm
+from ..graph.model import rewritten
+from ..graph.split_to_slices import split_to_slices
+from ..graph.weighted import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
+from ..identity import TensorId
+from ..identity.naming import NameSupply
+from ..qdq.dynamic import find_dynamic
+from .fold import Fold
 from .fold_constants import folded_constants
+
+Mapped = Callable[[Expr], Expr]
+"""Returns an expression of the old function as the new one has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Edit:
-    """`output` is written by `write` instead, the `skipped` variables not at all."""
+    """`output` becomes what `value` returns, the `skipped` variables are not written at all."""
 
     output: Var
-    skipped: tuple[Var, ...]
-    write: Callable[[BodyWriter, Callable[[Expr], Expr]], Var]
+    value: Callable[[BodyWriter, Mapped], Expr]
+    skipped: tuple[Var, ...] = ()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,11 +54,27 @@ class _Simplifier:
     model: Model
     view: DataflowView
     constants: Constants
-    names: Names
+    names: NameSupply
     params: dict[TensorId, npt.NDArray[Any]]
     new_params: list[Var] = field(default_factory=list[Var])
     folds: list[Fold] = field(default_factory=list[Fold])
     _literals: dict[int, Var] = field(default_factory=dict[int, Var])
+    _folded: dict[Var, npt.NDArray[Any]] | None = None
+
+    def _param(self, name: str, value: npt.NDArray[Any]) -> Var:
+        """Return a new parameter that holds a value."""
+        param = relax.Var(name, relax.TensorType(list(value.shape), str(value.dtype)))
+        self.params[TensorId(name)] = value
+        self.new_params.append(param)
+        return param
+
+    def _known(self, var: Var, name: str, value: npt.NDArray[Any]) -> _Edit:
+        """Read in place of `var` a parameter of a name."""
+        param = self._param(name, value)
+        return _Edit(output=var, value=lambda writer, mapped: param)
+
+    def _folds_of(self, op: str, output: Var, steps: Sequence[Var]) -> None:
+        self.folds += [Fold(op=op, tensor=TensorId(output.name), gone=TensorId(step.name)) for step in steps]
 
     def dequantized_constant(self, var: Var) -> _Edit | None:
         """Turn `var`, a constant that the file keeps in integers to save bytes, into a float constant of the same id."""
@@ -82,10 +93,7 @@ class _Simplifier:
         values = (self.constants.value(constant).astype(np.int64) - start).astype(np.float32) * scale.reshape(shape)
         root = constant.root
         name = root.name if len(self.view.users(root)) == 1 else self.names.fresh(root.name)
-        param = relax.Var(name, relax.TensorType(list(values.shape), "float32"))
-        self.params[TensorId(name)] = values.astype(np.float32)
-        self.new_params.append(param)
-        return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
+        return self._known(var, name, values.astype(np.float32))
 
     def real(self, var: Var) -> _Edit | None:
         """Read in place of `var`, activations that a dynamic-range file quantizes at run time, the real ones."""
@@ -93,14 +101,13 @@ class _Simplifier:
         found = None if call is None else find_dynamic(self.view, *call.args[:3])
         if found is None or found.style != "litert" or self.view.is_returned(var):
             return None
-        return _Edit(output=var, skipped=(), write=lambda writer, mapped: cast("Var", mapped(found.x)))
+        return _Edit(output=var, value=lambda writer, mapped: mapped(found.x))
 
-    def constant(self, var: Var, value: npt.NDArray[Any]) -> _Edit:
-        """Turn `var` into a parameter that holds what it computes."""
-        param = relax.Var(var.name, relax.TensorType(list(value.shape), str(value.dtype)))
-        self.params[TensorId(param.name)] = value
-        self.new_params.append(param)
-        return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
+    def constant(self, var: Var) -> _Edit | None:
+        """Turn `var`, what is computed of constants alone, into a parameter that holds it."""
+        if self._folded is None:
+            self._folded = folded_constants(self.model)
+        return self._known(var, var.name, self._folded[var]) if var in self._folded else None
 
     def literal(self, var: Var) -> _Edit | None:
         """Give `var`, a product by numbers that stand in the text or such a bias behind one, a parameter that holds them.
@@ -119,17 +126,11 @@ class _Simplifier:
             return None
         literal = call.args[place]
         if hash(literal) not in self._literals:
-            param = relax.Var(self.names.fresh(f"{var.name}_{'bias' if is_bias else 'weight'}"), literal.ty)
-            self.params[TensorId(param.name)] = literal.value.numpy()
-            self.new_params.append(param)
-            self._literals[hash(literal)] = param
+            name = self.names.fresh(f"{var.name}_{'bias' if is_bias else 'weight'}")
+            self._literals[hash(literal)] = self._param(name, literal.value.numpy())
         operands = list(call.args)
         operands[place] = self._literals[hash(literal)]
-
-        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            return writer.emit(var.name, with_operands(call, *map(mapped, operands)), is_output=self.view.is_returned(var))
-
-        return _Edit(output=var, skipped=(), write=write)
+        return _Edit(output=var, value=lambda writer, mapped: with_operands(call, *map(mapped, operands)))
 
     def batch_norm(self, var: Var) -> _Edit | None:
         """Fold `var`, the first result of a batch_norm after a convolution that nobody else reads."""
@@ -165,11 +166,11 @@ class _Simplifier:
         shape: list[Any] = [1] * 4
         shape[op.output_axis] = op.channels
 
-        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
+        def value(writer: BodyWriter, mapped: Mapped) -> Expr:
             convolved = with_operands(op.call, mapped(op.call.args[0]), mapped(op.call.args[1]))
             conv = writer.emit(self.names.fresh(f"{var.name}_conv"), convolved)
             shaped = writer.emit(self.names.fresh(f"{var.name}_bias"), relax.op.reshape(bias_param, relax.ShapeExpr(shape)))
-            return writer.emit(var.name, relax.op.add(conv, shaped), is_output=self.view.is_returned(var))
+            return relax.op.add(conv, shaped)
 
         gone = skipped[-1]
         self.folds.append(
@@ -181,7 +182,7 @@ class _Simplifier:
                 bias=TensorId(bias_param.name),
             )
         )
-        return _Edit(output=var, skipped=(*skipped, norm_var), write=write)
+        return _Edit(output=var, value=value, skipped=(*skipped, norm_var))
 
     def constant_value(self, expr: Expr) -> npt.NDArray[Any] | None:
         """Return the numbers of a constant or a literal."""
@@ -229,10 +230,7 @@ class _Simplifier:
             if constant is not None and self._is_read_here_alone(constant) and static_shape(constant.root) == value.shape:
                 self.params[constant.name] = value
                 return constant.root
-        root = relax.Var(self.names.fresh(f"{var.name}_bias"), relax.TensorType(list(value.shape), str(value.dtype)))
-        self.params[TensorId(root.name)] = value
-        self.new_params.append(root)
-        return root
+        return self._param(self.names.fresh(f"{var.name}_bias"), value)
 
     def layer_norm(self, var: Var) -> _Edit | None:
         """Write `var`, the last step of a normalization in plain ops, as the one op that it is."""
@@ -241,39 +239,28 @@ class _Simplifier:
         # The steps of other forms are placed one by one: each may stay float where its rounding costs too much.
         if norm is None or not norm.is_ratio or any(end is None or end.moves for end in ends):
             return None
-        self.folds += [
-            Fold(op="nn.layer_norm", tensor=TensorId(var.name), gone=TensorId(step.name)) for step in norm.members[:-1]
-        ]
+        self._folds_of("nn.layer_norm", var, norm.members[:-1])
 
-        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            operands = [mapped(operand) for operand in (norm.data, norm.gamma, norm.beta)]
-            value = relax.op.nn.layer_norm(*operands, axes=[-1], epsilon=norm.epsilon)
-            return writer.emit(var.name, value, is_output=self.view.is_returned(var))
+        def value(writer: BodyWriter, mapped: Mapped) -> Expr:
+            return relax.op.nn.layer_norm(*map(mapped, (norm.data, norm.gamma, norm.beta)), axes=[-1], epsilon=norm.epsilon)
 
-        return _Edit(output=var, skipped=norm.members[:-1], write=write)
+        return _Edit(output=var, value=value, skipped=norm.members[:-1])
 
     def group_norm(self, var: Var) -> _Edit | None:
         """Write a normalization by groups, `var` its core, without the reshapes and factors around it."""
         norm = read_group_norm(self.view, var, self.constant_value)
         if norm is None or len(norm.members) == 1:
             return None
-        output, params = norm.output, list[Var]()
-        for role, values in (("gamma", norm.gamma), ("beta", norm.beta)):
-            params.append(relax.Var(self.names.fresh(f"{output.name}_{role}"), relax.TensorType(list(values.shape), "float32")))
-            self.params[TensorId(params[-1].name)] = values
-        self.new_params += params
-        self.folds += [
-            Fold(op="nn.group_norm", tensor=TensorId(output.name), gone=TensorId(step.name)) for step in norm.members[:-1]
-        ]
-        axes = [axis for axis in range(1, len(static_shape(output) or ())) if axis != norm.channel_axis]
+        output, axis = norm.output, norm.channel_axis
+        gamma = self._param(self.names.fresh(f"{output.name}_gamma"), norm.gamma)
+        beta = self._param(self.names.fresh(f"{output.name}_beta"), norm.beta)
+        self._folds_of("nn.group_norm", output, norm.members[:-1])
+        axes = [each for each in range(1, len(static_shape(output) or ())) if each != axis]
 
-        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            gamma, beta = params
-            data, axis = mapped(norm.data), norm.channel_axis
-            value = relax.op.nn.group_norm(data, gamma, beta, norm.groups, axis, axes, norm.epsilon)
-            return writer.emit(output.name, value, is_output=self.view.is_returned(output))
+        def value(writer: BodyWriter, mapped: Mapped) -> Expr:
+            return relax.op.nn.group_norm(mapped(norm.data), gamma, beta, norm.groups, axis, axes, norm.epsilon)
 
-        return _Edit(output=output, skipped=norm.members[:-1], write=write)
+        return _Edit(output=output, value=value, skipped=norm.members[:-1])
 
     def padding(self, var: Var) -> list[_Edit]:
         """Fold `var`, a zero padding of rows and columns, into the convolutions that read it, if nothing else does."""
@@ -288,7 +275,7 @@ class _Simplifier:
             return []
         self.folds.append(Fold(op="nn.pad", tensor=TensorId(data.name), gone=TensorId(var.name), padding=padding))
         edits = [self._padded(user, call, data, padding) for user, call in zip(users, calls, strict=True)]
-        return [replace(edits[0], skipped=(var,)), *edits[1:]]
+        return [replace(edit, skipped=(var,)) for edit in edits]
 
     def _extra_padding(self, call: Any, var: Var, widths: list[int]) -> tuple[int, int, int, int] | None:
         """Return (top, left, bottom, right) if a convolution of `var` can take over its padding, else None."""
@@ -304,12 +291,7 @@ class _Simplifier:
     def _padded(self, var: Var, call: Any, data: Expr, padding: tuple[int, int, int, int]) -> _Edit:
         attrs = conv2d_attrs(call)
         attrs["padding"] = [old + new for old, new in zip(attrs["padding"], padding, strict=True)]
-
-        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            value = relax.op.nn.conv2d(mapped(data), mapped(call.args[1]), **attrs)
-            return writer.emit(var.name, value, is_output=self.view.is_returned(var))
-
-        return _Edit(output=var, skipped=(), write=write)
+        return _Edit(output=var, value=lambda writer, mapped: relax.op.nn.conv2d(mapped(data), mapped(call.args[1]), **attrs))
 
 
 def _pads_with_zero(pad: Any) -> bool:
@@ -330,29 +312,28 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
 
         y_conv = R.nn.conv2d(x, w); y = R.add(y_conv, R.reshape(beta, (1, -1, 1, 1)))
     """
-    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.real(var)) is not None else [])
-    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.dequantized_constant(var)) is not None else [])
-    values = folded_constants(model)
-    model, _ = _pass(model, lambda work, var: [work.constant(var, values[var])] if var in values else [])
-    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.literal(var)) is not None else [])
+    for rule in (_Simplifier.real, _Simplifier.dequantized_constant, _Simplifier.constant, _Simplifier.literal):
+        model, _ = _pass(model, rule)
     sliced = split_to_slices(model.module)
     model = model if sliced is model.module else replace(model, module=sliced)
+    folds: list[Fold] = []
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
-    model, padding = _pass(model, lambda work, var: work.padding(var))
-    model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])
-    model, plain = _pass(model, lambda work, var: [edit] if (edit := work.layer_norm(var)) is not None else [])
-    model, groups = _pass(model, lambda work, var: [edit] if (edit := work.group_norm(var)) is not None else [])
-    return model, (*padding, *norms, *plain, *groups)
+    for rule in (_Simplifier.padding, _Simplifier.batch_norm, _Simplifier.layer_norm, _Simplifier.group_norm):
+        model, found = _pass(model, rule)
+        folds += found
+    return model, tuple(folds)
 
 
-def _pass(model: Model, find: Callable[[_Simplifier, Var], list[_Edit]]) -> tuple[Model, tuple[Fold, ...]]:
+def _pass(model: Model, rule: Callable[[_Simplifier, Var], _Edit | list[_Edit] | None]) -> tuple[Model, list[Fold]]:
     view = DataflowView(model.module["main"])
-    names = Names({str(name) for name in model.tensors} | {binding.var.name for binding in view.bindings})
-    names.take(*(param.name for param in view.function.params))
+    names = NameSupply([*model.tensors, *view.names])
     work = _Simplifier(model=model, view=view, constants=Constants(view, model.params), names=names, params=dict(model.params))
-    edits = {edit.output: edit for binding in view.bindings for edit in find(work, binding.var)}
+    edits: dict[Var, _Edit] = {}
+    for binding in view.bindings:
+        found = rule(work, binding.var)
+        edits |= {edit.output: edit for edit in (found if isinstance(found, list) else [found]) if edit is not None}
     if not edits:
-        return model, ()
+        return model, []
     skipped = {var for edit in edits.values() for var in edit.skipped}
     mapping: dict[Var, Expr] = {}
 
@@ -361,37 +342,12 @@ def _pass(model: Model, find: Callable[[_Simplifier, Var], list[_Edit]]) -> tupl
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
-            if binding.var in edits:
-                mapping[binding.var] = edits[binding.var].write(writer, mapped)
-            elif binding.var not in skipped:
-                mapping[binding.var] = writer.emit(
-                    binding.var.name, mapped(binding.value), is_output=view.is_returned(binding.var)
-                )
+            var = binding.var
+            if var in skipped and var not in edits:
+                continue
+            value = edits[var].value(writer, mapped) if var in edits else mapped(binding.value)
+            is_there = var in edits and isinstance(value, Var)
+            mapping[var] = value if is_there else writer.emit(var.name, value, is_output=view.is_returned(var))
         return mapped(view.result)
 
-    return with_main(model, body, [*view.function.params, *work.new_params], work.params), tuple(work.folds)
-
-
-def with_main(
-    model: Model, body: Callable[[BodyWriter], Expr], params: list[Var], values: dict[TensorId, npt.NDArray[Any]]
-) -> Model:
-    """Return the model with "main" written anew; constants that nothing reads any more are dropped."""
-    inputs = params[: len(model.input_ids)]
-    function = _emitted(model, body, params)
-    view = DataflowView(function)
-    read = {var for value in (*(binding.value for binding in view.bindings), view.result) for var in operand_vars(value)}
-    kept = [*inputs, *(param for param in params[len(inputs) :] if param in read)]
-    function = relax.Function(kept, function.body, function.ret_ty, function.is_pure, function.attrs)
-    module = model.module.clone()
-    module.update_func(module.get_global_var("main"), function)
-    kept_names = {param.name for param in kept}
-    return replace(model, module=module, params={name: value for name, value in values.items() if str(name) in kept_names})
-
-
-def _emitted(model: Model, body: Callable[[BodyWriter], Expr], params: list[Var]) -> relax.Function:
-    """Write "main" and drop the bindings that nothing reads."""
-    scratch = relax.BlockBuilder()
-    write_function(scratch, "main", params, body, attrs_of(model.module["main"]))
-    module = model.module.clone()
-    module.update_func(module.get_global_var("main"), scratch.get()["main"])
-    return relax.transform.DeadCodeElimination(["main"])(module)["main"]
+    return rewritten(model, body, [*view.function.params, *work.new_params], work.params), work.folds

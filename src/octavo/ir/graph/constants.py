@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, static_shape
-from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
-from ...ir.identity import TensorId
+from ..identity import TensorId
+from .dataflow import DataflowView, call_to, static_shape
+from .moving import CONSTANT_MOVERS, apply_mover
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

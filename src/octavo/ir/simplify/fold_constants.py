@@ -20,12 +20,12 @@ import tvm
 from tvm.ir import Op
 from tvm.relax import Expr, Var
 
-from ...ir.graph import Model
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, write_function
-from ...ir.graph.evaluate import FAILURES, Array, run_once
-from ...ir.identity import TensorId
-from ...ir.untyped import relax
-from ..weights.constants import Constants
+from ..graph import Model
+from ..graph.constants import Constants
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, write_function
+from ..graph.evaluate import FAILURES, Array, run_once
+from ..identity import TensorId
+from ..untyped import relax
 
 _KEPT = ("quantize", "dequantize", "call_tir", "call_dps_packed", "call_pure_packed")
 """Ops that say how a constant is stored, or that anybody may have written."""
