@@ -22,9 +22,9 @@ from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, s
 from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
 from ...ir.graph.rules import Rejection
 from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
+from ...ir.qdq.functions import function_results
 from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
 from ...target.op_facts import CLAMPS
-from ..placement import function_results
 
 Groups = npt.NDArray[np.int64]
 """Numbers of groups, of a tensor's rank; 1 along axes that they don't depend on."""

@@ -34,8 +34,8 @@ from ...ir.graph.model import rewritten
 from ...ir.graph.weighted import WEIGHTED, weighted
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
+from ...ir.qdq.functions import function_results
 from ...ir.untyped import relax
-from ..placement import function_results
 from .channel_groups import NORMS, find_groups, output_factors, weight_groups
 
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]

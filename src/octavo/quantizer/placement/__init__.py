@@ -1,7 +1,6 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
 from .agreement import rejected_layers, split_enclosed
-from .float_function import function_results
 from .layer import Declined, Layer, Placement, reads_rows
 from .named_ops import NamedOps, NamedOverrides
 from .placement import Placer
@@ -14,7 +13,6 @@ __all__ = [
     "NamedOverrides",
     "Placement",
     "Placer",
-    "function_results",
     "reads_rows",
     "rejected_layers",
     "split_enclosed",

@@ -15,11 +15,11 @@ from tvm.relax import Expr, Var
 from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, weighted
+from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from ...target.op_facts import CLAMPS
 from ..recipe import Recipe
-from .elementwise import function_of_one, is_elementwise
 from .layer import NORMS, Layer
 from .reasons import cost
 

@@ -17,12 +17,12 @@ from tvm.relax import Var
 from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, op_name, operand_vars, static_shape
 from ...ir.identity import TensorId, TensorTable
+from ...ir.qdq.functions import has_slopes_alone, is_float_function
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
 from ..plan import FloatOp
 from ..ranges import QuantScheme
 from ..recipe import Recipe
 from .candidates import Candidates, computed_of_inputs
-from .float_function import has_slopes_alone, is_float_function
 from .layer import NORMS, Declined, Layer, Placement, reads_rows
 from .limits import beyond_limits
 from .named_ops import NamedOps, NamedOverrides

@@ -1,7 +1,8 @@
-"""Functions of one tensor, element by element: the ops that tables of 256 entries stand for together. Decides nothing else.
+"""Functions of one tensor in a float graph, element by element: the ops that tables of 256 entries stand for together, and those
+that a product's kernel can compute of its float sums. It decides which ops make one, and whether no more.
 
 Where constants of several elements take part (a normalization's factors, a parametric relu's slopes) each of their values has a
-table of its own.
+table of its own. What may be computed of float sums is what `matchers.elementwise.function_tail` finds in a quantized graph.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ...ir.graph.constants import Constants
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
-from ...numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
+from ...numerics import PAIR_LOOKUP_MAX_ROWS
+from ..graph.constants import Constants
+from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
+from . import cluster
+from .cluster import PRELU
+from .matchers.elementwise.float_chain import CHAINED
 
 _BATCH_NORM = "nn.batch_norm"
-_PRELU = "nn.prelu"
+_PRODUCTS = ("nn.conv2d", "matmul")
+_SLOW = ("erf", "nn.gelu")
+"""In a kernel's loop over sums these take longer than a table."""
+_SCALED = ("nn.relu", "nn.leakyrelu", "nn.prelu", "clip", "multiply", "divide")
+"""Functions of these alone let factors of channels pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -160,20 +168,16 @@ def _count(rows: list[npt.NDArray[Any]]) -> int:
 def _aligned(value: Any, position: int, constant: npt.NDArray[Any]) -> tuple[int, ...]:
     """Return the shape that aligns an operand with the result at the end."""
     shape = static_shape(value.args[0])
-    if position == 0 or shape is None or call_to(value, _BATCH_NORM, _PRELU) is None:
+    if position == 0 or shape is None or call_to(value, _BATCH_NORM, PRELU) is None:
         return constant.shape
     behind = len(shape) - 1 - int(value.attrs.axis) % len(shape)
     return (constant.size, *[1] * behind)
 
 
 def is_elementwise(value: Any) -> bool:
-    """Return whether a bound value is a function of single elements."""
-    cast, norm = call_to(value, "astype"), call_to(value, _BATCH_NORM)
-    if cast is not None:
-        return str(cast.attrs.dtype) in ("float32", "bool")
-    if norm is not None:
-        return not norm.attrs.training
-    return call_to(value, _PRELU, *ELEMENTWISE) is not None
+    """Return whether a bound value is a function of single elements; so is a normalization by factors that are known."""
+    norm = call_to(value, _BATCH_NORM)
+    return cluster.is_elementwise(value) if norm is None else not norm.attrs.training
 
 
 def _is_number(operand: Expr) -> bool:
@@ -182,3 +186,43 @@ def _is_number(operand: Expr) -> bool:
 
 def _is_read_outside(view: DataflowView, var: Var, members: Collection[Var]) -> bool:
     return view.is_returned(var) or any(user not in members for user in view.users(var))
+
+
+def is_float_function(view: DataflowView, source: Var, members: Collection[Var]) -> bool:
+    """Return whether ops are such a function of a tensor, which they alone read."""
+    if view.is_returned(source) or any(user not in members for user in view.users(source)):
+        return False
+    names = [op_name(view.definition(member)) for member in members]
+    return all(name in CHAINED and name not in _SLOW for name in names)
+
+
+def has_slopes_alone(view: DataflowView, constants: Constants, members: Collection[Var]) -> bool:
+    """Return whether all that differs from channel to channel in a function are slopes of parametric relus."""
+    calls: list[Any] = [view.definition(member) for member in members]
+    others = (arg for call in calls for arg in call.args[: 1 if op_name(call) == PRELU else None])
+    found = (constants.find(arg) for arg in others)
+    return all(constant is None or constants.value(constant).size == 1 for constant in found)
+
+
+def function_results(view: DataflowView, constants: Constants) -> dict[Var, Var]:
+    """Return the results of all such functions through which no factors pass, each with what it is a function of."""
+    found: dict[Var, Var] = {}
+    taken: set[Var] = set()
+    for binding in view.bindings:
+        if binding.var in taken or not is_elementwise(binding.value):
+            continue
+        function = function_of_one(view, constants, binding.var, with_rows=False)
+        if function is None:
+            continue
+        taken.update(function.members)
+        bends = any(op_name(view.definition(member)) not in _SCALED for member in function.members)
+        if bends and _is_product(view, function.source) and is_float_function(view, function.source, function.members):
+            found[function.members[-1]] = function.source
+    return found
+
+
+def _is_product(view: DataflowView, var: Var) -> bool:
+    """Return whether a variable is a product, or the sum of one with something else."""
+    added = call_to(view.definition(var), "add")
+    parts = [var] if added is None else [arg for arg in added.args if isinstance(arg, Var)]
+    return any(call_to(view.definition(part), *_PRODUCTS) is not None for part in parts)
