@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ..ir.identity import TensorId
-from .choices import Choices
-from .constraints import Requests
 from .parameters import Parameters
-from .plan import Adjustment, IntegerLayer
+from .placement import PlanInputs
+from .plan import Adjustment
 from .qdq import Emitted
 
 
-def unused(requests: Requests, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
+def unused(inputs: PlanInputs, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
     """Yield the tensors of which something is requested and that no integer op reads or makes."""
     used = {var.name for var in parameters.activations} | set(parameters.weights)
-    for name, request in requests.items():
-        if name in emitted.biases:
-            message = f"{request.who} says what it must be, and a bias has the scale of its input times that of its weight"
-            yield Adjustment(tensor=TensorId(name), message=message)
-        elif name not in used:
-            message = f"{request.who} says what it must be, and no integer op reads or makes it: see why its ops stay float"
-            yield Adjustment(tensor=TensorId(name), message=message)
+    for name, request in inputs.requests.items():
+        why = "a bias has the scale of its input times that of its weight"
+        if name not in emitted.biases:
+            why = "no integer op reads or makes it: see why its ops stay float"
+        if name in emitted.biases or name not in used:
+            yield Adjustment(tensor=TensorId(name), message=f"{request.who} says what it must be, and {why}")
 
 
-def chosen_otherwise(choices: Choices, parameters: Parameters) -> Iterator[Adjustment]:
+def chosen_otherwise(inputs: PlanInputs, parameters: Parameters) -> Iterator[Adjustment]:
     """Yield the activations whose range is no estimator's, and the weights that keep 8 bits."""
-    for name, reason in choices.wide_weights.items():
+    for name, reason in inputs.choices.wide_weights.items():
         if name in parameters.weights:
             yield Adjustment(tensor=name, message=reason)
     made = {TensorId(var.name) for var in parameters.activations}
-    for name, (low, high) in choices.ranges.items():
+    for name, (low, high) in inputs.choices.ranges.items():
         if name in made:
             message = f"its range is [{low:.5g}; {high:.5g}]: rounded so, it costs the model's outputs least"
             yield Adjustment(tensor=name, message=message)
 
 
-def per_row_or_not(choices: Choices, layers: Iterable[IntegerLayer]) -> Iterator[Adjustment]:
+def per_row_or_not(inputs: PlanInputs, emitted: Emitted) -> Iterator[Adjustment]:
     """Yield the results of layers that were to quantize activations per row when run: why they do, or that none can."""
-    for layer in layers:
-        reason = choices.per_row.get(layer.output)
+    for layer in emitted.layers:
+        reason = inputs.choices.per_row.get(layer.output)
         if reason is not None and layer.per_row:
             is_one = len(layer.inputs) == 1
             how = "its input is quantized per row" if is_one else "its inputs are quantized per row and per column"

@@ -10,11 +10,11 @@ from tvm.relax import Var
 from ..errors import QuantizationError
 from ..ir.identity import TensorId, TensorTable
 from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
-from .constraints import Request
 from .placement import Layer, Placement
 from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
 from .plan.corrections import Corrections
 from .plan.equalization import Equalization
+from .request import Request
 
 WHO = "the plan"
 _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from ..ir.identity import TensorId
 from ..target.tensor_support import TensorSupport
-from .constraints import Request, Requests
 from .plan import QuantizationPlan
 from .plan.corrections import Corrections
 from .plan.equalization import Equalization
+from .request import Request, Requests
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")

@@ -8,12 +8,12 @@ from functools import cached_property
 from tvm.relax import Var
 
 from ..ir.graph import Model
+from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
-from ..ir.simplify import simplify
+from ..ir.simplify import Fold, simplify
 from .equalization.scaling import scaled
-from .parameters import Statistics
 from .plan.equalization import Equalization, EqualizedStatistics
-from .ranges import RangeSources
+from .ranges import RangeSources, Statistics
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,8 +22,8 @@ class EqualizedFloat:
 
     Parameters
     ----------
-    simple
-        As it was before.
+    simple, folds
+        As it was before, and what was folded to make it so.
     model
         What is quantized: where integers saturate at a clip's bounds it has none.
     statistics
@@ -31,6 +31,7 @@ class EqualizedFloat:
     """
 
     simple: Model
+    folds: tuple[Fold, ...]
     equalization: Equalization
     model: Model
     statistics: Statistics | None
@@ -38,18 +39,29 @@ class EqualizedFloat:
     sources: RangeSources
 
     @staticmethod
-    def of(simple: Model, profile: Statistics | None, equalization: Equalization) -> EqualizedFloat:
+    def of(simplified: tuple[Model, tuple[Fold, ...]], profile: Statistics | None, equalization: Equalization) -> EqualizedFloat:
         """Divide the channels of a simplified model that was profiled."""
+        simple, folds = simplified
         model = scaled(simple, equalization.factors, exact=False) if equalization else simple
         view = DataflowView(model.module["main"])
         return EqualizedFloat(
             simple=simple,
+            folds=folds,
             equalization=equalization,
             model=model,
             statistics=EqualizedStatistics(profile, equalization) if profile is not None and equalization else profile,
             view=view,
             sources=RangeSources(view, profile or ()),
         )
+
+    @cached_property
+    def constants(self) -> Constants:
+        """The model's."""
+        return Constants(self.view, self.model.params)
+
+    def has_range(self, var: Var) -> bool:
+        """Return whether the profile tells a range of a variable."""
+        return self.sources.source(var) is not None
 
     @cached_property
     def exact(self) -> Model:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,46 +14,13 @@ from ..errors import QuantizationError
 from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, quantize
-from ..target import TargetDescription
 from .analytic_shifts import analytic_shift
-from .choices import Choices
-from .constraints import Requests, TensorConstraints
+from .constraints import TensorConstraints
 from .override import Override
-from .placement import Layer, NamedOverrides, Placement
+from .placement import Layer, Placement, PlanInputs
 from .plan import Adjustment
-from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange, range_estimator
-from .recipe import Recipe
+from .ranges import QuantScheme, SharedRanges, range_estimator
 from .weights.weight_params import WeightParameters, bias_params
-
-
-class ProfiledTensor(TensorRange, Protocol):
-    """What is read of one tensor's statistics."""
-
-    @property
-    def non_finite_note(self) -> str:
-        """What is to be said of values that are NaN or infinite, "" where there are none."""
-        ...
-
-
-class Statistics(Protocol):
-    """What is read of a profile."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the model that was profiled."""
-        ...
-
-    def __getitem__(self, key: TensorId, /) -> ProfiledTensor:
-        """Return the statistics of one tensor."""
-        ...
-
-    def __contains__(self, key: object, /) -> bool:
-        """Return whether a tensor was observed."""
-        ...
-
-    def __iter__(self) -> Iterator[TensorId]:
-        """Iterate over the observed tensors."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -79,40 +46,15 @@ class Parameters:
 
 @dataclass(kw_only=True, slots=True)
 class ParameterChooser:
-    """Chooses parameters for one model.
+    """Chooses parameters for one model."""
 
-    Parameters
-    ----------
-    params
-        The model's constants.
-    statistics
-        None where requests say the parameters of all.
-    sources
-        Says which tensor of the profile tells a variable's range.
-    overrides
-        Say which tensors have an estimator of their own.
-    choices
-        Ranges in place of those that the estimator finds, integers of weights, and what is added to biases.
-    """
-
-    params: Mapping[TensorId, npt.NDArray[Any]]
-    statistics: Statistics | None
-    recipe: Recipe
-    target: TargetDescription
-    requests: Requests
-    sources: RangeSources
+    inputs: PlanInputs
     weights: WeightParameters
-    overrides: NamedOverrides
-    choices: Choices
     _overridden: Mapping[Var, Override] = field(default_factory=dict[Var, Override])
-
-    def has_range(self, var: Var) -> bool:
-        """Return whether the profile tells a range of the variable."""
-        return self.sources.source(var) is not None
 
     def choose(self, placement: Placement) -> Parameters:
         """Return the parameters of everything in a placement."""
-        self._overridden = self.overrides.of_activations(placement.layers)
+        self._overridden = self.inputs.overrides.of_activations(placement.layers)
         constraints = self._constraints(placement)
         ranges = self._shared_ranges(placement, constraints)
         activations: dict[Var, QuantParams] = {}
@@ -130,7 +72,7 @@ class ParameterChooser:
         for layer in placement.layers:
             if layer.op is None or layer.bias is None:
                 continue
-            moved = shifts or self.choices.bias_shifts
+            moved = shifts or self.inputs.choices.bias_shifts
             bias = bias_values[layer.output] = self._bias(layer, layer.bias, moved)
             if not layer.reads_reals:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
@@ -151,23 +93,23 @@ class ParameterChooser:
         self, placement: Placement, weights: Mapping[TensorId, QuantParams], values: Mapping[TensorId, npt.NDArray[Any]]
     ) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
-        statistics = self.statistics
-        if self.recipe.bias_correction != "analytic" or statistics is None or self.choices.bias_shifts:
+        statistics = self.inputs.form.statistics
+        if self.inputs.recipe.bias_correction != "analytic" or statistics is None or self.inputs.choices.bias_shifts:
             return {}
         found: dict[TensorId, npt.NDArray[np.float32]] = {}
         for layer in placement.layers:
-            source = None if layer.op is None or layer.bias is None else self.sources.source(layer.inputs[0])
+            source = None if layer.op is None or layer.bias is None else self.inputs.form.sources.source(layer.inputs[0])
             if layer.op is None or source is None or layer.reads_reals:
                 continue
             name = layer.op.weight.name
-            shift = analytic_shift(layer, self.params[name], values[name], weights[name], statistics[source], source)
+            shift = analytic_shift(layer, self.inputs.params[name], values[name], weights[name], statistics[source], source)
             if shift is not None:
                 found[layer.name] = shift
         return found
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
-        rounded, value = self.choices.weight_values.get(name), self.params[name]
+        rounded, value = self.inputs.choices.weight_values.get(name), self.inputs.params[name]
         if rounded is None:
             return quantize(value, params)
         if rounded.shape != value.shape:
@@ -176,7 +118,7 @@ class ParameterChooser:
 
     def _bias(self, layer: Layer, bias: Bias, shifts: Mapping[TensorId, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
         """Return the bias of a layer in real numbers, as its parameter holds it, with what is added to it."""
-        value, shift = self.params[bias.constant.name], shifts.get(layer.name)
+        value, shift = self.inputs.params[bias.constant.name], shifts.get(layer.name)
         if shift is None:
             return value
         if shift.size != value.size:
@@ -185,9 +127,11 @@ class ParameterChooser:
 
     def _constraints(self, placement: Placement) -> TensorConstraints:
         """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""
-        constraints = TensorConstraints(target=self.target, recipe=self.recipe, requests=self.requests)
+        constraints = TensorConstraints(inputs=self.inputs)
         for layer in placement.layers:
-            constraints.add(layer)
+            joined = constraints.joined(layer)
+            assert not isinstance(joined, str), "a layer with a conflict is not placed"
+            constraints.add(joined)
         for var in dict.fromkeys(var for layer in placement.layers for var in layer.quantized_inputs):
             if var not in placement.made:
                 constraints.add_quantize(var)
@@ -197,7 +141,7 @@ class ParameterChooser:
         """Return the ranges of activations and of constants among them, in groups where the target asks for it."""
 
         def range_of(key: Var | TensorId) -> tuple[float, float] | None:
-            return self._estimated(key, constraints.scheme(key)) if isinstance(key, Var) else _ends(self.params[key])
+            return self._estimated(key, constraints.scheme(key)) if isinstance(key, Var) else _ends(self.inputs.params[key])
 
         ranges = SharedRanges(range_of)
         for layer in placement.layers:
@@ -206,23 +150,23 @@ class ParameterChooser:
         return ranges
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:
-        source = self.sources.source(var)
-        if source is None or self.statistics is None:
+        source, statistics = self.inputs.form.sources.source(var), self.inputs.form.statistics
+        if source is None or statistics is None:
             return None
-        entry = self.statistics[source]
+        entry = statistics[source]
         if entry.non_finite_note:
             raise QuantizationError(
                 f"{entry.non_finite_note}; profile without the samples that cause them, or exclude the op that reads it"
             )
-        chosen = self.choices.ranges.get(TensorId(var.name))
+        chosen = self.inputs.choices.ranges.get(TensorId(var.name))
         if chosen is not None:
             return chosen
-        own = self._overridden.get(var, Override()).range_estimator
-        estimator = self.recipe.estimator if own is None else range_estimator(own, {"percentile": self.recipe.percentile})
+        own, recipe = self._overridden.get(var, Override()).range_estimator, self.inputs.recipe
+        estimator = recipe.estimator if own is None else range_estimator(own, {"percentile": recipe.percentile})
         low, high = estimator.range_of(entry, scheme)
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise QuantizationError(
-                f"{var.name}: the range [{low}; {high}] of {own or self.recipe.range_estimator} is not finite or not in order; "
+                f"{var.name}: the range [{low}; {high}] of {own or recipe.range_estimator} is not finite or not in order; "
                 "profile the model again, or choose another range_estimator"
             )
         return low, high

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from ..compiler.partition.pipeline import integer_claims
 from ..compiler.target_choice import ResolvedTarget
 from ..errors import QuantizationError
-from ..ir.graph.constants import Constants
 from ..ir.graph.model import Model, check_fingerprint
 from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
@@ -23,23 +21,24 @@ from ..target import OpSupport, TargetDescription
 from .adjustments import chosen_otherwise, per_row_or_not, unused
 from .applied_plan import AppliedPlan, PlannedLayers
 from .choices import Choices
-from .constraints import Request, Requests, TensorConstraints
+from .constraints import TensorConstraints
 from .equalization.scaling import check_factors
 from .equalized_float import EqualizedFloat
 from .fingerprint import quantized_fingerprint
 from .override import Override
-from .parameters import ParameterChooser, Parameters, Statistics
-from .placement import NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
+from .parameters import ParameterChooser, Parameters
+from .placement import Placement, Placer, PlanInputs, rejected_layers, split_enclosed
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.corrections import Corrections
 from .plan.equalization import Equalization
 from .qdq import Emitted, QdqWriter, is_quantized
+from .ranges import Statistics
 from .recipe import Recipe
 from .rejections import Rejections
+from .request import Request
 from .tensor_choice import TensorChoice, tensor_choices
-from .weights.blocks import WeightBlocks
 from .weights.weight_params import WeightParameters
-from .weights.widths import widths
+from .weights.widths import WeightWidths
 
 FoundT = TypeVar("FoundT")
 _WIDE = 16
@@ -166,7 +165,7 @@ class Planner:
         """Return the float model with its channels divided."""
 
         def find() -> EqualizedFloat:
-            found = EqualizedFloat.of(self.simple, self.profile, equalization)
+            found = EqualizedFloat.of(self.simplified, self.profile, equalization)
             trim_heap(self.model.constant_bytes)
             return found
 
@@ -175,9 +174,14 @@ class Planner:
 
     def planned(self, choices: Choices) -> Planned:
         """Return the model in QDQ form."""
-        recipe = self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator)
-        planning = _Planning(planner=self, choices=choices, recipe=recipe, form=self.form(choices.equalization))
-        quantized, overridden = planning.run()
+        inputs = PlanInputs(
+            form=self.form(choices.equalization),
+            recipe=self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator),
+            choices=choices,
+            target=self.target,
+            targets=self.targets,
+        )
+        quantized, overridden = _Planning(planner=self, inputs=inputs, widths=WeightWidths(inputs=inputs)).run()
         return Planned(choices=choices, quantized=quantized, overridden=overridden)
 
     def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:
@@ -194,40 +198,13 @@ class _Planning:
     """One model by some choices."""
 
     planner: Planner
-    choices: Choices
-    recipe: Recipe
-    form: EqualizedFloat
-
-    @cached_property
-    def requests(self) -> Requests:
-        """What is asked of single tensors."""
-        return self.choices.asked
-
-    @cached_property
-    def overrides(self) -> NamedOverrides:
-        """Those of the recipe."""
-        return NamedOverrides(self.recipe.overrides, self.form.model.tensors, self.folds, self.form.view)
-
-    @cached_property
-    def constants(self) -> Constants:
-        """The model's."""
-        return Constants(self.form.view, self.form.model.params)
-
-    @cached_property
-    def blocks(self) -> WeightBlocks:
-        """Says which layers have blocks of weights, and the width of all layers' weights."""
-        simple, view, wide = self.form.model, self.form.view, self.choices.wide_weights
-        bits_of = widths(self.recipe, simple, self.folds, view, wide, lambda layer: self.overrides.of_layer(layer).weight_bits)
-        return WeightBlocks(recipe=self.recipe, requests=self.requests, bits_of=bits_of)
-
-    @property
-    def folds(self) -> tuple[Fold, ...]:
-        """What was folded before."""
-        return self.planner.simplified[1]
+    inputs: PlanInputs
+    widths: WeightWidths
 
     def run(self) -> tuple[QuantizedModel, dict[str, Override]]:
         """Return the model, and what overrides say of its activations."""
-        planner, choices, applied, tensors = self.planner, self.choices, self.planner.applied, self.form.model.tensors
+        planner, inputs, applied = self.planner, self.inputs, self.planner.applied
+        choices, tensors = inputs.choices, inputs.tensors
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
         if applied is not None:
@@ -235,16 +212,16 @@ class _Planning:
             float_ops = applied.with_reasons(float_ops)
         adjustments = (
             *parameters.adjustments,
-            *unused(self.requests, parameters, emitted),
-            *chosen_otherwise(choices, parameters),
-            *(() if applied is not None else per_row_or_not(choices, emitted.layers)),
-            *(() if applied is not None else self.blocks.adjustments(placement.layers)),
+            *unused(inputs, parameters, emitted),
+            *chosen_otherwise(inputs, parameters),
+            *(() if applied is not None else per_row_or_not(inputs, emitted)),
+            *(() if applied is not None else self.widths.adjustments(placement.layers)),
         )
         activations = {TensorId(var.name): params for var, params in parameters.activations.items()}
         named = (*activations, *parameters.weights)
         plan = QuantizationPlan(
             fingerprint=planner.model.fingerprint,
-            recipe=replace(self.recipe, tensors={}, float_tensors=()),
+            recipe=replace(inputs.recipe, tensors={}, float_tensors=()),
             names={name: entry.source_name for name in named if (entry := tensors.get(name))},
             activations=activations,
             roundings=emitted.roundings,
@@ -261,41 +238,29 @@ class _Planning:
             layers=emitted.layers,
             float_ops=float_ops,
             enclosed=enclosed,
-            folds=self.folds,
+            folds=inputs.form.folds,
             adjustments=adjustments if applied is None else applied.adjustments(adjustments),
             shared=parameters.shared,
         )
         trim_heap(planner.model.constant_bytes)
         fingerprint = quantized_fingerprint(planner.model, plan)
-        overridden = {str(var.name): said for var, said in self.overrides.of_activations(placement.layers).items()}
+        overridden = {str(var.name): said for var, said in inputs.overrides.of_activations(placement.layers).items()}
         return QuantizedModel.of(replace(emitted.model, fingerprint=fingerprint), plan), overridden
 
     def _decided(self) -> tuple[Placement, Parameters, Emitted, Claims | None]:
         """Place, choose and write until the target's integer ops take all that was placed."""
-        planner, applied = self.planner, self.planner.applied
-        exclusion = NamedOps(self.recipe.exclude, self.form.model.tensors, self.folds, self.form.view)
+        inputs, applied = self.inputs, self.planner.applied
         layers = None if applied is None else PlannedLayers(applied=applied)
         lets_go = applied is not None and applied.lets_go  # then only 16 bits are insisted on
         rejections = self._rejections()
         while True:
-            weights = self._weights()
-            constraints = TensorConstraints(target=planner.target, recipe=self.recipe, requests=self.requests)
-            chooser = self._chooser(weights)
+            weights = WeightParameters(inputs=inputs, widths=self.widths)
             placer = Placer(
-                view=self.form.view,
-                constants=self.constants,
-                tensors=self.form.model.tensors,
-                exclusion=exclusion,
-                overrides=self.overrides,
-                targets=planner.targets,
-                recipe=self.recipe,
-                preferred=constraints.preferred,
-                has_range=chooser.has_range if applied is None else applied.has_range,
-                refuse=rejections.beside(weights, constraints),
-                requested={name: each.width for name, each in self.requests.items() if not lets_go or each.width == _WIDE},
-                float_tensors=self.choices.float_tensors,
-                per_row=self.choices.per_row.keys(),
-                block_of=self.blocks.size,
+                inputs=inputs,
+                has_range=inputs.form.has_range if applied is None else applied.has_range,
+                refuse=rejections.beside(weights, TensorConstraints(inputs=inputs)),
+                block_of=self.widths.block,
+                requested={name: each.width for name, each in inputs.requests.items() if not lets_go or each.width == _WIDE},
                 declined=rejections.declined,
                 unlike_plan=None if layers is None or lets_go else layers.unlike_plan,
             )
@@ -304,37 +269,14 @@ class _Planning:
                 continue
             if layers is not None:
                 layers.check_layers(placement)
-            parameters = chooser.choose(placement)
+            parameters = ParameterChooser(inputs=inputs, weights=weights).choose(placement)
             if rejections.reject(placement, parameters.rejected):
                 continue
-            emitted = self._emitted(placement, parameters)
+            roundings = {} if applied is None else applied.plan.roundings
+            emitted = QdqWriter(inputs=inputs, placement=placement, parameters=parameters, planned_roundings=roundings).write()
             claims = self._claims(placement, parameters, emitted)
             if not rejections.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
                 return placement, parameters, emitted, claims
-
-    def _chooser(self, weights: WeightParameters) -> ParameterChooser:
-        return ParameterChooser(
-            params=self.form.model.params,
-            statistics=self.form.statistics,
-            recipe=self.recipe,
-            target=self.planner.target,
-            requests=self.requests,
-            sources=self.form.sources,
-            weights=weights,
-            overrides=self.overrides,
-            choices=self.choices,
-        )
-
-    def _emitted(self, placement: Placement, parameters: Parameters) -> Emitted:
-        applied = self.planner.applied
-        return QdqWriter(
-            model=self.form.model,
-            target=self.planner.target,
-            view=self.form.view,
-            placement=placement,
-            parameters=parameters,
-            planned_roundings={} if applied is None else applied.plan.roundings,
-        ).write()
 
     def _claims(self, placement: Placement, parameters: Parameters, emitted: Emitted) -> Claims | None:
         """Return what the target's rules take of a model; that of before where integers alone are others."""
@@ -342,35 +284,23 @@ class _Planning:
         if vendors is None:
             return None
         layers = [(layer.output, layer.taker, layer.per_row, layer.block) for layer in placement.layers]
-        asked = (self.form, layers, parameters.activations, parameters.weights, parameters.biases, emitted.roundings)
+        asked = (self.inputs.form, layers, parameters.activations, parameters.weights, parameters.biases, emitted.roundings)
         return planner.last_claims.find(asked, lambda: integer_claims(emitted.model.bound(), *planner.targets, vendors=vendors))
 
     def _rejections(self) -> Rejections:
         """Return what is known to be rejected: of the same choices but for integers of weights, and biases."""
-        choices = self.choices
+        choices = self.inputs.choices
         decided_by = (
-            self.form,
-            self.requests,
+            self.inputs.form,
+            self.inputs.requests,
             choices.float_tensors,
             choices.per_row,
             choices.wide_weights,
             choices.ranges,
-            self.recipe,
+            self.inputs.recipe,
             {name: scales.tobytes() for name, scales in choices.weight_scales.items()},
         )
         return self.planner.last_rejections.find(decided_by, lambda: Rejections(last=self.planner.targets[-1].name))
-
-    def _weights(self) -> WeightParameters:
-        """Return a chooser of weights that has seen no layer yet."""
-        return WeightParameters(
-            constants=self.constants,
-            params=self.form.model.params,
-            recipe=self.recipe,
-            requests=self.requests,
-            bits_of=self.blocks.width,
-            scales=self.choices.weight_scales,
-            granularity_of=lambda layer: self.overrides.of_layer(layer).weight_granularity,
-        )
 
 
 def _names(model: Model) -> dict[str, str]:

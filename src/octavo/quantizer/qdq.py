@@ -36,10 +36,9 @@ from ..ir.qdq.blocks import write_blocks
 from ..ir.qdq.rounding import with_rounding
 from ..ir.qdq.runtime_inputs import write_rows
 from ..numerics import PerAxis, PerBlock, QuantParams
-from ..target import TargetDescription
 from ..target.vocabulary import HALF_EVEN
 from .parameters import Parameters
-from .placement import Layer, Placement
+from .placement import Layer, Placement, PlanInputs
 from .plan import IntegerLayer
 
 
@@ -64,9 +63,7 @@ class QdqWriter:
         Of tensors whose rounding is not the first that the target has.
     """
 
-    model: Model
-    target: TargetDescription
-    view: DataflowView
+    inputs: PlanInputs
     placement: Placement
     parameters: Parameters
     planned_roundings: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
@@ -82,13 +79,13 @@ class QdqWriter:
 
     def __post_init__(self) -> None:
         """Collect the names in use."""
-        self._names = NameSupply([*self.model.tensors, *self.view.names])
-        self._values = dict(self.model.params)
+        self._names = NameSupply([*self.inputs.form.model.tensors, *self.inputs.view.names])
+        self._values = dict(self.inputs.form.model.params)
         self._layer_of = {var: layer for layer in self.placement.layers for var in layer.members}
 
     def write(self) -> Emitted:
         """Return the model in QDQ form, its constants integer where the placement says so."""
-        params = list(self.view.function.params)
+        params = list(self.inputs.view.function.params)
         weight_params = [self._integer_param(name, self.parameters.weight_values[name]) for name in self.parameters.weights]
         for layer in self.placement.layers:
             if layer.output in self.parameters.bias_values:
@@ -99,15 +96,15 @@ class QdqWriter:
             for (name, quant), integers in zip(self.parameters.weights.items(), weight_params, strict=True):
                 root = roots[name]
                 # A weight that is a result of the model, too, keeps its name and its values there.
-                weight_name = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
+                weight_name = self._names.fresh(f"{name}_weight") if self.inputs.view.is_returned(root) else str(name)
                 self._emitted[root] = writer.emit(weight_name, self._dequantized_weight(writer, weight_name, integers, quant))
             for param in params:
                 self._quantize(writer, param, param)
-            for binding in self.view.bindings:
+            for binding in self.inputs.view.bindings:
                 self._binding(writer, binding.var, binding.value)
-            return replace_operands(self.view.result, lambda var: self._returned(var, params))
+            return replace_operands(self.inputs.view.result, lambda var: self._returned(var, params))
 
-        model = rewritten(self.model, body, [*params, *self._new_params], self._values)
+        model = rewritten(self.inputs.form.model, body, [*params, *self._new_params], self._values)
         return Emitted(
             model=model,
             layers=tuple(self._record(layer) for layer in self.placement.layers),
@@ -133,10 +130,10 @@ class QdqWriter:
 
     def _source(self, var: Var | None) -> TensorId | None:
         while var is not None:
-            if var.name in self.model.tensors:
+            if var.name in self.inputs.form.model.tensors:
                 return TensorId(var.name)
-            var = self.view.only_user(var)
-            if var is not None and call_to(self.view.definition(var), *CONSTANT_MOVERS) is None:
+            var = self.inputs.view.only_user(var)
+            if var is not None and call_to(self.inputs.view.definition(var), *CONSTANT_MOVERS) is None:
                 return None
         return None
 
@@ -149,19 +146,19 @@ class QdqWriter:
     def _binding(self, writer: BodyWriter, var: Var, value: Expr) -> None:
         layer = self._layer_of.get(var)
         if layer is None:
-            new = replace_operands(_inline_tuples(self.view, value), self._read_by_float)
+            new = replace_operands(_inline_tuples(self.inputs.view, value), self._read_by_float)
         elif layer.output in self._bias_names and len(layer.members) > 1 and var.same_as(layer.members[1]):
             new = self._biased(writer, layer)
         elif var.same_as(layer.core) and layer.per_row and layer.op is None:
             operands: Any = value
             new = with_operands(value, *(self._rows(arg, writer, by_column=place > 0) for place, arg in enumerate(operands.args)))
         elif var.same_as(layer.core):
-            plain = _inline_tuples(self.view, value)
+            plain = _inline_tuples(self.inputs.view, value)
             new = replace_operands(plain, lambda read: self._read_by(layer, read, writer))
         else:
             members = layer.members
             new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
-        is_output = self.view.is_returned(var) and var not in self.placement.made
+        is_output = self.inputs.view.is_returned(var) and var not in self.placement.made
         self._emitted[var] = writer.emit(var.name, new, is_output=is_output)
         self._quantize(writer, var, self._emitted[var])
 
@@ -169,7 +166,7 @@ class QdqWriter:
         """Give a layer a bias of its own: under the source's name, or a new one where others read the constant too."""
         assert layer.bias is not None, "checked by the caller"
         root = layer.bias.constant.root
-        is_only = all(self.view.only_user(var) is not None for var in (root, *layer.bias.constant.moves))
+        is_only = all(self.inputs.view.only_user(var) is not None for var in (root, *layer.bias.constant.moves))
         name = TensorId(root.name if is_only else self._names.fresh(root.name))
         self._bias_names[layer.output] = name
         self._bias_params[layer.output] = self._integer_param(name, self.parameters.bias_values[layer.output])
@@ -182,7 +179,7 @@ class QdqWriter:
         quant = self.parameters.biases.get(layer.output)
         bias: Expr = integers if quant is None else writer.emit(str(name), _dequantize(integers, quant))
         for move in layer.bias.constant.moves:
-            moved = _with_operand(self.view.definition(move), bias)
+            moved = _with_operand(self.inputs.view.definition(move), bias)
             bias = writer.emit(self._names.fresh(f"{name}_shaped"), moved)
         return relax.op.add(self._emitted[layer.core], bias)
 
@@ -193,7 +190,7 @@ class QdqWriter:
         scale, zero_point = constant(quant.scale), constant(quant.zero_point)
         call = with_rounding(relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype), self._rounding_of(var))
         integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
-        is_output = var in self.placement.made and self.view.is_returned(var)
+        is_output = var in self.placement.made and self.inputs.view.is_returned(var)
         self._dequantized[var] = writer.emit(
             self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
         )
@@ -205,13 +202,13 @@ class QdqWriter:
 
     def _read_by(self, layer: Layer, var: Var, writer: BodyWriter) -> Expr:
         """Return what a layer's own op reads, quantized per row where it is not yet."""
-        root = self.view.root_of(var)
+        root = self.inputs.view.root_of(var)
         if root in layer.per_row:
             return self._rows(var, writer)
         return self._read_by_float(root) if layer.block and root in layer.inputs else self._read_by_integer(var)
 
     def _rows(self, var: Var, writer: BodyWriter, *, by_column: bool = False) -> Expr:
-        root = self.view.root_of(var)
+        root = self.inputs.view.root_of(var)
         key = root, by_column
         if key not in self._of_rows:
             name = f"{root.name}_{'columns' if by_column else 'rows'}"
@@ -223,12 +220,12 @@ class QdqWriter:
     def _rounding_of(self, var: Var) -> str:
         """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""
         layer = self._layer_of.get(var)
-        support = self.target.support("quantize") if layer is None or layer.leaves_float else layer.support
+        support = self.inputs.target.support("quantize") if layer is None or layer.leaves_float else layer.support
         allowed = (HALF_EVEN,) if support is None else support.roundings
         requested = self.planned_roundings.get(TensorId(var.name), allowed[0])
         if requested not in allowed:
             op = "a change from float" if support is None else support.op
-            rounds = f"target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
+            rounds = f"target {self.inputs.target.name} rounds results of {op} {' or '.join(allowed)}"
             raise QuantizationError(f"the plan: {var.name}: rounding {requested!r}: {rounds}")
         return requested
 
@@ -236,15 +233,15 @@ class QdqWriter:
         return self._emitted.get(var, var)
 
     def _returned(self, var: Var, params: list[Var]) -> Expr:
-        root = self.view.root_of(var)
+        root = self.inputs.view.root_of(var)
         return root if any(root.same_as(param) for param in params) else self._read_by_float(var)
 
     def _read_by_float(self, var: Var) -> Expr:
-        root = self.view.root_of(var)
+        root = self.inputs.view.root_of(var)
         return self._dequantized[root] if root in self.placement.made else self._plain(var)
 
     def _read_by_integer(self, var: Var) -> Expr:
-        root = self.view.root_of(var)
+        root = self.inputs.view.root_of(var)
         return self._dequantized.get(root, self._plain(var))
 
 

@@ -19,9 +19,9 @@ from ..target import CPU, TargetDescription
 from .applied_plan import AppliedPlan
 from .blas_threads import one_blas_thread
 from .choices import Choices
-from .parameters import Statistics
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
+from .ranges import Statistics
 from .recipe import Recipe
 from .tensor_choice import ParamsOf
 from .tune import Split, applied, tuned

@@ -37,11 +37,12 @@ class Rejections:
         def refuse(layer: Layer) -> str | None:
             if layer.output in self.rejected:
                 return self.rejected[layer.output]
-            reason = constraints.conflict(layer) or weights.refuse(layer)
-            if reason is None:
-                constraints.add(layer)
-                return None
-            return self._note(layer, reason)
+            joined = constraints.joined(layer)
+            reason = joined if isinstance(joined, str) else weights.refuse(layer)
+            if isinstance(joined, str) or reason is not None:
+                return self._note(layer, reason or "")
+            constraints.add(joined)
+            return None
 
         return refuse
 

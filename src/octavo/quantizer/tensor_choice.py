@@ -14,10 +14,10 @@ from ..ir.graph.model import Model
 from ..ir.identity import TensorId
 from ..numerics import QuantParams
 from ..target.tensor_support import TensorSupport
-from .constraints import Request
 from .equalized_float import EqualizedFloat
-from .parameters import ProfiledTensor
 from .plan import QuantizationPlan
+from .ranges import ProfiledTensor
+from .request import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from ..errors import QuantizationWarning
 from ..numerics.arrays import Samples
 from .choices import Choices
-from .constraints import Request, Requests
 from .plan import QuantizationPlan, QuantizedModel
 from .plan.journal import Journal, JournalEntry
 from .planner import Last, Planned, Planner
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
+from .request import Request, Requests
 from .sample_runs import SampleRuns
 from .steps import Evidence, Step, equalize, order, widen, widen_weights
 from .tensor_choice import ParamsOf, ask

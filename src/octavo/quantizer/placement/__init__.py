@@ -1,6 +1,7 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
 from .agreement import rejected_layers, split_enclosed
+from .inputs import PlanInputs
 from .layer import Declined, Layer, Placement, reads_rows
 from .named_ops import NamedOps, NamedOverrides
 from .placement import Placer
@@ -13,6 +14,7 @@ __all__ = [
     "NamedOverrides",
     "Placement",
     "Placer",
+    "PlanInputs",
     "reads_rows",
     "rejected_layers",
     "split_enclosed",

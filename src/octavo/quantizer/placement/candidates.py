@@ -5,7 +5,6 @@ An op comes with what runs in the same kernel: its bias, a clamp, the elementwis
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from ...target.op_facts import CLAMPS
-from ..recipe import Recipe
+from .inputs import PlanInputs
 from .layer import NORMS, Layer
 from .reasons import cost
 
@@ -37,38 +36,36 @@ class Candidates:
 
     Parameters
     ----------
+    target
+        Who runs them.
     computed
         The inputs of the function and every variable that is computed of them.
-    is_wide
-        Whether activations have 16 bits where the target lets them.
-    is_source
-        Says of a variable whether it holds a tensor of the source.
-    is_included
-        Says of an op, by its kind and the tensors in it, whether it is to be integer though the recipe keeps its kind float.
     """
 
-    view: DataflowView
-    constants: Constants
+    inputs: PlanInputs
     target: TargetDescription
-    recipe: Recipe
     computed: frozenset[Var]
-    is_wide: bool
-    is_source: Callable[[Var], bool]
-    is_included: Callable[[str, list[str]], bool]
 
     def find(self, var: Var) -> Layer | str:
         """Return the op at a variable with what runs in its kernel, or why the target has none."""
         layer = self._find(var)
-        if isinstance(layer, Layer) and self.target.op_by_op and not layer.moves and not self.is_source(layer.output):
+        if isinstance(layer, Layer) and self.target.op_by_op and not layer.moves and not self._is_source(layer.output):
             return f"it is a step within an op of the source, and {self.target.name} runs whole ones"
         return layer
 
+    def _is_source(self, var: Var) -> bool:
+        return var.name in self.inputs.tensors
+
+    def _is_included(self, op: str, members: list[str]) -> bool:
+        """Return whether an op is to be integer though the recipe keeps its kind float."""
+        return self.inputs.overrides.of_op(op, members).exclude is False
+
     def _ends(self, var: Var) -> bool:
         """Return whether no kernel goes on behind a variable."""
-        return self.target.op_by_op and self.is_source(var)
+        return self.target.op_by_op and self._is_source(var)
 
     def _find(self, var: Var) -> Layer | str:
-        value: Any = self.view.definition(var)
+        value: Any = self.inputs.view.definition(var)
         name = op_name(value)
         kind = BATCH_MATMUL if self._is_product(value) else name
         support = self.target.support(kind)
@@ -79,8 +76,8 @@ class Candidates:
             return f"the description of {self.target.name} keeps {kind} float (never)"
         if support is None or name in ("quantize", "dequantize"):
             return f"{self.target.name} has no integer {kind}"
-        kept = (*self.recipe.float_ops, *((BATCH_MATMUL,) if self.recipe.is_weight_only else ()))
-        if not {name, kind}.isdisjoint(kept) and not self.is_included(kind, [var.name]):
+        kept = (*self.inputs.recipe.float_ops, *((BATCH_MATMUL,) if self.inputs.recipe.is_weight_only else ()))
+        if not {name, kind}.isdisjoint(kept) and not self._is_included(kind, [var.name]):
             return f"the recipe keeps {kind} float"
         if name in _EXTREMES:
             # Of operands with parameters of their own it is a table: the result needs a range that holds both.
@@ -92,29 +89,29 @@ class Candidates:
             return reason
         op: Weighted | None = None
         if kind in WEIGHTED:
-            found = weighted(self.constants, value)
+            found = weighted(self.inputs.constants, value)
             if isinstance(found, str):
                 return found
             op = found
-        operands = activation_operands(self.view, value)[: 1 if op is not None or name in _OF_ONE else None]
+        operands = activation_operands(self.inputs.view, value)[: 1 if op is not None or name in _OF_ONE else None]
         constants = self._constant_operands(support, operands) if op is None else ()
-        read = [operand for operand in operands if not constants or self.constants.find(operand) is None]
+        read = [operand for operand in operands if not constants or self.inputs.constants.find(operand) is None]
         reason = self._operands(value, read) or self._of_normalization(var, name, value)
         if reason is not None:
             return reason
-        inputs = tuple(self.view.root_of(data) for operand in read for data in operand_vars(operand))
+        inputs = tuple(self.inputs.view.root_of(data) for operand in read for data in operand_vars(operand))
         layer = replace(self._with_fused(support, var, inputs, op), constants=constants)
         if not constants or len(read) != len(inputs):
             return layer
         variables, after = iter(range(len(inputs))), iter(range(len(inputs), len(operands)))
-        order = tuple(next(variables if self.constants.find(operand) is None else after) for operand in operands)
+        order = tuple(next(variables if self.inputs.constants.find(operand) is None else after) for operand in operands)
         return replace(layer, order=order)
 
     def _constant_operands(self, support: OpSupport, operands: list[Expr]) -> tuple[Constant, ...]:
         """Return the operands that are constants of the model as it holds them, where the target's op takes such."""
         if not support.weights:
             return ()
-        found = [self.constants.find(operand) for operand in operands]
+        found = [self.inputs.constants.find(operand) for operand in operands]
         constants = tuple(constant for constant in found if constant is not None)
         return () if any(constant.moves or not constant.shape for constant in constants) else constants
 
@@ -134,29 +131,31 @@ class Candidates:
         one, pair = (self.target.support(kind) for kind in (ELEMENTWISE, ELEMENTWISE_PAIR))
         if one is None or self._unlike_recipe(one) is not None:
             return None
-        with_rows = pair is not None and self._unlike_recipe(pair) is None and not self.is_wide
-        found = function_of_one(self.view, self.constants, var, with_rows=with_rows, ends_at=self._ends)
+        with_rows = pair is not None and self._unlike_recipe(pair) is None and not self.inputs.is_wide
+        found = function_of_one(self.inputs.view, self.inputs.constants, var, with_rows=with_rows, ends_at=self._ends)
         if found is None or (support is not None and len(found.members) == 1 and name in CLAMPS):
             return None
         members = found.members
-        names = {op_name(self.view.definition(member)) for member in members}
+        names = {op_name(self.inputs.view.definition(member)) for member in members}
         if not names.isdisjoint(self.target.never):
             return None
-        if not names.isdisjoint(self.recipe.float_ops) and not self.is_included(one.op, [member.name for member in members]):
+        if not names.isdisjoint(self.inputs.recipe.float_ops) and not self._is_included(
+            one.op, [member.name for member in members]
+        ):
             return None
         kind = pair if found.has_rows and pair is not None else one
         return Layer(support=kind, core=var, output=members[-1], inputs=(found.source,), members=members)
 
     def _unlike_recipe(self, support: OpSupport) -> str | None:
-        if self.recipe.activation_dtype not in (None, *support.activations):
+        if self.inputs.recipe.activation_dtype not in (None, *support.activations):
             allowed = ", ".join(support.activations)
-            return f"{self.target.name} runs it on {allowed}; the recipe asks for {self.recipe.activation_dtype}"
+            return f"{self.target.name} runs it on {allowed}; the recipe asks for {self.inputs.recipe.activation_dtype}"
         weight = support.tensor("weight")
         if support.op not in WEIGHTED or not weight.dtypes:
             return None
-        if self.recipe.weight_dtype not in weight.dtypes:
+        if self.inputs.recipe.weight_dtype not in weight.dtypes:
             allowed = ", ".join(weight.dtypes)
-            return f"{self.target.name} runs it with {allowed} weights; the recipe asks for {self.recipe.weight_dtype}"
+            return f"{self.target.name} runs it with {allowed} weights; the recipe asks for {self.inputs.recipe.weight_dtype}"
         if "symmetric" not in (weight.schemes or ()):
             return f"{self.target.name} runs it with asymmetric weights only"
         return None
@@ -165,7 +164,7 @@ class Candidates:
         """Return why the operands keep an op float, or None."""
         if dtype_of(value) != "float32":
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
-        if not operands or any(self.constants.is_constant(operand) for operand in operands):
+        if not operands or any(self.inputs.constants.is_constant(operand) for operand in operands):
             return "one of its operands is a constant"
         shapes = [static_shape(operand) for operand in operands]
         if static_shape(value) is None or None in shapes:
@@ -179,7 +178,7 @@ class Candidates:
         rank = len(static_shape(value) or ())
         if rank == 4 and {int(axis) % 4 for axis in value.attrs.axis or ()} in _SPATIAL:
             return None
-        if not any(is_elementwise(self.view.definition(user)) for user in self.view.users(var)):
+        if not any(is_elementwise(self.inputs.view.definition(user)) for user in self.inputs.view.users(var)):
             return None
         size = cost([*operand_vars(value), var])
         return (
@@ -190,11 +189,11 @@ class Candidates:
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
         """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
         members, fused, bias = [core], list[str](), None
-        while (user := self.view.only_user(members[-1])) is not None and not self._ends(members[-1]):
-            value = self.view.definition(user)
+        while (user := self.inputs.view.only_user(members[-1])) is not None and not self._ends(members[-1]):
+            value = self.inputs.view.definition(user)
             name = op_name(value)
             if not fused and op is not None and "bias" in support.fusions:
-                bias = bias_operand(self.view, self.constants, value, members[-1], op)
+                bias = bias_operand(self.inputs.view, self.inputs.constants, value, members[-1], op)
             if bias is not None and not fused:
                 fused.append("bias")
             elif name in CLAMPS and name in support.fusions and name not in self.target.never:

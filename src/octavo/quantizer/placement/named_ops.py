@@ -10,7 +10,7 @@ from tvm.relax import Var
 from ...errors import QuantizationError
 from ...ir.graph.dataflow import DataflowView, op_name
 from ...ir.identity import TensorEntry, TensorId, TensorTable
-from ...ir.simplify import Fold
+from ..equalized_float import EqualizedFloat
 from ..override import Override
 from ..recipe import fits, has_wildcards
 from .layer import Layer
@@ -23,10 +23,8 @@ class NamedOps:
     ----------
     names
         TensorIds, source names of tensors, or op names in the source's terms or Relax's; * and ? stand for other characters.
-    tensors
-        Of the model as it was imported.
-    folds
-        What was folded since: a convolution that took over a normalization still answers to its own name.
+    form
+        The model: a convolution that took over a normalization still answers to its own name.
     field
         Of the recipe, as errors name it.
     takes_tensors
@@ -41,19 +39,17 @@ class NamedOps:
     def __init__(
         self,
         names: Iterable[str],
-        tensors: TensorTable,
-        folds: Iterable[Fold],
-        view: DataflowView,
+        form: EqualizedFloat,
         *,
         field: str = "exclude",
         takes_tensors: bool = False,
     ) -> None:
         self._names = tuple(dict.fromkeys(names))
         self._field = field
-        self._tensors = tensors
-        self._gone = {str(fold.tensor): fold.gone for fold in folds if fold.op == "nn.batch_norm"}
-        self._makes = _made_by_unnamed(view, tensors) if self._names else {}
-        self._check(view, takes_tensors)
+        self._tensors = form.model.tensors
+        self._gone = {str(fold.tensor): fold.gone for fold in form.folds if fold.op == "nn.batch_norm"}
+        self._makes = _made_by_unnamed(form.view, self._tensors) if self._names else {}
+        self._check(form.view, takes_tensors)
 
     def hit(self, op: str, members: Iterable[str]) -> str | None:
         """Return the first name that is an op's, made of the variables `members`, or None."""
@@ -124,13 +120,9 @@ class NamedOverrides:
         For a name that fits nothing in the model.
     """
 
-    def __init__(
-        self, overrides: Mapping[str, Override], tensors: TensorTable, folds: Iterable[Fold], view: DataflowView
-    ) -> None:
-        folds = tuple(folds)
+    def __init__(self, overrides: Mapping[str, Override], form: EqualizedFloat) -> None:
         self._entries = [
-            (NamedOps((name,), tensors, folds, view, field="overrides", takes_tensors=True), override)
-            for name, override in overrides.items()
+            (NamedOps((name,), form, field="overrides", takes_tensors=True), override) for name, override in overrides.items()
         ]
 
     def of_op(self, op: str, members: Iterable[str]) -> Override:

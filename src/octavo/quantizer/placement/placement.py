@@ -14,18 +14,15 @@ from math import prod
 from tvm import relax
 from tvm.relax import Var
 
-from ...ir.graph.constants import Constants
-from ...ir.graph.dataflow import DataflowView, op_name, operand_vars, static_shape
-from ...ir.identity import TensorId, TensorTable
+from ...ir.graph.dataflow import op_name, operand_vars, static_shape
+from ...ir.identity import TensorId
 from ...ir.qdq.functions import has_slopes_alone, is_float_function
-from ...target import ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
+from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ..plan import FloatOp
-from ..ranges import QuantScheme
-from ..recipe import Recipe
 from .candidates import Candidates, computed_of_inputs
+from .inputs import PlanInputs
 from .layer import NORMS, Declined, Layer, Placement, reads_rows
 from .limits import beyond_limits
-from .named_ops import NamedOps, NamedOverrides
 from .reasons import together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
@@ -38,29 +35,15 @@ class Placer:
 
     Parameters
     ----------
-    tensors
-        Of the source.
-    exclusion
-        Says which ops the recipe leaves in float by name.
-    overrides
-        Say so of single ops, or that they must not.
     has_range
-        Says of a variable whether the profile holds a range for it.
+        Says of a variable whether its range is known.
     refuse
         Says of a layer why it must stay float for its numbers' sake, or None.
+    block_of
+        Says how many inputs of a layer share a scale of its weight, 0 where all do.
     requested
         The tensors of which somebody says what their parameters are, by name, with their widths in bits where that says them:
         they are quantized where that is possible.
-    float_tensors
-        By the names of tensors that must not be quantized, why.
-    per_row
-        Results of layers that quantize their activations per row when run, where their target takes that.
-    targets
-        Who may take an op, in the order in which they choose.
-    preferred
-        The dtype of activations that no target restricts.
-    block_of
-        Says how many inputs of a layer share a scale of its weight, 0 where all do.
     declined
         By an op's variable why targets do not take it, by their names: they are not asked again.
     unlike_plan
@@ -68,22 +51,13 @@ class Placer:
         What is worth while in integers is not judged then.
     """
 
-    view: DataflowView
-    constants: Constants
-    tensors: TensorTable
-    exclusion: NamedOps
-    overrides: NamedOverrides
-    targets: Sequence[TargetDescription]
-    recipe: Recipe
-    preferred: str
+    inputs: PlanInputs
     has_range: Callable[[Var], bool]
     refuse: Callable[[Layer], str | None]
-    requested: Mapping[str, int | None] = field(default_factory=dict[str, "int | None"])
-    float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
-    per_row: Collection[TensorId] = ()
-    block_of: Callable[[Layer], int] = lambda _: 0
-    declined: Declined = field(default_factory=dict[Var, dict[str, str]])
-    unlike_plan: Callable[[Layer], str | None] | None = None
+    block_of: Callable[[Layer], int]
+    requested: Mapping[str, int | None]
+    declined: Declined
+    unlike_plan: Callable[[Layer], str | None] | None
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
     _functions: set[Var] = field(default_factory=set[Var])
     """The results of functions that are computed of float sums."""
@@ -112,23 +86,11 @@ class Placer:
         """Return every op that could run in integers if its inputs were; note the reason of every other."""
         taken: set[Var] = set()
         found: list[Layer] = []
-        computed, is_wide = computed_of_inputs(self.view, self.constants), self._is_wide()
-        finders = [
-            Candidates(
-                view=self.view,
-                constants=self.constants,
-                target=target,
-                recipe=self.recipe,
-                computed=computed,
-                is_wide=is_wide,
-                is_source=lambda var: var.name in self.tensors,
-                is_included=lambda op, members: self.overrides.of_op(op, members).exclude is False,
-            )
-            for target in self.targets
-        ]
-        for binding in self.view.bindings:
+        computed = computed_of_inputs(self.inputs.view, self.inputs.constants)
+        finders = [Candidates(inputs=self.inputs, target=target, computed=computed) for target in self.inputs.targets]
+        for binding in self.inputs.view.bindings:
             var = binding.var
-            if var in taken or not isinstance(binding.value, relax.Call) or self.constants.find(var) is not None:
+            if var in taken or not isinstance(binding.value, relax.Call) or self.inputs.constants.find(var) is not None:
                 continue
             layer = self._first(finders, var)
             if isinstance(layer, str):
@@ -150,7 +112,7 @@ class Placer:
             name = finder.target.name
             if name not in reasons:
                 layer = finder.find(var)
-                reason = layer if isinstance(layer, str) else beyond_limits(self.view, layer, name)
+                reason = layer if isinstance(layer, str) else beyond_limits(self.inputs.view, layer, name)
                 if isinstance(layer, Layer) and reason is None:
                     layer = self._reading_reals(replace(layer, taker=name))
                     reason = None if self.unlike_plan is None else self.unlike_plan(layer)
@@ -166,16 +128,16 @@ class Placer:
         """
         block = self.block_of(layer)
         # Where some read floats, others read what is nearest to them that the target has.
-        is_usual = self.recipe.weight_block is not None and bool(block) != self.recipe.is_weight_only
-        is_chosen = layer.name in self.per_row or is_usual
+        is_usual = self.inputs.recipe.weight_block is not None and bool(block) != self.inputs.recipe.is_weight_only
+        is_chosen = layer.name in self.inputs.choices.per_row or is_usual
         takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs)
         return replace(layer, block=block, per_row=layer.inputs if is_chosen and takes_rows else ())
 
     def _excluded(self, layer: Layer) -> str | None:
-        own = self.overrides.of_layer(layer).exclude
+        own = self.inputs.overrides.of_layer(layer).exclude
         if own is not None:
             return "an override of the recipe excludes it" if own else None
-        hit = self.exclusion.hit(layer.support.op, [var.name for var in layer.members])
+        hit = self.inputs.exclusion.hit(layer.support.op, [var.name for var in layer.members])
         return None if hit is None else f"the recipe excludes {hit}"
 
     def _keep(self, candidates: list[Layer], between: Collection[Var]) -> tuple[set[Var], set[Var]]:
@@ -220,21 +182,23 @@ class Placer:
             return False
         if self.unlike_plan is not None:
             return not self.has_range(source)
-        return layer.support.op == ELEMENTWISE_PAIR or source.name in self.float_tensors
+        return layer.support.op == ELEMENTWISE_PAIR or source.name in self.inputs.choices.float_tensors
 
     def _is_function_of_sum(self, layer: Layer, before: Sequence[Layer]) -> bool:
         """Return whether the kernel of an addition can compute a function of it."""
-        if not self._is_function(layer) or self._is_wide():
+        if not self._is_function(layer) or self.inputs.is_wide:
             return False
         maker = next((other for other in reversed(before) if other.output.same_as(layer.inputs[0])), None)
         if maker is None or maker.pulls or not (maker.takes_floats and maker.support.float_function):
             return False
-        return maker.taker == layer.taker and has_slopes_alone(self.view, self.constants, layer.members)
+        return maker.taker == layer.taker and has_slopes_alone(self.inputs.view, self.inputs.constants, layer.members)
 
     def _is_function(self, layer: Layer) -> bool:
         kinds = (ELEMENTWISE, ELEMENTWISE_PAIR)
         return (
-            layer.support.op in kinds and len(layer.inputs) == 1 and is_float_function(self.view, layer.inputs[0], layer.members)
+            layer.support.op in kinds
+            and len(layer.inputs) == 1
+            and is_float_function(self.inputs.view, layer.inputs[0], layer.members)
         )
 
     def _revise(self, candidates: list[Layer], integer: set[Var]) -> None:
@@ -251,7 +215,7 @@ class Placer:
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].quantized_inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
-            is_inner = count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output)
+            is_inner = count == len(self.inputs.view.users(layer.output)) and not self.inputs.view.is_returned(layer.output)
             if readers and is_inner and self.refuse(layer) is None:
                 integer.add(layer.output)
                 self.reasons.pop(layer.core, None)
@@ -293,15 +257,15 @@ class Placer:
             return layer.inputs
         if not layer.takes_floats:
             return ()
-        read = (var for var in layer.inputs if var in floats and not self.view.is_returned(var))
-        return tuple(dict.fromkeys(var for var in read if all(user in layer.members for user in self.view.users(var))))
+        read = (var for var in layer.inputs if var in floats and not self.inputs.view.is_returned(var))
+        return tuple(dict.fromkeys(var for var in read if all(user in layer.members for user in self.inputs.view.users(var))))
 
     def _between_widths(self, candidates: list[Layer]) -> set[Var]:
         """Return the results of products whose inputs have another width: they leave float32, which their readers quantize.
 
         All other ops compute at one width, and pass it on.
         """
-        usual = 16 if self._is_wide() else 8
+        usual = 16 if self.inputs.is_wide else 8
         odd = {name: bits for name, bits in self.requested.items() if bits not in (None, usual)}
         changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float and not layer.reads_reals]
         count = -1
@@ -319,18 +283,15 @@ class Placer:
 
         So can a sum before a function in the same kernel.
         """
-        is_taken = layer.op is None and self._is_wide()
+        is_taken = layer.op is None and self.inputs.is_wide
         can = (layer.may_leave_float and not is_taken) or layer.output in self._sums
         return can and layer.output.name not in self.requested
 
     def _can_be_integer(self, var: Var) -> bool:
-        return var.name not in self.float_tensors and self.has_range(var)
+        return var.name not in self.inputs.choices.float_tensors and self.has_range(var)
 
     def _can_move_integers(self, layer: Layer) -> bool:
-        return layer.name not in self.float_tensors and all(map(self._can_be_integer, layer.inputs))
-
-    def _is_wide(self) -> bool:
-        return QuantScheme(dtype=self.preferred).num_bits > 8
+        return layer.name not in self.inputs.choices.float_tensors and all(map(self._can_be_integer, layer.inputs))
 
     def _passes(self, layer: Layer) -> bool:
         """Return whether a layer may as well work in float: element by element, a mean, a norm, or a move that adds nothing."""
@@ -352,15 +313,15 @@ class Placer:
         needed = [data for data in layer.inputs if data not in integer]
         if not layer.moves and not self._may_leave_float(layer):
             needed.append(layer.output)
-        if layer.name in self.float_tensors and not self._may_leave_float(layer):
-            return f"its result stays float: {self.float_tensors[layer.name]}"
-        left = (data for data in layer.inputs if data.name in self.float_tensors and data not in integer)
+        if layer.name in self.inputs.choices.float_tensors and not self._may_leave_float(layer):
+            return f"its result stays float: {self.inputs.choices.float_tensors[layer.name]}"
+        left = (data for data in layer.inputs if data.name in self.inputs.choices.float_tensors and data not in integer)
         unfit = next((TensorId(data.name) for data in left), None)
         if unfit is not None:
-            return f"it reads {unfit}, which stays float: {self.float_tensors[unfit]}"
+            return f"it reads {unfit}, which stays float: {self.inputs.choices.float_tensors[unfit]}"
         missing = [var for var in needed if not self.has_range(var)]
         touched = (*layer.inputs, layer.output)
-        return without_range(self.view, self.tensors, missing, touched, multiplies=layer.pulls) if missing else None
+        return without_range(self.inputs.view, self.inputs.tensors, missing, touched, multiplies=layer.pulls) if missing else None
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
         """Return which inputs keep an op float: it would have to quantize them for itself alone."""
@@ -374,9 +335,9 @@ class Placer:
     def _float_ops(self, layers: tuple[Layer, ...]) -> tuple[FloatOp, ...]:
         integer = {var for layer in layers for var in layer.members}
         result: list[FloatOp] = []
-        for binding in self.view.bindings:
+        for binding in self.inputs.view.bindings:
             var = binding.var
-            if var in integer or not isinstance(binding.value, relax.Call) or self.constants.find(var) is not None:
+            if var in integer or not isinstance(binding.value, relax.Call) or self.inputs.constants.find(var) is not None:
                 continue
             reason = self.reasons.get(var) or self._reason_of_owner(var)
             result.append(FloatOp(op=op_name(binding.value), tensor=TensorId(var.name), reason=reason))
@@ -384,8 +345,8 @@ class Placer:
 
     def _reason_of_owner(self, var: Var) -> str:
         """Return the reason of the op whose kernel `var` would have been part of."""
-        for data in operand_vars(self.view.definition(var)):
-            root = self.view.root_of(data)
+        for data in operand_vars(self.inputs.view.definition(var)):
+            root = self.inputs.view.root_of(data)
             if root in self.reasons:
                 return f"it follows {root.name}, which stays float: {self.reasons[root]}"
         return "the op before it stays float"

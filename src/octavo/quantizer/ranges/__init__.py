@@ -8,6 +8,7 @@ from .mean import Mean
 from .min_max import MinMax
 from .mse import Mse
 from .percentile import Percentile
+from .profiled import ProfiledTensor, Statistics
 from .registry import (
     range_estimator,
     range_estimator_help,
@@ -36,10 +37,12 @@ __all__ = [
     "MinMax",
     "Mse",
     "Percentile",
+    "ProfiledTensor",
     "QuantScheme",
     "RangeEstimator",
     "RangeSources",
     "SharedRanges",
+    "Statistics",
     "TensorRange",
     "range_estimator",
     "range_estimator_help",

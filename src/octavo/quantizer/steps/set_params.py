@@ -9,9 +9,9 @@ from typing import ClassVar
 from ...ir.identity import TensorId
 from ...numerics import QuantParams
 from ..choices import Choices
-from ..constraints import Request
 from ..planner import Planned
 from ..recipe import Recipe
+from ..request import Request
 from .evidence import Evidence
 from .step import Step
 

@@ -5,26 +5,27 @@ A weight has one set of parameters, whichever layers read it. No graph is rewrit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...ir.graph.constants import Constants
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
 from ...numerics.dynamic import PER_ROW
 from ...numerics.statistics.ranges import block_params, symmetric_params
 from ...target.tensor_support import TensorSupport
 from ...target.vocabulary import MAX_ACCUMULATOR_BITS
-from ..constraints import Requests, TensorConstraints, unlike_blocks, unlike_weight, width_of
-from ..placement import Layer
+from ..constraints import TensorConstraints
+from ..placement import Layer, PlanInputs
 from ..plan import Adjustment
 from ..ranges import QuantScheme
-from ..recipe import WEIGHT_BITS, Recipe
+from ..recipe import WEIGHT_BITS
+from ..request import width_of
+from .given_params import unlike_layer
+from .widths import WeightWidths
 
 _INT32_MAX = 2**31 - 1
 _OPERAND = (-1, 0)
@@ -38,27 +39,11 @@ _ACTIVATION_SPAN = 255
 class WeightParameters:
     """Chooses the parameters of the weights and biases of one model.
 
-    Parameters
-    ----------
-    params
-        The model's constants.
-    requests
-        What is asked of single tensors.
-    bits_of
-        Says the width of a layer's weights; one that several layers read has the width of the first.
-    scales
-        Of weights, in place of those that their values ask for.
-    granularity_of
-        Returns the granularity that is asked for a layer alone, in place of the recipe's.
+    A weight that several layers read has the width that the first asks for.
     """
 
-    constants: Constants
-    params: Mapping[TensorId, npt.NDArray[Any]]
-    recipe: Recipe
-    requests: Requests
-    bits_of: Callable[[Layer], int]
-    scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
-    granularity_of: Callable[[Layer], str | None] = lambda _: None
+    inputs: PlanInputs
+    widths: WeightWidths
     _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
     _axis_of_weight: dict[TensorId, tuple[int | None, int]] = field(default_factory=dict[TensorId, "tuple[int | None, int]"])
     """By a weight the axis of its channels, and the size of its blocks."""
@@ -66,7 +51,7 @@ class WeightParameters:
     def refuse(self, layer: Layer) -> str | None:
         """Return why a layer's numbers cannot be integers, or None; a weight belongs to the first layer that reads it."""
         for constant in layer.constants:
-            value = self.params[constant.name]
+            value = self.inputs.params[constant.name]
             if value.dtype != np.float32 or not np.isfinite(value).all():
                 return f"its constant {constant.name} is no float32, or holds NaN or infinity"
             if self._axis_of_weight.get(constant.name, _OPERAND) != _OPERAND:
@@ -75,7 +60,7 @@ class WeightParameters:
         op = layer.op
         if op is None:
             return None
-        weight, axis = self.params[op.weight.name], (op.weight_axis if layer.block else self._axis(layer))
+        weight, axis = self.inputs.params[op.weight.name], (op.weight_axis if layer.block else self._axis(layer))
         laid = axis, layer.block
         if not np.isfinite(weight).all():
             return f"its weight {op.weight.name} holds NaN or infinity"
@@ -83,9 +68,10 @@ class WeightParameters:
             return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
         if self._axis_of_weight.get(op.weight.name, laid) != laid:
             return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis, or other blocks"
-        problem = self._unlike_request(layer)
-        if problem is not None:
-            return problem
+        request, given = self.inputs.request_of_weight(layer), self._given(layer)
+        unlike = None if given is None else unlike_layer(given, layer, self._granularities(layer), weight.shape)
+        if request is not None and unlike is not None:
+            return f"its weight {op.weight.name}: {request.who} gives it {unlike}"
         if layer.block:
             self._axis_of_weight[op.weight.name] = laid
             return None
@@ -101,7 +87,7 @@ class WeightParameters:
         is_bounded = layer.support.accumulator_bits >= _INT32_BITS and layer.support.overflow == "proven"
         if is_bounded and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
             return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
-        if layer.bias is not None and not np.isfinite(self.constants.value(layer.bias.constant)).all():
+        if layer.bias is not None and not np.isfinite(self.inputs.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
         self._axis_of_weight[op.weight.name] = laid
         return None
@@ -150,20 +136,19 @@ class WeightParameters:
         if given is not None:
             return given
         name = layer.op.weight.name
-        bits = self._bits.setdefault(name, self.bits_of(layer))
+        bits = self._bits.setdefault(name, self.widths.width(layer))
         params = symmetric_params(
-            self.params[name],
+            self.inputs.params[name],
             scheme.dtype,
             axis=self._axis(layer),
             floor=floor,
             narrow=scheme.narrow,
             power_of_two=scheme.power_of_two,
             bits=bits if bits < WEIGHT_BITS else None,
-            least_error=self.recipe.weight_range == "mse",
+            least_error=self.inputs.recipe.weight_range == "mse",
         )
-        if name in self.scales:
-            return replace(params, scale=self.scales[name])
-        return params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
+        fixed = params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
+        return self._rescaled(name, fixed)
 
     def _in_blocks(self, layer: Layer) -> QuantParams:
         """Return the parameters of a weight that has a scale for each block of inputs."""
@@ -172,50 +157,32 @@ class WeightParameters:
         if given is not None:
             return given
         params = block_params(
-            self.params[name],
+            self.inputs.params[name],
             PerBlock(1 - layer.op.weight_axis, layer.block),
-            bits=self._bits.setdefault(name, self.bits_of(layer)),
+            bits=self._bits.setdefault(name, self.widths.width(layer)),
             asymmetric="asymmetric" in layer.support.weight_schemes,
-            least_error=self.recipe.weight_range != "max",
+            least_error=self.inputs.recipe.weight_range != "max",
         )
-        return replace(params, scale=self.scales[name]) if name in self.scales else params
+        return self._rescaled(name, params)
+
+    def _rescaled(self, name: TensorId, params: QuantParams) -> QuantParams:
+        """Return parameters with the scales that are chosen, where any are."""
+        scales = self.inputs.choices.weight_scales.get(name)
+        return params if scales is None else replace(params, scale=scales)
 
     def _granularities(self, layer: Layer) -> tuple[str, ...]:
         """Return what the scales of a weight can be, and so those of the bias, which are products with them."""
         assert layer.op is not None, "only layers with weights have scales of them"
         allowed = layer.support.tensor("weight").granularity or ()
         bias = None if layer.bias is None else layer.support.tensor("bias").granularity
-        request = self.requests.get(layer.op.weight.name)
+        request = self.inputs.request_of_weight(layer)
         requested = request.tensor.granularity if request is not None and isinstance(request.tensor, TensorSupport) else None
         return tuple(name for name in allowed if name in (bias or allowed) and name in (requested or allowed))
 
     def _given(self, layer: Layer) -> QuantParams | None:
         """Return the very parameters that are asked for."""
-        request = None if layer.op is None else self.requests.get(layer.op.weight.name)
+        request = self.inputs.request_of_weight(layer)
         return None if request is None else request.params
-
-    def _unlike_request(self, layer: Layer) -> str | None:
-        """Return why a layer cannot take the parameters of its weight that are asked for, or None."""
-        op, support = layer.op, layer.support
-        request = None if op is None else self.requests.get(op.weight.name)
-        if op is None or request is None:
-            return None
-        if layer.block:
-            return (
-                None if request.params is None else unlike_blocks(request, self.params[op.weight.name].shape, 1 - op.weight_axis)
-            )
-        needed = support.tensor("weight")
-        is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
-        needed = replace(needed, granularity=self._granularities(layer), scales="power_of_two" if is_exact else needed.scales)
-        problem = unlike_weight(
-            request,
-            needed,
-            axis=op.weight_axis if op.has_channels else None,
-            channels=self.params[op.weight.name].shape[op.weight_axis],
-            narrow=support.weight_range == "narrow",
-            who=f"{support.op} {layer.name}",
-        )
-        return None if problem is None else f"its weight {op.weight.name}: {problem}"
 
     def _axis(self, layer: Layer) -> int | None:
         assert layer.op is not None, "only layers with weights have a weight axis"
@@ -223,14 +190,14 @@ class WeightParameters:
         if given is not None:
             return given.granularity.axis if isinstance(given.granularity, PerAxis) else None
         allowed = self._granularities(layer)
-        wanted = self.granularity_of(layer) or self.recipe.weight_granularity
+        wanted = self.inputs.overrides.of_layer(layer).weight_granularity or self.inputs.recipe.weight_granularity
         per_axis = "per_axis" in allowed and (wanted == "per_axis" or "per_tensor" not in allowed)
         return layer.op.weight_axis if per_axis and layer.op.has_channels else None
 
     def _room(self, layer: Layer, params: QuantParams, span: int, bits: int) -> npt.NDArray[np.int64]:
         """Return what each output channel's products leave at least of an accumulator, (channels,)."""
         assert layer.op is not None, "only layers with weights have products"
-        integers = quantize(self.params[layer.op.weight.name], params).astype(np.int64)
+        integers = quantize(self.inputs.params[layer.op.weight.name], params).astype(np.int64)
         channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
         room = 2 ** (bits - 1) - 1 - span * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
         return np.tile(room, layer.op.channels // room.size)
@@ -244,7 +211,7 @@ class WeightParameters:
         """
         if layer.bias is None or data is None:
             return np.zeros(())
-        bias = np.abs(self.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
+        bias = np.abs(self.inputs.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
         # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
         floor = bias / (float(data.scale) * np.minimum(room, _INT32_MAX) * (1 - 2.0**-20))
         return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
