@@ -25,6 +25,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize_accumulator
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
 from octavo.quantizer.choices import Choices
+from octavo.quantizer.plan.corrections import Corrections
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps import per_row
@@ -225,7 +226,7 @@ def test_a_shift_of_the_bias_is_added_in_float(rng: np.random.Generator, tmp_pat
     samples = samples_of(model, rng)
     profile = octavo.profile(model, samples)
     shift = rng.normal(size=24).astype(np.float32)
-    changes = replace(chosen("q", "k", "y"), bias_shifts={TensorId("q"): shift})
+    changes = replace(chosen("q", "k", "y"), corrections=Corrections(bias_shifts={TensorId("q"): shift}))
     quantized = quantize_graph(model, profile, recipe=PLAIN, changes=changes)
     bias = model.params[TensorId("bq")] + shift
     for x in samples:
@@ -253,7 +254,7 @@ class Planned:
         self.plan, self.named, self.choices = (
             quantized.plan,
             named,
-            Choices(bias_shifts={TensorId("q"): np.zeros(24, np.float32)}),
+            Choices(corrections=Corrections(bias_shifts={TensorId("q"): np.zeros(24, np.float32)})),
         )
 
 
@@ -310,7 +311,8 @@ def test_onnx_runtime_computes_the_file(opset: int, rng: np.random.Generator, tm
     samples = samples_of(model, rng)
     profile = octavo.profile(model, samples)
     shift = {TensorId("e"): rng.normal(size=30).astype(np.float32)}
-    quantized = quantize_graph(model, profile, recipe=PLAIN, changes=replace(chosen(*outputs), bias_shifts=shift))
+    changes = replace(chosen(*outputs), corrections=Corrections(bias_shifts=shift))
+    quantized = quantize_graph(model, profile, recipe=PLAIN, changes=changes)
     layers = [layer for layer in quantized.plan.layers if layer.weight]
     assert len(layers) == 3
     assert all(layer.per_row for layer in layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tvm.relax import Var
@@ -10,13 +10,11 @@ from tvm.relax import Var
 from ..errors import QuantizationError
 from ..ir.identity import TensorId, TensorTable
 from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
+from .choices import Choices
 from .placement import Layer, Placement
-from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
-from .plan.corrections import Corrections
-from .plan.equalization import Equalization
+from .plan import FloatOp, IntegerLayer, QuantizationPlan
 from .request import Request
 
-WHO = "the plan"
 _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
 """Layers that may read float sums of a product."""
 
@@ -85,54 +83,58 @@ class AppliedPlan:
         yield from (("layers", layer.output) for layer in self.plan.layers)
         yield from (("float_ops", op.tensor) for op in self.plan.float_ops)
 
-    def requests(self) -> dict[str, Request]:
-        """Return the parameters of all tensors as demands."""
-        return {
-            str(name): Request(who=WHO, tensor=params)
-            for name, params in (*self.plan.activations.items(), *self.plan.weights.items())
-        }
+    @property
+    def choices(self) -> Choices:
+        """The parameters of all tensors as requests, and what else the plan chooses."""
+        plan = self.plan
+        given = {**plan.activations, **plan.weights}
+        return Choices(
+            equalization=plan.equalization,
+            requests={str(name): Request(who="the plan", tensor=params) for name, params in given.items()},
+            per_row={layer.output: "the plan says so" for layer in plan.layers if layer.per_row},
+            corrections=plan.corrections,
+        )
 
     def has_range(self, var: Var) -> bool:
         """Return whether the plan has parameters of a variable."""
         return TensorId(var.name) in self.plan.activations
 
-    def check_result(self, layers: Iterable[IntegerLayer], float_ops: Iterable[FloatOp], enclosed: Collection[TensorId]) -> None:
-        """Raise QuantizationError where the result is not what the plan says of it.
+    def confirmed(self, made: QuantizationPlan) -> QuantizationPlan:
+        """Return a plan of the model that was made by this one, with this one's reasons, and what it says was not as asked.
 
-        An op that is no layer runs in integers all the same if all around it is quantized.
+        Raises
+        ------
+        QuantizationError
+            The model is not what the plan says of it.
         """
-        if self.lets_go:
-            return
-        tensor = next((each for each in enclosed if each not in self.plan.enclosed), None)
+        if not self.lets_go:
+            self._check(made)
+        reasons = {op.tensor: op.reason for op in self.plan.float_ops}
+        return replace(
+            made,
+            float_ops=tuple(replace(op, reason=reasons.get(op.tensor, op.reason)) for op in made.float_ops),
+            adjustments=tuple(dict.fromkeys((*self.plan.adjustments, *made.adjustments))),
+        )
+
+    def _check(self, made: QuantizationPlan) -> None:
+        # An op that is no layer runs in integers all the same if all around it is quantized.
+        tensor = next((each for each in made.enclosed if each not in self.plan.enclosed), None)
         if tensor is not None:
-            readers = [str(layer.output) for layer in self.plan.layers if not set(enclosed).isdisjoint(layer.inputs)]
+            readers = [str(layer.output) for layer in self.plan.layers if not set(made.enclosed).isdisjoint(layer.inputs)]
             raise QuantizationError(
                 f"the plan: {tensor} is no layer's and cannot stay float: what it reads and what reads it is quantized, so it "
                 f"runs in integers; take out the layers that read what follows from it, too ({', '.join(readers)}), or none"
             )
         planned_layers = {layer.output: layer for layer in self.plan.layers}
-        for layer in layers:
+        for layer in made.layers:
             planned = planned_layers[layer.output]
             if planned.source != layer.source or (planned.bias is None) != (layer.bias is None):
                 said, found = (f"source {each.source}, bias {each.bias}" for each in (planned, layer))
                 raise QuantizationError(f"the plan: layer {layer.op} {layer.output} has {found}, got {said}: these are no choice")
-        made = {op.tensor for op in float_ops}
-        other = next((entry for entry in self.plan.float_ops if entry.tensor not in made), None)
+        floats = {op.tensor for op in made.float_ops}
+        other = next((entry for entry in self.plan.float_ops if entry.tensor not in floats), None)
         if other is not None:
             raise QuantizationError(f"the plan: float_ops: {other.tensor} is made by no op that stays float; take the entry out")
-
-    def with_reasons(self, float_ops: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
-        """Return the ops that stay float with the plan's reasons."""
-        reasons = {op.tensor: op.reason for op in self.plan.float_ops}
-        return tuple(replace(op, reason=reasons.get(op.tensor, op.reason)) for op in float_ops)
-
-    def corrections(self, equalization: Equalization) -> Corrections:
-        """Return the plan's, with how near they come; of other factors than the plan's nothing is known."""
-        return self.plan.corrections if equalization is self.plan.equalization else Corrections()
-
-    def adjustments(self, new: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
-        """Return what the plan says was chosen otherwise than asked, and what was now."""
-        return tuple(dict.fromkeys((*self.plan.adjustments, *new)))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -157,20 +159,7 @@ class PlannedLayers:
             said = {op.tensor: op.reason for op in self.applied.plan.float_ops}
             names = (layer.core.name, layer.name)
             return next((said[TensorId(name)] for name in names if name in said), "the plan has no layer for it")
-        inputs = tuple(TensorId(var.name) for var in layer.inputs)
-        weight = None if layer.op is None else layer.op.weight.name
-        constants = tuple(constant.name for constant in layer.constants)
-        found = replace(
-            wanted,
-            op=layer.support.op,
-            inputs=inputs,
-            weight=weight,
-            fused=layer.fused,
-            constants=constants,
-            target=layer.taker,
-            per_row=tuple(TensorId(var.name) for var in layer.per_row),
-            block=layer.block,
-        )
+        found = replace(layer.entry, bias=wanted.bias, source=wanted.source)
         if found == wanted:
             self._cores[layer.name] = TensorId(layer.core.name)
             return None

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeVar
 
 from ..ir.identity import TensorId
 from ..target.tensor_support import TensorSupport
@@ -40,8 +37,8 @@ class Choices:
         Of activations, in place of those that the range estimator finds.
     range_estimator
         Of all activations, in place of what the recipe says; None for that.
-    weight_values, weight_scales, bias_shifts
-        See `Corrections`.
+    corrections
+        What running the model told of weights and biases.
     requests
         What recipe, overrides, a callback or a plan ask of single tensors.
     """
@@ -53,9 +50,7 @@ class Choices:
     per_row: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     ranges: Mapping[TensorId, tuple[float, float]] = field(default_factory=dict[TensorId, "tuple[float, float]"])
     range_estimator: str | None = None
-    weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
-    weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
-    bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    corrections: Corrections = field(default_factory=Corrections)
     requests: Requests = field(default_factory=dict[str, Request])
 
     @property
@@ -77,41 +72,31 @@ class Choices:
             per_row=_merged(self.per_row, more.per_row),
             ranges={name: ends for name, ends in ranges.items() if name not in float_tensors},
             range_estimator=more.range_estimator or self.range_estimator,
-            weight_values=_merged(self.weight_values, more.weight_values),
-            weight_scales=_merged(self.weight_scales, more.weight_scales),
-            bias_shifts=_merged(self.bias_shifts, more.bias_shifts),
+            corrections=more.corrections or self.corrections,
             requests=_merged(self.requests, more.requests),
         )
 
     def said_beside(self, others: Choices) -> str:
         """Say in words what these choose that others don't."""
+        corrected, known = self.corrections, others.corrections
         counts = {
             "factors of %d tensors": len(self.equalization.factors.keys() - others.equalization.factors.keys()),
             "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
             "%d layers per row": len(self.per_row.keys() - others.per_row.keys()),
             "%d activations of 16 bits": len(self.wide_activations.keys() - others.wide_activations.keys()),
             "%d ranges": sum(ends != others.ranges.get(name) for name, ends in self.ranges.items()),
-            "%d weights rounded by what their layers read": len(self.weight_values.keys() - others.weight_values.keys()),
-            "%d biases": len(self.bias_shifts.keys() - others.bias_shifts.keys()),
+            "%d weights rounded by what their layers read": len(corrected.weight_values.keys() - known.weight_values.keys()),
+            "%d biases": len(corrected.bias_shifts.keys() - known.bias_shifts.keys()),
         }
         said = [what % count for what, count in counts.items() if count]
         if self.range_estimator not in (None, others.range_estimator):
             said.insert(0, f"ranges by {self.range_estimator}")
         return ", ".join(said) or "the same, fitted anew"
 
-    def corrected_by(self, corrections: Corrections) -> Choices:
-        """Return them with what running the model told of weights and biases, in place of what was known of these."""
-        return replace(
-            self,
-            weight_values=corrections.weight_values,
-            weight_scales=corrections.weight_scales,
-            bias_shifts=corrections.bias_shifts,
-        )
-
     @property
     def uncorrected(self) -> Choices:
         """Those without what running the model told of weights and biases."""
-        return self.corrected_by(Corrections())
+        return replace(self, corrections=Corrections())
 
 
 def _merged(first: Mapping[KeyT, ValueT], more: Mapping[KeyT, ValueT]) -> Mapping[KeyT, ValueT]:

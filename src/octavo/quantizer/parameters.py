@@ -30,7 +30,7 @@ class Parameters:
     A bias that is added in float32 has no parameters, and its value stands here only where it is another than the model's.
 
     `rejected` are the results of layers whose numbers do not fit after all, with reasons; `shared` the tensors that have one set
-    of parameters, group by group; `bias_shifts` what was added to biases by the profile alone.
+    of parameters, group by group; `bias_shifts` what was added to biases.
     """
 
     activations: dict[Var, QuantParams]
@@ -41,7 +41,7 @@ class Parameters:
     adjustments: tuple[Adjustment, ...]
     rejected: dict[Var, str]
     shared: tuple[tuple[TensorId, ...], ...]
-    bias_shifts: dict[TensorId, npt.NDArray[np.float32]]
+    bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,14 +66,13 @@ class ParameterChooser:
         for constant in (constant for layer in placement.layers for constant in layer.constants):
             weights[constant.name] = _params(constraints.scheme(constant.name), constant.name, ranges)
         weight_values = {name: self._integers(name, params) for name, params in weights.items()}
-        shifts = self._analytic_shifts(placement, weights, weight_values)
+        shifts = self.inputs.choices.corrections.bias_shifts or self._analytic_shifts(placement, weights, weight_values)
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in placement.layers:
             if layer.op is None or layer.bias is None:
                 continue
-            moved = shifts or self.inputs.choices.bias_shifts
-            bias = bias_values[layer.output] = self._bias(layer, layer.bias, moved)
+            bias = bias_values[layer.output] = self._bias(layer, layer.bias, shifts)
             if not layer.reads_reals:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
                 bias_values[layer.output] = quantize(bias, biases[layer.output])
@@ -94,7 +93,7 @@ class ParameterChooser:
     ) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
         statistics = self.inputs.form.statistics
-        if self.inputs.recipe.bias_correction != "analytic" or statistics is None or self.inputs.choices.bias_shifts:
+        if self.inputs.recipe.bias_correction != "analytic" or statistics is None:
             return {}
         found: dict[TensorId, npt.NDArray[np.float32]] = {}
         for layer in placement.layers:
@@ -109,7 +108,7 @@ class ParameterChooser:
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
-        rounded, value = self.inputs.choices.weight_values.get(name), self.inputs.params[name]
+        rounded, value = self.inputs.choices.corrections.weight_values.get(name), self.inputs.params[name]
         if rounded is None:
             return quantize(value, params)
         if rounded.shape != value.shape:

@@ -29,7 +29,6 @@ from .override import Override
 from .parameters import ParameterChooser, Parameters
 from .placement import Placement, Placer, PlanInputs, rejected_layers, split_enclosed
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
-from .plan.corrections import Corrections
 from .plan.equalization import Equalization
 from .qdq import Emitted, QdqWriter, is_quantized
 from .ranges import Statistics
@@ -151,10 +150,7 @@ class Planner:
     def first_choices(self) -> Choices:
         """What recipe or plan say, before anything is tried."""
         if self.applied is not None:
-            plan = self.applied.plan
-            per_row = {layer.output: "the plan says so" for layer in plan.layers if layer.per_row}
-            known = Choices(equalization=plan.equalization, requests=self.applied.requests(), per_row=per_row)
-            return known.corrected_by(plan.corrections)
+            return self.applied.choices
         resolved = self.recipe.resolved(_names(self.simple))
         return Choices(
             requests={name: Request(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()},
@@ -207,9 +203,6 @@ class _Planning:
         choices, tensors = inputs.choices, inputs.tensors
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
-        if applied is not None:
-            applied.check_result(emitted.layers, float_ops, enclosed)
-            float_ops = applied.with_reasons(float_ops)
         adjustments = (
             *parameters.adjustments,
             *unused(inputs, parameters, emitted),
@@ -227,21 +220,17 @@ class _Planning:
             roundings=emitted.roundings,
             weights=parameters.weights,
             biases=emitted.biases,
-            corrections=replace(
-                Corrections() if applied is None else applied.corrections(choices.equalization),
-                bias_shifts=parameters.bias_shifts or choices.bias_shifts,
-                weight_values=choices.weight_values,
-                weight_scales=choices.weight_scales,
-            ),
+            corrections=replace(choices.corrections, bias_shifts=parameters.bias_shifts),
             equalization=choices.equalization,
             weight_values={**parameters.weight_values, **emitted.bias_values},
             layers=emitted.layers,
             float_ops=float_ops,
             enclosed=enclosed,
             folds=inputs.form.folds,
-            adjustments=adjustments if applied is None else applied.adjustments(adjustments),
+            adjustments=adjustments,
             shared=parameters.shared,
         )
+        plan = plan if applied is None else applied.confirmed(plan)
         trim_heap(planner.model.constant_bytes)
         fingerprint = quantized_fingerprint(planner.model, plan)
         overridden = {str(var.name): said for var, said in inputs.overrides.of_activations(placement.layers).items()}
@@ -298,7 +287,7 @@ class _Planning:
             choices.wide_weights,
             choices.ranges,
             self.inputs.recipe,
-            {name: scales.tobytes() for name, scales in choices.weight_scales.items()},
+            {name: scales.tobytes() for name, scales in choices.corrections.weight_scales.items()},
         )
         return self.planner.last_rejections.find(decided_by, lambda: Rejections(last=self.planner.targets[-1].name))
 

@@ -16,7 +16,7 @@ once for all such layers, and adds its bias in float32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -107,25 +107,13 @@ class QdqWriter:
         model = rewritten(self.inputs.form.model, body, [*params, *self._new_params], self._values)
         return Emitted(
             model=model,
-            layers=tuple(self._record(layer) for layer in self.placement.layers),
+            layers=tuple(
+                replace(layer.entry, bias=self._bias_names.get(layer.output), source=self._source(layer.output))
+                for layer in self.placement.layers
+            ),
             biases={self._bias_names[var]: quant for var, quant in self.parameters.biases.items()},
             bias_values={self._bias_names[var]: value for var, value in self.parameters.bias_values.items()},
             roundings={TensorId(var.name): self._rounding_of(var) for var in self.parameters.activations},
-        )
-
-    def _record(self, layer: Layer) -> IntegerLayer:
-        return IntegerLayer(
-            op=layer.support.op,
-            output=layer.name,
-            inputs=tuple(TensorId(var.name) for var in layer.inputs),
-            weight=None if layer.op is None else layer.op.weight.name,
-            bias=self._bias_names.get(layer.output),
-            source=self._source(layer.output),
-            fused=layer.fused,
-            constants=tuple(constant.name for constant in layer.constants),
-            target=layer.taker,
-            per_row=tuple(TensorId(var.name) for var in layer.per_row),
-            block=layer.block,
         )
 
     def _source(self, var: Var | None) -> TensorId | None:

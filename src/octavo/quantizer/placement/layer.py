@@ -13,7 +13,7 @@ from ...ir.identity import TensorId
 from ...target import BATCH_MATMUL, OpSupport
 from ...target.op_facts import CLAMPS
 from ...target.vocabulary import MOVES
-from ..plan import FloatOp
+from ..plan import FloatOp, IntegerLayer
 
 Declined = dict[Var, dict[str, str]]
 """By an op's variable why targets do not take it, by their names."""
@@ -126,6 +126,21 @@ class Layer:
     def name(self) -> TensorId:
         """The result's variable name."""
         return TensorId(self.output.name)
+
+    @property
+    def entry(self) -> IntegerLayer:
+        """What a plan says of it; its bias, and the source's tensor that its result is, are the writer's to say."""
+        return IntegerLayer(
+            op=self.support.op,
+            output=self.name,
+            inputs=tuple(TensorId(var.name) for var in self.inputs),
+            weight=None if self.op is None else self.op.weight.name,
+            fused=self.fused,
+            constants=tuple(constant.name for constant in self.constants),
+            target=self.taker,
+            per_row=tuple(TensorId(var.name) for var in self.per_row),
+            block=self.block,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

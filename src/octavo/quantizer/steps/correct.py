@@ -49,10 +49,9 @@ class Correct(Step):
             return None
         unclipped = planned if self.clipped == "clipped" else _unclipped(planned, evidence)
         found = evidence.corrections(unclipped.plan, planned.choices.asked)
-        choices = planned.choices.corrected_by(found)
         if self.clipped == "weights alone":
-            choices = replace(choices, bias_shifts={})
-        return choices if choices.weight_values or choices.bias_shifts else None
+            found = replace(found, bias_shifts={})
+        return replace(planned.choices, corrections=found) if found else None
 
 
 def _clips(planned: Planned, evidence: Evidence) -> bool:

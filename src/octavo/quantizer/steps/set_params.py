@@ -46,5 +46,5 @@ class SetParams(Step):
         """Return choices with them."""
         asked = {str(name): Request(who="a remedy", tensor=each) for name, each in self.params.items()}
         found = planned.choices.with_more(Choices(requests=asked))
-        values = {name: each for name, each in found.weight_values.items() if name not in self.params}
-        return replace(found, weight_values=values)
+        values = {name: each for name, each in found.corrections.weight_values.items() if name not in self.params}
+        return replace(found, corrections=replace(found.corrections, weight_values=values))

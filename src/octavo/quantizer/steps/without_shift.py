@@ -33,5 +33,6 @@ class WithoutShift(Step):
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices without that correction."""
-        shifts = {name: each for name, each in planned.choices.bias_shifts.items() if name != self.layer}
-        return replace(planned.choices, bias_shifts=shifts)
+        known = planned.choices.corrections
+        shifts = {name: each for name, each in known.bias_shifts.items() if name != self.layer}
+        return replace(planned.choices, corrections=replace(known, bias_shifts=shifts))

@@ -167,7 +167,7 @@ class WeightParameters:
 
     def _rescaled(self, name: TensorId, params: QuantParams) -> QuantParams:
         """Return parameters with the scales that are chosen, where any are."""
-        scales = self.inputs.choices.weight_scales.get(name)
+        scales = self.inputs.choices.corrections.weight_scales.get(name)
         return params if scales is None else replace(params, scale=scales)
 
     def _granularities(self, layer: Layer) -> tuple[str, ...]:
