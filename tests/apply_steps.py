@@ -10,10 +10,10 @@ from octavo.ir.graph import Model
 from octavo.ir.simplify import simplify
 from octavo.profiling import Profile
 from octavo.quantizer import tune
-from octavo.quantizer.blas_threads import one_blas_thread
 from octavo.quantizer.kept_samples import samples_of
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.planner import Planner
+from octavo.quantizer.quantize_graph import quantizing
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.sample_runs import Programs, runs_on
 from octavo.quantizer.steps import Evidence, Step, equalize, order
@@ -36,7 +36,7 @@ def with_steps(
     """
     recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
     samples, programs = samples_of(model, profile), Programs(target=here)
-    with ThreadPoolExecutor(1) as beside, one_blas_thread():
+    with ThreadPoolExecutor(1) as beside, quantizing():
         has_functions = any(support.float_function for support in chosen.description.ops)
         runs = runs_on(
             range(len(samples)),

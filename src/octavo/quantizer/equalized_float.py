@@ -10,10 +10,11 @@ from tvm.relax import Var
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
+from ..ir.graph.value_sources import ValueSources
 from ..ir.simplify import Fold, simplify
 from .equalization.scaling import scaled
 from .plan.equalization import Equalization, EqualizedStatistics
-from .ranges import RangeSources, Statistics
+from .ranges import Statistics
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +37,7 @@ class EqualizedFloat:
     model: Model
     statistics: Statistics | None
     view: DataflowView
-    sources: RangeSources
+    sources: ValueSources
 
     @staticmethod
     def of(simplified: tuple[Model, tuple[Fold, ...]], profile: Statistics | None, equalization: Equalization) -> EqualizedFloat:
@@ -51,7 +52,7 @@ class EqualizedFloat:
             model=model,
             statistics=EqualizedStatistics(profile, equalization) if profile is not None and equalization else profile,
             view=view,
-            sources=RangeSources(view, profile or ()),
+            sources=ValueSources(view, profile or ()),
         )
 
     @cached_property

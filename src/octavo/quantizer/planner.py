@@ -27,13 +27,13 @@ from .equalized_float import EqualizedFloat
 from .fingerprint import quantized_fingerprint
 from .override import Override
 from .parameters import ParameterChooser, Parameters
-from .placement import Placement, Placer, PlanInputs, rejected_layers, split_enclosed
+from .placement import Placement, Placer, PlanInputs
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
 from .qdq import Emitted, QdqWriter, is_quantized
 from .ranges import Statistics
 from .recipe import Recipe
-from .rejections import Rejections
+from .rejections import Rejections, rejected_layers, split_enclosed
 from .request import Request
 from .tensor_choice import TensorChoice, tensor_choices
 from .weights.weight_params import WeightParameters

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from ..compiler.target_choice import ResolvedTarget
 from ..ir.graph.dataflow import DataflowView
@@ -17,7 +19,6 @@ from ..ir.simplify import simplify
 from ..runtime.heap import trim_heap
 from ..target import CPU, TargetDescription
 from .applied_plan import AppliedPlan
-from .blas_threads import one_blas_thread
 from .choices import Choices
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
@@ -83,9 +84,15 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescriptio
 
 @contextmanager
 def quantizing() -> Generator[None, None, None]:
-    """With one thread of BLAS's, any number of Octavo's gives the same bytes. Corrections have their own threads."""
-    with one_step(), one_blas_thread():
+    """Let BLAS use one thread, for it rounds sums by their number: any number of Octavo's own threads gives the same bytes."""
+    with one_step(), _blas().limit(limits=1, user_api="blas"):
         yield
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Return what controls the libraries that NumPy loaded: to look through all of a process, with its kernels, takes 2 ms."""
+    return ThreadpoolController()
 
 
 def planner_of(

@@ -1,14 +1,19 @@
-"""Which layers their targets do not take after all, and why: they go to the next target, or stay float. It judges nothing."""
+"""Which placed layers their targets do not take after all, and why: they go to the next target, or stay float; and which float
+ops run in integers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tvm.relax import Var
 
+from ..ir.graph.rules import Claims
+from ..ir.identity import TensorId
 from .constraints import TensorConstraints
 from .placement import Declined, Layer, Placement, together
+from .plan import FloatOp
 from .weights.weight_params import WeightParameters
 
 
@@ -67,3 +72,27 @@ class Rejections:
         self.declined.setdefault(layer.core, {})[layer.taker] = reason
         self._is_changed = True
         return reason
+
+
+def rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
+    """Return the outputs of the layers that no integer op takes, each with the reason of the rule that came closest."""
+    taken = _taken(claims)
+    reasons = claims.rejections
+    return {
+        layer.output: next((reasons[var.name].reason for var in layer.members if var.name in reasons), "no rule takes it")
+        for layer in placement.layers
+        # Rules see normalizations rewritten, so the core's own variable may be gone; only the output is sure to be there.
+        if layer.output.name not in taken
+    }
+
+
+def split_enclosed(float_ops: Iterable[FloatOp], claims: Claims | None) -> tuple[tuple[FloatOp, ...], tuple[TensorId, ...]]:
+    """Return the ops that stay float, and the results of those that run in integers because all around them is quantized."""
+    taken = set[str]() if claims is None else _taken(claims)
+    ops = tuple(float_ops)
+    enclosed = tuple(op.tensor for op in ops if op.tensor in taken)
+    return tuple(op for op in ops if op.tensor not in taken), enclosed
+
+
+def _taken(claims: Claims) -> set[str]:
+    return {var.name for region in claims.regions.values() for var in region.members}

@@ -1,6 +1,5 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
-from .agreement import rejected_layers, split_enclosed
 from .inputs import PlanInputs
 from .layer import Declined, Layer, Placement, reads_rows
 from .named_ops import NamedOps, NamedOverrides
@@ -16,7 +15,5 @@ __all__ = [
     "Placer",
     "PlanInputs",
     "reads_rows",
-    "rejected_layers",
-    "split_enclosed",
     "together",
 ]

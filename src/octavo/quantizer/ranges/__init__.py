@@ -18,7 +18,6 @@ from .registry import (
     takes_only_ends,
 )
 from .shared import SharedRanges
-from .sources import RangeSources
 
 # Reports compare the others with the first.
 register_range_estimator("min_max", MinMax, only_ends=True)
@@ -40,7 +39,6 @@ __all__ = [
     "ProfiledTensor",
     "QuantScheme",
     "RangeEstimator",
-    "RangeSources",
     "SharedRanges",
     "Statistics",
     "TensorRange",

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from tvm.relax import Var
-
 from ...compiler.explanation import model_cycles
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
@@ -34,14 +32,6 @@ _MIN_SHARE = 0.002
 """Of the error that all such roundings make one by one: what makes less is not worth its time."""
 _MIN_EFFECT = 1e-4
 """Of the worst output's power: what all of them make together; outputs within 40 dB have little to gain."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
-    """A product's result that only a function reads, and the modelled cycles that the function takes in the product's kernel."""
-
-    name: TensorId
-    cycles: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,34 +57,34 @@ class FuseFunctions(Step):
 def _worth_their_time(plan: QuantizationPlan, able: Collection[TensorId], evidence: Evidence) -> dict[TensorId, str]:
     """Return which of these products' results are best not rounded before a function of them, each with the reason."""
     view = DataflowView(evidence.exact.module["main"])
-    candidates = _candidates(view, plan, able)
-    referee = evidence.referee(plan) if candidates else None
+    cycles = _cycles(view, plan, able)
+    referee = evidence.referee(plan) if cycles else None
     if referee is None:
         return {}
-    effects = referee.effects(referee.rounding(plan), [each.name for each in candidates])
+    effects = referee.effects(referee.rounding(plan), list(cycles))
     total = sum(min(effect, 1.0) for effect in effects.values())
     if total < _MIN_EFFECT:
         return {}
     room = _SHARE * model_cycles(view)
     found: dict[TensorId, str] = {}
-    for each in sorted(candidates, key=lambda each: (-effects[each.name] / each.cycles, each.name)):
-        if each.cycles <= room and effects[each.name] >= _MIN_SHARE * total:
-            room -= each.cycles
-            found[each.name] = f"rounding it to 8 bits, and nothing else, leaves {-10 * math.log10(effects[each.name]):.1f} dB"
+    for name in sorted(cycles, key=lambda name: (-effects[name] / cycles[name], name)):
+        if cycles[name] <= room and effects[name] >= _MIN_SHARE * total:
+            room -= cycles[name]
+            found[name] = f"rounding it to 8 bits, and nothing else, leaves {-10 * math.log10(effects[name]):.1f} dB"
     return found
 
 
-def _candidates(view: DataflowView, plan: QuantizationPlan, able: Collection[TensorId]) -> list[_Candidate]:
+def _cycles(view: DataflowView, plan: QuantizationPlan, able: Collection[TensorId]) -> dict[TensorId, float]:
+    """Return what of these products' results a function alone reads, and the cycles that it takes in the product's kernel."""
     variables = {binding.var.name: binding.var for binding in view.bindings}
-    sources = (layer.inputs[0] for layer in plan.layers if layer.op == ELEMENTWISE and len(layer.inputs) == 1)
-    rounded = {name: variables[name] for name in sources if name in able and name in plan.activations and name in variables}
-    found: list[_Candidate] = []
-    for name, var in rounded.items():
-        chain = chain_from(view, var, max_inputs=1)
+    found: dict[TensorId, float] = {}
+    for layer in plan.layers:
+        name = layer.inputs[0]
+        is_one = layer.op == ELEMENTWISE and len(layer.inputs) == 1
+        if not is_one or name not in able or name not in plan.activations or name not in variables:
+            continue
+        chain = chain_from(view, variables[name], max_inputs=1)
         if chain is not None and all(step.op != SLOW for step in chain.function.steps):
-            found.append(_Candidate(name=name, cycles=_values(var) * chain.function.operations / _OPERATIONS))
+            values = prod(static_shape(variables[name]) or (0,))
+            found[name] = values * chain.function.operations / _OPERATIONS
     return found
-
-
-def _values(var: Var) -> int:
-    return prod(static_shape(var) or (0,))

@@ -1,7 +1,7 @@
-"""Which profiled tensor tells the range of a variable: its own, or one whose values hold all of its. Computes no range.
+"""Which known tensor holds all values of a variable: its own, or one that it was moved from or is moved to. Computes no value.
 
 A source op may become several Relax ops (a convolution of rows gets a dimension before and loses it after; a recurrent op is
-written out step by step), and the profile knows only tensors of the source. Data that was merely moved keeps its range.
+written out step by step), and only tensors of the source are known, by a profile say. Data that was merely moved keeps its range.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from typing import Any
 from tvm.ir import GenericConst
 from tvm.relax import Tuple, TupleGetItem, Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
-from ...ir.identity import TensorId
 from ...target.op_facts import movers
+from ..identity import TensorId
+from .dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 
 _KEPT = movers("view", "transpose", "reverse", "repeat", "split")
 """Ops whose result holds all values of their first operand and no others."""
 _PADDED = "nn.pad"
-"""Its result holds those values and, at most, 0, which every quantized range has."""
+"""Its result holds those values and, at most, 0, which belongs to every range."""
 _CHOSEN = (*movers("select"), "nn.max_pool2d")
 """Ops whose result holds some values of their first operand and no others."""
 _JOINED = movers("join")
 """Ops whose result holds all values of each operand."""
 
 
-class RangeSources:
-    """Finds the profiled tensor that bounds a variable.
+class ValueSources:
+    """Finds the known tensor that bounds a variable.
 
     Parameters
     ----------
     view
-        Of the function that is quantized.
-    profiled
-        The tensors that the profile knows.
+        Of the function.
+    known
+        Names of the tensors that are known.
     """
 
-    def __init__(self, view: DataflowView, profiled: Container[object]) -> None:
+    def __init__(self, view: DataflowView, known: Container[object]) -> None:
         self._view = view
-        self._profiled = profiled
+        self._known = known
         self._found: dict[Var, TensorId | None] = {}
 
     def source(self, var: Var) -> TensorId | None:
-        """Return the profiled tensor whose range holds the values of `var`, None if there is none."""
+        """Return the known tensor whose range holds the values of `var`, None if there is none."""
         if var not in self._found:
             self._found[var] = None  # while it is looked for
             self._found[var] = self._own(var) or self._behind(var) or self._ahead(var)
         return self._found[var]
 
     def _own(self, var: Var) -> TensorId | None:
-        return TensorId(var.name) if var.name in self._profiled else None
+        return TensorId(var.name) if var.name in self._known else None
 
     def _behind(self, var: Var) -> TensorId | None:
         """Return the tensor that `var` was moved from."""

@@ -10,7 +10,7 @@ from tvm.relax import Expr, Var
 
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
-from octavo.quantizer.ranges import RangeSources
+from octavo.ir.graph.value_sources import ValueSources
 
 Written = Callable[[BodyWriter, Var], Expr]
 
@@ -19,7 +19,7 @@ def source(body: Written, name: str) -> str | None:
     """Return which of x, p and y tells the range of `name` in a function of x."""
     model = model_of({"x": ((2, 6, 4), "float32")}, {}, body, ("y",))
     view = DataflowView(model.module["main"])
-    found = RangeSources(view, {"x", "p", "y"}).source(next(b.var for b in view.bindings if b.var.name == name))
+    found = ValueSources(view, {"x", "p", "y"}).source(next(b.var for b in view.bindings if b.var.name == name))
     return None if found is None else str(found)
 
 
