@@ -21,6 +21,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling import Profile
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.quantizer.ranges.of_params import range_of
 from octavo.quantizer.recipe import Recipe
 from octavo.target import CPU, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 
@@ -397,6 +398,15 @@ def concat_net(*, with_pool: bool = False) -> Model:
 def sharing(description: TargetDescription) -> TargetDescription:
     """Return a target whose concat, like its max pooling, has one scale and zero point for all that it reads and makes."""
     return replace(description, ops=tuple(replace(op, same_params=True) if op.op == "concat" else op for op in description.ops))
+
+
+def test_tensors_that_share_parameters_have_the_hull_of_their_ranges_but_for_what_is_moved() -> None:
+    model = concat_net(with_pool=True)
+    ranges = {"x": (0.0, 5.0), "a": (0.0, 1.0), "pooled": (-50.0, 50.0), "b": (-3.0, 0.0), "joined": (-1.0, 2.0)}
+    activations = quantize_graph(model, ranged(model, ranges), target=sharing(CPU)).plan.activations
+    assert {key: range_of(activations[TensorId(key)])[1] for key in ranges} == pytest.approx(
+        {"x": 5.0, "a": 2.0, "pooled": 2.0, "b": 2.0, "joined": 2.0}, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("with_pool", [False, True])

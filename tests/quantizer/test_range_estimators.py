@@ -21,7 +21,7 @@ from octavo.numerics.statistics.histogram_estimates import estimated_sqnr_db
 from octavo.profiling import TensorStatistics
 from octavo.profiling.statistics import constant_statistics
 from octavo.quantizer import ranges
-from octavo.quantizer.ranges import MinMax, Percentile, QuantScheme, SharedRanges, registry
+from octavo.quantizer.ranges import MinMax, Percentile, QuantScheme, registry
 from octavo.quantizer.recipe import Recipe
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -111,17 +111,6 @@ def test_a_scheme_makes_parameters(dtype: str, bits: int) -> None:
     params = scheme.params(-2.0, 1.0)
     assert (scheme.num_bits, float(params.scale), int(params.zero_point)) == (bits, np.float32(2.0 / params.qmax), 0)
     assert int(QuantScheme(dtype="int8").params(-2.0, 1.0).zero_point) != 0
-
-
-def test_groups_grow_together_and_outputs_of_single_inputs_follow() -> None:
-    own: dict[str, tuple[float, float]] = {"a": (0, 1), "b": (-3, 0), "c": (0, 9), "moved": (-50, 50), "d": (0, 2), "e": (0, 5)}
-    shared = SharedRanges(own.get)
-    shared.share(["a"], "moved")
-    shared.share(["moved", "b"], "joined")
-    shared.share(["c", "c"], "copied")
-    shared.share(["d", "joined"], "last")
-    assert {shared.range_of(key) for key in ("a", "b", "moved", "joined", "d", "last")} == {(-3, 2)}
-    assert (shared.range_of("c"), shared.range_of("copied"), shared.range_of("e")) == ((0, 9), (0, 9), (0, 5))
 
 
 @pytest.fixture

@@ -185,6 +185,10 @@ class TensorConstraints:
             if self._widths.get(self._root(var), _Widths()).allowed <= group.widths:
                 self._groups.update(dict.fromkeys(group.keys, group))
 
+    def alike(self, key: Key) -> tuple[Key, ...]:
+        """Return the tensors that have one set of parameters with this one, itself among them."""
+        return self._groups[key].keys
+
     def shared(self) -> tuple[tuple[TensorId, ...], ...]:
         """Return the tensors that have one set of parameters, group by group, by name."""
         groups = {id(group): group for group in self._groups.values() if len(group.keys) > 1}

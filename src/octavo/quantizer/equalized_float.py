@@ -25,35 +25,36 @@ class EqualizedFloat:
     ----------
     simple, folds
         As it was before, and what was folded to make it so.
-    model
-        What is quantized: where integers saturate at a clip's bounds it has none.
-    statistics
-        Of its tensors; None where a plan says the parameters of all.
+    profile
+        Statistics of its tensors; None where a plan says the parameters of all.
     """
 
     simple: Model
     folds: tuple[Fold, ...]
     equalization: Equalization
-    model: Model
-    statistics: Statistics | None
-    view: DataflowView
-    sources: ValueSources
+    profile: Statistics | None
 
-    @staticmethod
-    def of(simplified: tuple[Model, tuple[Fold, ...]], profile: Statistics | None, equalization: Equalization) -> EqualizedFloat:
-        """Divide the channels of a simplified model that was profiled."""
-        simple, folds = simplified
-        model = scaled(simple, equalization.factors, exact=False) if equalization else simple
-        view = DataflowView(model.module["main"])
-        return EqualizedFloat(
-            simple=simple,
-            folds=folds,
-            equalization=equalization,
-            model=model,
-            statistics=EqualizedStatistics(profile, equalization) if profile is not None and equalization else profile,
-            view=view,
-            sources=ValueSources(view, profile or ()),
-        )
+    @cached_property
+    def model(self) -> Model:
+        """What is quantized: where integers saturate at a clip's bounds it has none."""
+        return scaled(self.simple, self.equalization.factors, exact=False) if self.equalization else self.simple
+
+    @cached_property
+    def statistics(self) -> Statistics | None:
+        """Those of the model's tensors, once their channels are divided."""
+        if self.profile is None or not self.equalization:
+            return self.profile
+        return EqualizedStatistics(self.profile, self.equalization)
+
+    @cached_property
+    def view(self) -> DataflowView:
+        """Of the model's "main"."""
+        return DataflowView(self.model.module["main"])
+
+    @cached_property
+    def sources(self) -> ValueSources:
+        """Says which tensor of the profile tells a variable's range."""
+        return ValueSources(self.view, self.profile or ())
 
     @cached_property
     def constants(self) -> Constants:

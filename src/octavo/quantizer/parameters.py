@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, quantize
 from .analytic_shifts import analytic_shift
-from .constraints import TensorConstraints
+from .constraints import Key, TensorConstraints
 from .override import Override
 from .placement import Layer, Placement, PlanInputs
 from .plan import Adjustment
-from .ranges import QuantScheme, SharedRanges, range_estimator
+from .ranges import QuantScheme, range_estimator
 from .weights.weight_params import WeightParameters, bias_params
 
 
@@ -50,21 +51,19 @@ class ParameterChooser:
 
     inputs: PlanInputs
     weights: WeightParameters
-    _overridden: Mapping[Var, Override] = field(default_factory=dict[Var, Override])
 
     def choose(self, placement: Placement) -> Parameters:
         """Return the parameters of everything in a placement."""
-        self._overridden = self.inputs.overrides.of_activations(placement.layers)
         constraints = self._constraints(placement)
-        ranges = self._shared_ranges(placement, constraints)
+        ranges = _Ranges(inputs=self.inputs, placement=placement, constraints=constraints)
         activations: dict[Var, QuantParams] = {}
         for layer in placement.layers:
             for var in (*layer.quantized_inputs, *([] if layer.leaves_float else [layer.output])):
                 if var not in activations:
-                    activations[var] = _params(constraints.scheme(var), var, ranges)
+                    activations[var] = ranges.params(var)
         weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
         for constant in (constant for layer in placement.layers for constant in layer.constants):
-            weights[constant.name] = _params(constraints.scheme(constant.name), constant.name, ranges)
+            weights[constant.name] = ranges.params(constant.name)
         weight_values = {name: self._integers(name, params) for name, params in weights.items()}
         shifts = self.inputs.choices.corrections.bias_shifts or self._analytic_shifts(placement, weights, weight_values)
         biases: dict[Var, QuantParams] = {}
@@ -136,17 +135,46 @@ class ParameterChooser:
                 constraints.add_quantize(var)
         return constraints
 
-    def _shared_ranges(self, placement: Placement, constraints: TensorConstraints) -> SharedRanges[Var | TensorId]:
-        """Return the ranges of activations and of constants among them, in groups where the target asks for it."""
 
-        def range_of(key: Var | TensorId) -> tuple[float, float] | None:
-            return self._estimated(key, constraints.scheme(key)) if isinstance(key, Var) else _ends(self.inputs.params[key])
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Ranges:
+    """Ranges of activations, and of constants among them; tensors of one set of parameters have that of all.
 
-        ranges = SharedRanges(range_of)
-        for layer in placement.layers:
-            if layer.support.same_params:
-                ranges.share(layer.operands, layer.output, moves=layer.moves)
-        return ranges
+    An op of one input that only moves values makes no new one: its output takes the input's range. Of any other (a concat) the
+    range is the hull of all inputs and the output.
+    """
+
+    inputs: PlanInputs
+    placement: Placement
+    constraints: TensorConstraints
+    _known: dict[Key, tuple[float, float] | None] = field(default_factory=dict["Key", "tuple[float, float] | None"])
+
+    @cached_property
+    def _overridden(self) -> Mapping[Var, Override]:
+        return self.inputs.overrides.of_activations(self.placement.layers)
+
+    @cached_property
+    def _followers(self) -> set[Var]:
+        """What has the range of what it is moved from."""
+        return {each.output for each in self.placement.layers if each.moves and len({*each.operands}) == 1}
+
+    def params(self, key: Key) -> QuantParams:
+        """Return the parameters of a tensor."""
+        scheme = self.constraints.scheme(key)
+        if scheme.is_fixed:
+            return scheme.params(0.0, 0.0)
+        own = (self._own(each) for each in self.constraints.alike(key) if each not in self._followers)
+        lows, highs = zip(*(ends for ends in own if ends is not None), strict=True)
+        return scheme.params(min(lows), max(highs))
+
+    def _own(self, key: Key) -> tuple[float, float] | None:
+        """Return a tensor's own range, or None where it has none."""
+        if key not in self._known and isinstance(key, Var):
+            self._known[key] = self._estimated(key, self.constraints.scheme(key))
+        elif key not in self._known:
+            values = self.inputs.params[key]
+            self._known[key] = float(values.min(initial=0.0)), float(values.max(initial=0.0))
+        return self._known[key]
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:
         source, statistics = self.inputs.form.sources.source(var), self.inputs.form.statistics
@@ -169,11 +197,3 @@ class ParameterChooser:
                 "profile the model again, or choose another range_estimator"
             )
         return low, high
-
-
-def _params(scheme: QuantScheme, key: Var | TensorId, ranges: SharedRanges[Var | TensorId]) -> QuantParams:
-    return scheme.params(0.0, 0.0) if scheme.is_fixed else scheme.params(*ranges.range_of(key))
-
-
-def _ends(values: npt.NDArray[Any]) -> tuple[float, float]:
-    return float(values.min(initial=0.0)), float(values.max(initial=0.0))

@@ -161,7 +161,9 @@ class Planner:
         """Return the float model with its channels divided."""
 
         def find() -> EqualizedFloat:
-            found = EqualizedFloat.of(self.simplified, self.profile, equalization)
+            simple, folds = self.simplified
+            found = EqualizedFloat(simple=simple, folds=folds, equalization=equalization, profile=self.profile)
+            _ = found.model  # what making it leaves behind goes now
             trim_heap(self.model.constant_bytes)
             return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvm.relax import Var
 
@@ -143,23 +144,19 @@ class Layer:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Placement:
-    """What `place` decided.
-
-    Parameters
-    ----------
-    layers
-        The integer ops in the order of the graph.
-    made
-        The variables that integer ops leave: their consumers read them dequantized.
-    quantized
-        Every variable that gets a Q: `made`, and what integer ops read of float ops and inputs.
-    float_ops
-        The ops left float, with reasons.
-    """
+    """The integer ops, in the order of the graph, and the ops left float, with reasons."""
 
     layers: tuple[Layer, ...]
-    made: frozenset[Var]
-    quantized: frozenset[Var]
     float_ops: tuple[FloatOp, ...]
+
+    @cached_property
+    def made(self) -> frozenset[Var]:
+        """The variables that integer ops leave: their consumers read them dequantized."""
+        return frozenset(layer.output for layer in self.layers if not layer.leaves_float)
+
+    @cached_property
+    def quantized(self) -> frozenset[Var]:
+        """Every variable that gets a Q: `made`, and what integer ops read of float ops and inputs."""
+        return self.made.union(var for layer in self.layers for var in layer.quantized_inputs)

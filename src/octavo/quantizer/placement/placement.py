@@ -78,9 +78,7 @@ class Placer:
             for layer in candidates
             if layer.output in integer
         )
-        made = frozenset(layer.output for layer in layers if not layer.leaves_float)
-        read = {var for layer in layers for var in layer.quantized_inputs}
-        return Placement(layers=layers, made=made, quantized=made | read, float_ops=self._float_ops(layers))
+        return Placement(layers=layers, float_ops=self._float_ops(layers))
 
     def _candidates(self) -> list[Layer]:
         """Return every op that could run in integers if its inputs were; note the reason of every other."""

@@ -17,7 +17,6 @@ from .registry import (
     register_range_estimator,
     takes_only_ends,
 )
-from .shared import SharedRanges
 
 # Reports compare the others with the first.
 register_range_estimator("min_max", MinMax, only_ends=True)
@@ -39,7 +38,6 @@ __all__ = [
     "ProfiledTensor",
     "QuantScheme",
     "RangeEstimator",
-    "SharedRanges",
     "Statistics",
     "TensorRange",
     "range_estimator",
