@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ...numerics.arrays import Samples
 from ..referee.rounded_program import RoundedProgram
+from ..sample_threads import in_order, parts_of
 from .gram import ExactRows, exact_rows, places_of
 from .layers import Product
 
@@ -68,21 +69,34 @@ def run_float(program: RoundedProgram, products: Iterable[Product], samples: Sam
     readers: dict[Any, list[Product]] = {}
     for product in products:
         readers.setdefault(program.variable(product.read), []).append(product)
+    readers.pop(None, None)
+    found = in_order(lambda part: _sums_on(program, readers, samples[part], len(samples)), parts_of(len(samples)))
+    sums = {name: [each[name] for each in found] for name in found[0]}
+    return FloatRun(
+        means={
+            name: first.product.mean(sum((each.total for each in more), first.total), len(samples), first.weights.astype(np.float64))
+            for name, (first, *more) in sums.items()
+        },
+        rows={name: ExactRows([row for each in parts for row in each.rows]) for name, parts in sums.items() if parts[0].rows},
+    )
+
+
+def _sums_on(
+    program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int
+) -> dict[str, _Sums]:
+    """Return what some of so many samples say of products, which are given by what they read."""
     sums = dict[str, _Sums]()
     room = _MAX_BYTES if program.simple.constant_bytes <= _MAX_MODEL else 0
     for arrays in samples:
-        for var, values in program.made_in_float(arrays, [var for var in readers if var is not None]):
+        for var, values in program.made_in_float(arrays, readers):
             for product in readers.get(var, ()):
                 value = product.channels_last(program.value(product.read, values))
                 if product.name not in sums:
-                    sums[product.name] = _sums_of(program, product, value.shape, len(samples), room)
+                    sums[product.name] = _sums_of(program, product, value.shape, count, room)
                     if sums[product.name].rows_of is not None:
-                        room -= _row_bytes(product, value.shape, len(samples))
+                        room -= _row_bytes(product, value.shape, count)
                 sums[product.name].add(value)
-    return FloatRun(
-        means={name: each.product.mean(each.total, len(samples), each.weights.astype(np.float64)) for name, each in sums.items()},
-        rows={name: ExactRows(each.rows) for name, each in sums.items() if each.rows},
-    )
+    return sums
 
 
 def _sums_of(program: RoundedProgram, product: Product, shape: tuple[int, ...], samples: int, room: int) -> _Sums:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +11,7 @@ import numpy.typing as npt
 
 from ...numerics.statistics.covariance import CovarianceSums
 from ...numerics.statistics.inherited import InheritedErrors, SampleErrors
+from ..sample_threads import THREADS, in_order
 from .layers import Product
 
 Found = TypeVar("Found")
@@ -28,8 +26,6 @@ _FINE_BITS = 14
 """Of the largest of values that have no static scale: less than the steps of rows that are 32 times as small."""
 _TINY = 2.0**-100
 """Values below it are zeros beside others."""
-_THREADS = 2
-"""That look at samples: what they find are exact sums, the same in any order."""
 _ROUNDS = 2
 """Each takes samples at least so often, where there are enough: none waits long for another one."""
 _MAX_BYTES = 2**23
@@ -162,21 +158,11 @@ def inherited_errors(product: Product, inputs: Inputs, weight: npt.NDArray[np.fl
 
 def _on_threads(find: Callable[[slice], Found], samples: int, size: int) -> Iterator[Found]:
     """Yield what is found of a few samples, an even number, after the other; `size` numbers of each are looked at."""
-    at_once = min(_MAX_BYTES // (size * np.dtype(np.float32).itemsize), samples // (_THREADS * _ROUNDS))
+    at_once = min(_MAX_BYTES // (size * np.dtype(np.float32).itemsize), samples // (THREADS * _ROUNDS))
     few = 2 * max(1, at_once // 2)
-    starts, pool = range(0, samples, few), _pool()
-    for start in starts[::_THREADS]:
-        yield from pool.map(lambda each: find(slice(each, each + few)), starts[start // few : start // few + _THREADS])
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Return the threads that look at samples: to start some for each layer takes longer than many layers take them."""
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="octavo-samples")
-
-
-if hasattr(os, "register_at_fork"):  # a child process has no thread of its parent's
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    starts = range(0, samples, few)
+    for first in range(0, len(starts), THREADS):
+        yield from in_order(lambda start: find(slice(start, start + few)), starts[first : first + THREADS])
 
 
 def _rows_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -13,6 +14,7 @@ import tvm
 from tvm.ir import GenericConst
 from tvm.relax import Var
 
+from ...compiler.backends.cpu.kernels.language.vectors import without_bodies
 from ...compiler.backends.cpu.link import link
 from ...compiler.backends.cpu.lowering import lower_composites
 from ...compiler.codegen.kernel_calls import KernelCall, KernelCalls
@@ -44,8 +46,9 @@ class FloatProgram:
 
     def __init__(self, model: Model, names: Sequence[str], target: ResolvedTarget, *, runs: bool = True) -> None:
         module = with_results(model.bound(), names)
-        lowered = lower_composites(partition_module(module, target.host), target.host, target.isas, 1)
-        linked = link(lowered, target.llvm)
+        with nullcontext() if runs else without_bodies():
+            lowered = lower_composites(partition_module(module, target.host), target.host, target.isas, 1)
+            linked = link(lowered, target.llvm)
         program = KernelCalls(linked, target.llvm if runs else None)
         self.calls: list[KernelCall] = program.calls
         self.params: tuple[Var, ...] = program.params
@@ -121,9 +124,9 @@ def calls_behind(
 def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Collection[Var]) -> dict[int, list[Var]]:
     """Return the variables that nothing reads behind a call, by its number."""
     last = {var: number for number, call in calls for var in (*call.operands, call.var) if isinstance(var, Var)}
-    found: dict[int, list[Var]] = {number: [] for number, _ in calls}
+    found, left = {number: list[Var]() for number, _ in calls}, set(kept)  # to look through a list compares variables
     for var, number in last.items():
-        if var not in kept:
+        if var not in left:
             found[number].append(var)
     return found
 

@@ -22,6 +22,7 @@ from ...profiling import Profile
 from ..equalization.scaling import Factors
 from ..kept_samples import samples_of
 from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..sample_threads import THREADS
 from .error import compared_results, same_class
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of
@@ -53,7 +54,7 @@ class Referee:
         There are no samples.
     """
 
-    def __init__(self, program: RoundedProgram, samples: Samples, *, threads: int = 1, few: int = 8) -> None:
+    def __init__(self, program: RoundedProgram, samples: Samples, *, threads: int = THREADS, few: int = 8) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
         self.program, self._samples, self._threads = program, samples, threads

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,7 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from ..plan.plan import QuantizationPlan
+from ..sample_threads import in_order, parts_of
 from .program import FloatProgram, as_array, calls_behind, unread_after
 from .replaceable_constants import constant_of, flat_of, starts_of, with_places
 from .rounded import Rounder, RowSteps
@@ -95,8 +97,12 @@ class _Step:
     rows: Mapping[Var, Rounder]
     unread: Sequence[Var]
 
-    def run(self, state: State, operands: Sequence[Any]) -> None:
-        """Change a state: of integer ops by these operands of the call."""
+    def run_all(self, states: Sequence[State], operands: Sequence[Any]) -> None:
+        """Change states: of integer ops by these operands of the call."""
+        for state in states:
+            self._run(state, operands)
+
+    def _run(self, state: State, operands: Sequence[Any]) -> None:
         var, real, integer = self.call.var, state.real, state.integer
         if self.is_real:
             real[var] = self.call.run([real[each] if isinstance(each, Var) else each for each in self.call.operands])
@@ -269,8 +275,7 @@ class RoundedProgram:
         yield from (var for var in prepared.read if var not in made)
         for step in prepared.steps:
             read = operands.get(step.number, step.operands)
-            for state in states:
-                step.run(state, read)
+            in_order(partial(step.run_all, operands=read), [states[part] for part in parts_of(len(states))])
             yield step.call.var
 
     def made_in_float(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Iterator[tuple[Var, Mapping[Var, Any]]]:

@@ -1,0 +1,35 @@
+"""Two threads for work on samples, which changes no result: what each finds stands alone, and is put together in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+GivenT = TypeVar("GivenT")
+FoundT = TypeVar("FoundT")
+
+THREADS = 2
+
+
+def in_order(find: Callable[[GivenT], FoundT], given: Sequence[GivenT]) -> list[FoundT]:
+    """Return what is found of each, several at once; what finds it must not ask for threads itself."""
+    return [*map(find, given)] if len(given) < THREADS else [*_pool().map(find, given)]
+
+
+def parts_of(count: int) -> list[slice]:
+    """Return slices of so many, one for each thread, but none that are empty."""
+    ends = [count * part // THREADS for part in range(THREADS + 1)]
+    return [slice(start, end) for start, end in zip(ends, ends[1:], strict=False) if end > start]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Return the threads: to start some for each layer takes longer than many layers take them."""
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="octavo-samples")
+
+
+if hasattr(os, "register_at_fork"):  # a child process has no thread of its parent's
+    os.register_at_fork(after_in_child=_pool.cache_clear)
