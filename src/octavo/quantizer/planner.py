@@ -240,26 +240,15 @@ class _Planning:
 
     def _decided(self) -> tuple[Placement, Parameters, Emitted, Claims | None]:
         """Place, choose and write until the target's integer ops take all that was placed."""
-        inputs, applied = self.inputs, self.planner.applied
-        layers = None if applied is None else PlannedLayers(applied=applied)
-        lets_go = applied is not None and applied.lets_go  # then only 16 bits are insisted on
-        rejections = self._rejections()
+        inputs, applied, rejections = self.inputs, self.planner.applied, self._rejections()
         while True:
             weights = WeightParameters(inputs=inputs, widths=self.widths)
-            placer = Placer(
-                inputs=inputs,
-                has_range=inputs.form.has_range if applied is None else applied.has_range,
-                refuse=rejections.beside(weights, TensorConstraints(inputs=inputs)),
-                block_of=self.widths.block,
-                requested={name: each.width for name, each in inputs.requests.items() if not lets_go or each.width == _WIDE},
-                declined=rejections.declined,
-                unlike_plan=None if layers is None or lets_go else layers.unlike_plan,
-            )
-            placement = placer.place()
-            if rejections.take_changes():
-                continue
-            if layers is not None:
-                layers.check_layers(placement)
+            if rejections.placement is None:
+                placement = self._placed(rejections, weights)
+                if rejections.take_changes():
+                    continue
+                rejections.placement = placement
+            placement = rejections.placement
             parameters = ParameterChooser(inputs=inputs, weights=weights).choose(placement)
             if rejections.reject(placement, parameters.rejected):
                 continue
@@ -268,6 +257,24 @@ class _Planning:
             claims = self._claims(placement, parameters, emitted)
             if not rejections.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
                 return placement, parameters, emitted, claims
+
+    def _placed(self, rejections: Rejections, weights: WeightParameters) -> Placement:
+        """Place ops, but for what is rejected."""
+        inputs, applied = self.inputs, self.planner.applied
+        layers = None if applied is None else PlannedLayers(applied=applied)
+        lets_go = applied is not None and applied.lets_go  # then only 16 bits are insisted on
+        placement = Placer(
+            inputs=inputs,
+            has_range=inputs.form.has_range if applied is None else applied.has_range,
+            refuse=rejections.beside(weights, TensorConstraints(inputs=inputs)),
+            block_of=self.widths.block,
+            requested={name: each.width for name, each in inputs.requests.items() if not lets_go or each.width == _WIDE},
+            declined=rejections.declined,
+            unlike_plan=None if layers is None or lets_go else layers.unlike_plan,
+        ).place()
+        if layers is not None and not rejections.is_changed:
+            layers.check_layers(placement)
+        return placement
 
     def _claims(self, placement: Placement, parameters: Parameters, emitted: Emitted) -> Claims | None:
         """Return what the target's rules take of a model; that of before where integers alone are others."""
@@ -279,7 +286,7 @@ class _Planning:
         return planner.last_claims.find(asked, lambda: integer_claims(emitted.model.bound(), *planner.targets, vendors=vendors))
 
     def _rejections(self) -> Rejections:
-        """Return what is known to be rejected: of the same choices but for integers of weights, and biases."""
+        """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""
         choices = self.inputs.choices
         decided_by = (
             self.inputs.form,

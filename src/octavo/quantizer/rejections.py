@@ -29,12 +29,17 @@ class Rejections:
         By an op's variable why targets before the last do not take it.
     rejected
         By its result why a layer stays float.
+    placement
+        The last one; None where more is rejected since.
+    is_changed
+        Whether there are ops to be placed anew, for another target.
     """
 
     last: str
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
     rejected: dict[Var, str] = field(default_factory=dict[Var, str])
-    _is_changed: bool = False
+    placement: Placement | None = None
+    is_changed: bool = False
 
     def beside(self, weights: WeightParameters, constraints: TensorConstraints) -> Callable[[Layer], str | None]:
         """Return what says why a layer stays float beside those that were kept before; where it says None it keeps the layer."""
@@ -52,8 +57,8 @@ class Rejections:
         return refuse
 
     def take_changes(self) -> bool:
-        """Return whether there are ops to be placed anew, for another target, since this was asked last."""
-        is_changed, self._is_changed = self._is_changed, False
+        """Return whether there are ops to be placed anew since this was asked last."""
+        is_changed, self.is_changed = self.is_changed, False
         return is_changed
 
     def reject(self, placement: Placement, reasons: Mapping[Var, str]) -> bool:
@@ -63,14 +68,16 @@ class Rejections:
                 reason = self._note(layer, reasons[layer.output])
                 if layer.taker == self.last:
                     self.rejected[layer.output] = reason
-        self._is_changed = False
+        self.is_changed = False
+        if reasons:
+            self.placement = None
         return bool(reasons)
 
     def _note(self, layer: Layer, reason: str) -> str:
         if layer.taker == self.last:
             return together({**self.declined.get(layer.core, {}), layer.taker: reason})
         self.declined.setdefault(layer.core, {})[layer.taker] = reason
-        self._is_changed = True
+        self.is_changed = True
         return reason
 
 

@@ -40,6 +40,8 @@ _IMMATERIAL_DB = 0.5
 """What gains or loses less, its standard error added, needs no more samples to be compared on."""
 CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
+_SURE_DB = 3.0
+"""What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -316,12 +318,15 @@ class Tuning:
 
         None is taken out where what is left would be worse than the plain model.
         """
+        sure = {step for step, entry in self.entries if (entry.gain_db or 0.0) >= _SURE_DB}
         while best and not self._is_late():
             started = time.monotonic()
-            others = {step: tuple(each for each in best if each != step) for step in best}
+            others = {step: tuple(each for each in best if each != step) for step in best if step not in sure}
             gains = {step: self._gain(best, left) for step, left in others.items()}
             useless = [
-                each for each in best if not _is_worth(gains[each], each.min_gain_db) and self._gain(others[each], ()).db >= 0
+                step
+                for step, gain in gains.items()
+                if not _is_worth(gain, step.min_gain_db) and self._gain(others[step], ()).db >= 0
             ]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:

@@ -130,7 +130,7 @@ def find_dynamic(view: DataflowView, integers: Expr, scale: Expr | None, zero_po
     shape = static_shape(integers)
     if not shape:
         return None
-    for style in ("onnx", "litert", _torch_style(view, integers)):
+    for style in (_torch_style(view, integers), "onnx", "litert"):  # where the first is one, it hardly ever is another
         if style is None or (style == "litert" and len(shape) < 2):
             continue
         x = Var("x", relax.TensorType(list[Any](shape), "float32"))
@@ -181,11 +181,15 @@ class _Search:
         self._x = x
         self.found: Var | None = None
         self.members: dict[Var, None] = {}
+        self._compared: dict[Var, Expr] = {}
+        """By what stands for it, what was found to be the same: parameters are read in several places."""
 
     def same(self, expr: Expr, pattern: Any) -> bool:
         """Whether `expr` is `form`."""
         if isinstance(pattern, Var):
             return self._is_x(expr)
+        if isinstance(expr, Var) and expr in self._compared and self._compared[expr].same_as(pattern):
+            return True
         definition: Any = self._view.definition(expr)
         if isinstance(pattern, GenericConst):
             return isinstance(definition, GenericConst) and np.array_equal(definition.value.numpy(), pattern.value.numpy())
@@ -195,11 +199,15 @@ class _Search:
             return False
         if not structural_equal(definition.attrs, pattern.attrs):
             return False
+        first = expr
         while isinstance(expr, Var):
             self.members[expr] = None
             source = self._view.binding_of(expr)
             expr = source if source is not None and not source.same_as(expr) else definition
-        return all(self.same(arg, part) for arg, part in zip(definition.args, pattern.args, strict=True))
+        is_same = all(self.same(arg, part) for arg, part in zip(definition.args, pattern.args, strict=True))
+        if is_same and isinstance(first, Var):
+            self._compared[first] = pattern
+        return is_same
 
     def _is_x(self, expr: Expr) -> bool:
         source = self._view.binding_of(expr)

@@ -8,7 +8,8 @@ move by 1 wherever the error becomes less.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,19 @@ _PASSES = 3
 REFITS = 4
 """Of scales of blocks to integers: of more hardly anything comes."""
 
+_WIDE = 256
+"""Outputs that are worth a second part: on their own they take as long as Python takes for each step."""
+
 _MANY = 128
 """Of so many integers a second pass moves hardly any, and takes as long as the first."""
 
 
-def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int) -> npt.NDArray[np.int64]:
+Over = Callable[[Callable[[slice], Floats], Sequence[slice]], Iterable[Floats]]
+
+
+def gptq_round(
+    weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int, over: Over = map
+) -> npt.NDArray[np.int64]:
     """Return integers q, [qmin; qmax], of weights such that the rows of (q * scale - weight) @ inputs have little power.
 
     Parameters
@@ -53,9 +62,18 @@ def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: 
         (groups, outputs), of each row.
     qmin, qmax
         Bounds of the integers, inclusive.
+    over
+        Applies a function to each of several, in order, on threads if it likes: to some of the outputs, always the same.
     """
-    layer, by_row = _Layer.of(weight, gram), scale[:, np.newaxis]
-    return layer.placed(layer.polished(layer.swept(by_row, qmin, qmax), by_row, qmin, qmax))
+    layer, by_row, outputs = _Layer.of(weight, gram), scale[:, np.newaxis], weight.shape[1]
+
+    def rounded(some: slice) -> Floats:
+        part, own = replace(layer, weight=layer.weight[:, :, some]), by_row[:, :, some]
+        return part.polished(part.swept(own, qmin, qmax), own, qmin, qmax)
+
+    ends = (0, outputs // 2, outputs) if outputs >= _WIDE else (0, outputs)
+    parts = [slice(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+    return layer.placed(np.concatenate([*over(rounded, parts)], axis=2))
 
 
 def gptq_round_and_scale(

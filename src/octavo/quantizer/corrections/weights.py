@@ -12,6 +12,7 @@ from ...numerics import PerAxis, PerBlock, QuantParams
 from ...numerics.statistics.gptq import REFITS, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
 from ...numerics.statistics.ranges import symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe, bits_of
+from ..sample_threads import in_order
 from .gram import ExactRows, Inputs, covariances, inherited_errors, places_of
 from .layers import Product
 
@@ -129,7 +130,7 @@ def rounded_weights(
         for start in range(0, size, step):
             some = slice(start, start + step)
             gram = (known or covariances(product, inputs, some)).shrunk()
-            found[:, :, some] = gptq_round(wanted[:, :, some], gram, scale, **bounds)
+            found[:, :, some] = gptq_round(wanted[:, :, some], gram, scale, over=in_order, **bounds)
     integers = np.empty(weights.values.size, given.dtype)
     integers[product.indices.reshape(-1)] = found.reshape(outputs, -1).T.reshape(-1)
     return integers.reshape(weights.values.shape), given

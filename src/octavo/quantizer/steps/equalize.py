@@ -14,13 +14,13 @@ from ...numerics import quantize as quantize_values
 from ..choices import Choices
 from ..plan import QuantizationPlan
 from ..planner import Planned
-from ..recipe import Recipe
+from ..recipe import AUTO, Recipe
 from ..weights.widths import usual_width
 from .evidence import Evidence
 from .step import Step
 
 STRENGTHS = (0.5, 0.25, 0.75)
-"""What is tried besides: 0.5 suits most models."""
+"""What is tried besides: the first suits most models, others gain 0.2 dB over it at most; each takes as long to try."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +45,9 @@ class Equalize(Step):
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[Equalize]:
-        """Return it without and with several strengths, unless channels are to stay."""
-        return [] if recipe.equalization == "none" else [cls(strength=each) for each in (None, *STRENGTHS)]
+        """Return it without and with a strength, or several where the recipe tries ranges, unless channels are to stay."""
+        strengths = STRENGTHS if recipe.range_estimator == AUTO else STRENGTHS[:1]
+        return [] if recipe.equalization == "none" else [cls(strength=each) for each in (None, *strengths)]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with factors, but of tensors of which somebody says what they must be.
