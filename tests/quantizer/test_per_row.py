@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -273,19 +273,22 @@ def scores(rng: np.random.Generator) -> octavo.Model:
 @pytest.mark.parametrize(
     ("named", "takes", "products", "expected"),
     [
-        (set(), "matmul", False, {"q", "k", "y"}),
-        (set(), "matmul", True, None),
-        (set(), "matmul batch_matmul", False, {"q", "k", "y"}),
-        (set(), "matmul batch_matmul", True, {"q", "k", "s", "y"}),
-        ({"x", "t"}, "matmul batch_matmul", False, {"y"}),
-        ({"x"}, "matmul batch_matmul", True, {"s", "y"}),
-        ({"t"}, "matmul batch_matmul", True, None),
-        ({"y"}, "matmul", False, {"q", "k"}),
-        (set(), "", True, None),
+        (set(), "matmul", "", {"q", "k", "y"}),
+        (set(), "matmul", "too", None),
+        (set(), "matmul", "float", {"q", "k", "y"}),
+        (set(), "matmul batch_matmul", "", {"q", "k", "y"}),
+        (set(), "matmul batch_matmul", "too", {"q", "k", "s", "y"}),
+        (set(), "batch_matmul", "float", None),
+        ({"x", "t"}, "matmul batch_matmul", "", {"y"}),
+        ({"x"}, "matmul batch_matmul", "too", {"s", "y"}),
+        ({"t"}, "matmul batch_matmul", "too", None),
+        ({"t"}, "matmul batch_matmul", "float", None),
+        ({"y"}, "matmul", "", {"q", "k"}),
+        (set(), "", "too", None),
     ],
 )
 def test_the_step_proposes_what_can_be_and_nobody_speaks_of(
-    named: set[str], takes: str, products: bool, expected: set[str] | None, rng: np.random.Generator
+    named: set[str], takes: str, products: Any, expected: set[str] | None, rng: np.random.Generator
 ) -> None:
     model = scores(rng)
     quantized = quantize_graph(model, octavo.profile(model, samples_of(model, rng)), recipe=PLAIN)
@@ -295,6 +298,22 @@ def test_the_step_proposes_what_can_be_and_nobody_speaks_of(
     found = per_row.PerRow(products=products).propose(planned, evidence)
     assert (None if found is None else set(found.per_row)) == expected
     assert found is None or not found.bias_shifts  # they are another model's
+
+
+@pytest.mark.parametrize(
+    ("made", "products", "expected"),
+    [(scores, "", set()), (scores, "too", {"k", "t"}), (scores, "float", {"k", "q", "t"}), (projections, "", {"q", "k", "g"})],
+)
+def test_what_no_product_takes_as_integers_stays_float(
+    made: Callable[[np.random.Generator], octavo.Model], products: Any, expected: set[str], rng: np.random.Generator
+) -> None:
+    model = made(rng)
+    quantized = quantize_graph(model, octavo.profile(model, samples_of(model, rng)), recipe=PLAIN)
+    evidence: Any = Planning({op.op: replace(op, per_row_input=True) for op in CPU.ops if "matmul" in op.op})
+    planned: Any = Planned(quantized, set())
+    found = per_row.PerRow(products=products).propose(planned, evidence)
+    assert found is not None
+    assert set(found.float_tensors) == expected
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18])

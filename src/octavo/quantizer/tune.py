@@ -304,7 +304,7 @@ class Tuning:
             gain = self._gain(steps, best)
             may_gain = _is_worth(gain, step.min_gain_db) or (step.below_db == math.inf and _may_be_worth(gain, step.min_gain_db))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
-            is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db > 0)
+            is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db >= step.min_gain_db)
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
             said = self.planned(steps).choices.said_beside(self.planned(best).choices)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from ...ir.identity import TensorId
+from ...target import BATCH_MATMUL
 from ..choices import Choices
 from ..placement import reads_rows
+from ..plan.entries import IntegerLayer
 from ..planner import Planned
 from ..recipe import Recipe
 from .evidence import Evidence
 from .step import Step
 
 _REASON = "each row has the scale of its own values"
+_BETWEEN = "it lies between ops that read and leave float32, and no product takes its integers"
+_PRODUCT = "it is multiplied by another activation, and no scale suits all its rows"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,38 +28,57 @@ class PerRow(Step):
     Parameters
     ----------
     products
-        Whether products of two activations are among them: the rows of one, and the columns of the other.
+        What becomes of products of two activations: they keep their static parameters, have the rows of one and the columns of
+        the other quantized when run, too, or stay float.
     """
 
     name: ClassVar = "per row"
     min_gain_db: ClassVar = 1.0  # it costs time when run, and ops behind such a layer their integers
-    products: bool = False
+    products: Literal["", "too", "float"] = ""
 
     @property
     def detail(self) -> str:
-        """What it takes besides dense layers."""
-        return "products of activations, too" if self.products else ""
+        """What becomes of products of activations."""
+        return {"": "", "too": "products of activations, too", "float": "products of activations float"}[self.products]
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[PerRow]:
-        """Return both, unless nothing is to be corrected."""
-        return [cls(products=each) for each in (False, True)] if recipe.corrects else []
+        """Return all, those that cost more time last, unless nothing is to be corrected."""
+        return [cls(products=each) for each in ("", "too", "float")] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with all products per row that can be, but those of which somebody says something.
+        """Return choices with all dense layers per row that can be, but those of which somebody says something.
 
-        None with `products` where there are none: dense layers alone are what the other step proposes.
+        None where products of activations are to be otherwise, and there are none. What then lies between products and takes
+        part in none as integers stays float: rounding it would save next to no time.
         """
         named = planned.named
-        found = [
-            layer
-            for layer in planned.plan.layers
-            if not layer.reads_reals
-            and (layer.weight is not None or self.products)
-            and reads_rows(evidence.planner.support(layer))
-            and named.isdisjoint((*layer.inputs, layer.output))
-        ]
-        if not found or (self.products and all(layer.weight is not None for layer in found)):
+        free = [each for each in planned.plan.layers if not each.reads_reals and named.isdisjoint((*each.inputs, each.output))]
+        able = [layer for layer in free if reads_rows(evidence.planner.support(layer))]
+        dense = [layer for layer in able if layer.weight is not None]
+        products = [layer for layer in (able if self.products == "too" else free) if _is_product(layer) and layer.weight is None]
+        if not (products if self.products else dense) or (self.products == "float" and not dense):
             return None
-        per_row = dict.fromkeys((layer.output for layer in found), _REASON)
-        return planned.choices.with_more(Choices(per_row=per_row)).uncorrected
+        per_row = [layer.output for layer in (*dense, *(products if self.products == "too" else ()))]
+        gone = {*per_row, *(layer.output for layer in products if self.products == "float")}
+        left = [layer for layer in planned.plan.layers if layer.output not in gone and not layer.reads_reals]
+        between = [name for name in _between(left) if name not in named]
+        floats = dict.fromkeys(between, _BETWEEN)
+        if self.products == "float":
+            floats |= {name: _PRODUCT for layer in products for name in layer.inputs}
+        more = Choices(per_row=dict.fromkeys(per_row, _REASON), float_tensors=floats)
+        return planned.choices.with_more(more).uncorrected
+
+
+def _between(layers: Collection[IntegerLayer]) -> list[TensorId]:
+    """Return the activations of integer ops that no product reads or makes, nor what is made of them or they of."""
+    joined = {name for layer in layers if _is_product(layer) for name in (*layer.inputs, layer.output)}
+    left = [layer for layer in layers if not _is_product(layer)]
+    while near := [layer for layer in left if not joined.isdisjoint((*layer.inputs, layer.output))]:
+        joined |= {name for layer in near for name in (*layer.inputs, layer.output)}
+        left = [layer for layer in left if layer not in near]
+    return [name for layer in left for name in (*layer.inputs, layer.output)]
+
+
+def _is_product(layer: IntegerLayer) -> bool:
+    return layer.weight is not None or layer.op == BATCH_MATMUL
