@@ -16,6 +16,7 @@ import onnx.version_converter
 
 import datasets
 import float_onnx
+import llama_onnx
 import onnx_quantizers
 from average_precision import average_precision
 from reference_sessions import reference_session
@@ -24,6 +25,8 @@ CALIBRATION = 100
 SECONDS, RATE = 29, 16000
 """Of the minute of speech, what is for calibration; evaluation starts a second later."""
 FIRST_PER_AXIS_OPSET = 13
+WINDOW, WINDOWS_TO_CALIBRATE, WINDOWS_TO_EVALUATE = 64, 48, 32
+"""Tokens that a language model reads at once, as it wrote them itself: its most likely text is what it is used for."""
 TOKENS_TO_CALIBRATE, TOKENS_TO_EVALUATE = 32, 24
 """Samples of a transformer, each of as many tokens as it takes."""
 SMALLEST_VOCABULARY = 256
@@ -170,6 +173,58 @@ class Transformer(Network):
         return [{value.name: drawn(value) for value in source.graph.input} for _ in range(count)]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageModel(Network):
+    """A decoder whose logits say what comes next, over windows of its own text."""
+
+    samples: Callable[[], Samples] = lambda: Samples(calibration=[], evaluation=[])
+    metric: str | None = "KL"
+    is_transformer: bool = True
+
+    def float_onnx(self) -> onnx.ModelProto:
+        """Return it for one window."""
+        return llama_onnx.decoder(self.path, WINDOW)
+
+    def calibration(self, source: onnx.ModelProto) -> list[Feed]:
+        """Return windows drawn from the model."""
+        return [{"ids": each} for each in _windows(self.path)[:WINDOWS_TO_CALIBRATE]]
+
+    def evaluation(self, source: onnx.ModelProto, limit: int | None) -> list[Feed]:
+        """Return others."""
+        return [{"ids": each} for each in _windows(self.path)[WINDOWS_TO_CALIBRATE:][:limit]]
+
+    def outputs(self, run: Run, feeds: list[Feed]) -> np.ndarray:
+        """Return the logits of all feeds, a row a token."""
+        return np.concatenate([run(feed)[0][0] for feed in feeds])
+
+    def worth(self, outputs: np.ndarray) -> float | None:
+        """Return the divergence of what comes next from the float model's, in nats a token."""
+        windows = self.evaluation(self.float_onnx(), len(outputs) // WINDOW)
+        session = reference_session(self.float_onnx(), threads=1)
+        exact = _log_shares(self.outputs(lambda feed: session.run(None, feed), windows))
+        return float(np.mean(np.sum(np.exp(exact) * (exact - _log_shares(outputs)), axis=1)))
+
+
+def _log_shares(logits: np.ndarray) -> np.ndarray:
+    """Return the logarithms of a softmax, in float64."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@cache
+def _windows(file: Path) -> list[np.ndarray]:
+    """Return text that a decoder writes, int64 [1, WINDOW] each, always the same."""
+    session, rng = reference_session(llama_onnx.decoder(file, WINDOW), threads=1), np.random.default_rng(5)
+    windows: list[np.ndarray] = []
+    for _ in range(WINDOWS_TO_CALIBRATE + WINDOWS_TO_EVALUATE):
+        ids = np.full((1, WINDOW), llama_onnx.FIRST_TOKEN)
+        for place in range(WINDOW - 1):
+            shares = np.exp(_log_shares(session.run(None, {"ids": ids})[0][0, place]))
+            ids[0, place + 1] = rng.choice(len(shares), p=shares)
+        windows.append(ids)
+    return windows
+
+
 def network_of(name: str) -> Network:
     """Return a network by its name, or of an ONNX file of a transformer."""
     return NETWORKS[name] if name in NETWORKS else Transformer(file=name)
@@ -262,4 +317,5 @@ NETWORKS: dict[str, Network] = {
         constants={"sr": np.array(RATE)},
         state={"state": (1, (2, 1, 128))},
     ),
+    "stories260k": LanguageModel(file="llama/stories260K.bin"),
 }

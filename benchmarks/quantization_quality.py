@@ -7,7 +7,8 @@
 
 Each calibrates on the same samples (100; 20 scenes) and is evaluated on others. One row for each network and quantizer:
 
-metric      top-1, or for the detector average precision at 50% overlap, in percent; none where the samples have no labels
+metric      top-1, or for the detector average precision at 50% overlap, in percent; of the language model the divergence of the
+            next token's probabilities from the float model's (KL, nats); none where the samples have no labels
 agreement   how often it decides as the float model does, in percent. A detector: the best class of the anchors that either
             finds an object at. Voice activity: whether the probability is above a half.
 dB          SQNR of the outputs. A softmax in the end is taken off all models after quantization: it hides what is wrong below
@@ -17,7 +18,8 @@ quantize    the same of quantization, and as a multiple of the profile's.
 
 Octavo's default tries steps and keeps those that gain; "octavo_min_max" is Octavo without any, "octavo_best" its preset
 "best", "octavo_best_wide" that with five activations of 16 bits, and "octavo_w4a8" has weights of 4 bits but for the three tenths
-that cost most. Of ONNX Runtime quantize_static
+that cost most. "octavo_blocks" and "onnxruntime_blocks" (MatMulNBits, by HQQ) have weights of 4 bits in blocks of 32 inputs, and
+float activations: of transformers. Of ONNX Runtime quantize_static
 (after its own preprocessing) in QDQ form, uint8 activations, int8 weights per channel. Of NNCF the presets on OpenVINO models;
 "accurate" is the mixed preset with bias correction layer by layer; "nncf_min_max" the same with ranges of all samples, where the
 presets take the mean of each sample's. Each is evaluated exactly, as its own model says: ONNX Runtime
@@ -184,6 +186,18 @@ def _dynamic(evaluation: Evaluation) -> Quantized:
     return Quantized(onnx_run(onnx.load(target), optimized=True), quantizing)
 
 
+def _matmul_nbits(evaluation: Evaluation) -> Quantized:
+    from onnxruntime.quantization import matmul_nbits_quantizer
+
+    quantizer = matmul_nbits_quantizer.MatMulNBitsQuantizer(
+        onnx.load(evaluation.source),
+        algo_config=matmul_nbits_quantizer.HQQWeightOnlyQuantConfig(block_size=BLOCK, bits=4),
+    )
+    with measured() as quantizing:
+        quantizer.process()
+    return Quantized(onnx_run(quantizer.model.model), quantizing)
+
+
 def onnx_run(model: onnx.ModelProto, *, optimized: bool = False) -> Run:
     """Run a float or QDQ model, without its softmax; as it is written, unless optimized."""
     makers = {name: node for node in model.graph.node for name in node.output}
@@ -231,10 +245,14 @@ def _nncf(preset: str, *, ranges: str | None = None, **options: Any) -> Quantize
 
 
 PLAIN, DEFAULT, FEW_BITS = "octavo_min_max", "octavo", "octavo_w4a8"
+BLOCK = 32
+OF_TRANSFORMERS = ("octavo_blocks", "onnxruntime_blocks")
+"""Those that quantize dense layers alone."""
 QUANTIZERS: dict[str, Quantizer] = {
     PLAIN: _plain,
     DEFAULT: _octavo(),
     FEW_BITS: _octavo(octavo.Recipe(weight_bits=4, wide_weights=0.3)),
+    "octavo_blocks": _octavo(octavo.Recipe(weight_bits=4, weight_block=BLOCK)),
     "octavo_best": _octavo(octavo.Recipe().with_preset("best")),
     "octavo_best_wide": _octavo(octavo.Recipe(wide_activations=5).with_preset("best")),
     "onnxruntime_min_max": _onnxruntime("MinMax"),
@@ -242,6 +260,8 @@ QUANTIZERS: dict[str, Quantizer] = {
     "onnxruntime_entropy": _onnxruntime("Entropy"),
     "onnxruntime_dynamic": _dynamic,
 }
+if importlib.util.find_spec("onnx_ir") is not None:
+    QUANTIZERS["onnxruntime_blocks"] = _matmul_nbits
 if importlib.util.find_spec("nncf") is not None and importlib.util.find_spec("openvino") is not None:
     QUANTIZERS |= {
         "nncf": _nncf("PERFORMANCE"),
@@ -349,7 +369,7 @@ def cells(result: Result) -> tuple[str, ...]:
         ratios = f"{seconds:.2f}", f"{megabytes:.2f}"
     return (
         *(result.network, result.quantizer, result.metric or ""),
-        "fails" if result.failed else number(result.worth),
+        "fails" if result.failed else number(result.worth, 4 if result.metric == "KL" else 1),
         *(number(result.agreement), number(result.sqnr_db, 2), cost(result.profile), cost(result.quantize), *ratios),
     )
 
@@ -378,7 +398,8 @@ def main(arguments: list[str] | None = None) -> int:
                 options.row.write_text(json.dumps(asdict(evaluation.measure(options.quantizers[0]))), encoding="utf-8")
                 return 0
             rows = [evaluation.float_row()]
-            for quantizer in options.quantizers:
+            kinds = [each for each in options.quantizers if evaluation.network.is_transformer or each not in OF_TRANSFORMERS]
+            for quantizer in kinds:
                 rows.append(evaluation.measure_in_a_process(quantizer, options.timeout))
         results += rows
         print(markdown_table(COLUMNS, [cells(row) for row in rows], numbers=tuple(range(3, len(COLUMNS)))), flush=True)
