@@ -48,8 +48,6 @@ class Journal:
 
     Parameters
     ----------
-    entries
-        Steps in the order in which they were tried.
     held_back
         On how many samples plans were compared, that no step was fitted to; 0: nothing was verified.
     plain_db, sqnr_db
@@ -57,13 +55,15 @@ class Journal:
         outputs are equal, None where nothing was verified.
     agreement
         Share of these samples of which the model names the float model's class, in [0; 1]; None where outputs are no scores.
+    entries
+        Steps in the order in which they were tried.
     """
 
-    entries: tuple[JournalEntry, ...] = ()
     held_back: int = 0
     plain_db: float | None = None
     sqnr_db: float | None = None
     agreement: float | None = None
+    entries: tuple[JournalEntry, ...] = ()
 
     @property
     def kept(self) -> list[str]:

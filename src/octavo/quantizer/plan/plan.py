@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +14,82 @@ import numpy.typing as npt
 from ...errors import QuantizationError, check_path
 from ...ir.graph import Model
 from ...ir.identity import TensorId
+from ...ir.simplify import Fold
 from ...numerics import QuantParams
-from ..recipe import bits_of
-from .contents import PlanContents
-from .file import read_plan, write_plan
+from ...runtime.atomic_write import write_atomically
+from ..recipe import Recipe, bits_of
+from .corrections import Corrections
+from .entries import Adjustment, FloatOp, IntegerLayer
+from .equalization import Equalization
+from .file import encode, read_fields
+from .journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class QuantizationPlan(PlanContents):
-    """What `quantize` decided for a model, and decides again when it is given the plan: see `PlanContents` for the fields.
+class QuantizationPlan:
+    """What `quantize` decided for a model: which tensors are integer, and how, enough to repeat it on the model.
 
     ``octavo.quantize(model, plan=plan)`` makes exactly these layers with exactly these parameters, or says which of them the
     target cannot take.
+
+    Parameters
+    ----------
+    fingerprint
+        Of the float model.
+    recipe
+        What was asked for, less its `tensors`: their parameters stand below.
+    names
+        Names that tensors of the plan have in the source, by TensorId; steps within a larger op have none.
+    activations
+        Parameters of each tensor that gets a Q -> DQ pair where it is produced.
+    roundings
+        How each of them is rounded, names of `target.vocabulary.ROUNDINGS`; by default as its op's target does first.
+    weights
+        Parameters of each weight.
+    weight_values
+        Integers of weights and biases, in the layout of the Relax module. They follow from the model's constants: a plan that was
+        read from a file has none.
+    biases
+        Parameters (int32, scale = s_x * s_w, zero point 0) of each bias. They follow from those of inputs and weights.
+    corrections
+        What running the model told of biases and weights.
+    equalization
+        By what the channels of tensors were divided before anything was quantized. Parameters are those of the divided tensors.
+    layers
+        The integer ops, in the order of the graph. Whoever reads the output of one reads it dequantized; the float consumers of
+        a tensor that a float op made read it as it is.
+    float_ops
+        The ops that stay float, each with its reason.
+    enclosed
+        Results of ops without Q and DQ of their own that run in integers all the same: what they read and what reads them is
+        quantized.
+    folds
+        The ops that were folded away before quantizing.
+    adjustments
+        Parameters that were chosen otherwise than asked.
+    shared
+        Tensors that have one scale and zero point, for ops move values between them.
+    journal
+        Which steps were tried, and what the referee said of them.
     """
+
+    fingerprint: str
+    recipe: Recipe
+    activations: dict[TensorId, QuantParams]
+    weights: dict[TensorId, QuantParams]
+    biases: dict[TensorId, QuantParams] = field(default_factory=dict["TensorId", "QuantParams"])
+    weight_values: dict[TensorId, npt.NDArray[Any]] = field(default_factory=dict["TensorId", "npt.NDArray[Any]"])
+    corrections: Corrections = field(default_factory=Corrections)
+    equalization: Equalization = field(default_factory=Equalization)
+    names: Mapping[TensorId, str] = field(default_factory=dict["TensorId", "str"])
+    roundings: Mapping[TensorId, str] = field(default_factory=dict["TensorId", "str"])
+    layers: tuple[IntegerLayer, ...] = ()
+    float_ops: tuple[FloatOp, ...] = ()
+    enclosed: tuple[TensorId, ...] = ()
+    folds: tuple[Fold, ...] = ()
+    adjustments: tuple[Adjustment, ...] = ()
+    shared: tuple[tuple[TensorId, ...], ...] = ()
+    journal: Journal = field(default_factory=Journal, compare=False)
 
     def __repr__(self) -> str:
         """One line; the file has all."""
@@ -41,15 +105,19 @@ class QuantizationPlan(PlanContents):
                 found[bits_of(self.weights[name])] += values.size
         return dict(sorted(found.items()))
 
+    def sharing(self, name: TensorId) -> tuple[TensorId, ...]:
+        """Return an activation and those that share its parameters; none of one that has no parameters."""
+        group = next((group for group in self.shared if name in group), (name,))
+        return tuple(each for each in group if each in self.activations)
+
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON (docs/plan.md), the whole file or nothing; QuantizationError if it can't be."""
-        write_plan(self, check_path(path, QuantizationError, "the path of the plan to write"))
+        write_atomically(path, encode(self), QuantizationError, "the plan")
 
     @staticmethod
     def load(path: str | Path) -> QuantizationPlan:
         """Read what `save` wrote, edited or not; QuantizationError says what is wrong with a file that isn't a plan."""
-        contents = read_plan(check_path(path, QuantizationError, "the path of a plan"))
-        return QuantizationPlan(**{each.name: getattr(contents, each.name) for each in fields(PlanContents)})
+        return QuantizationPlan(**read_fields(check_path(path, QuantizationError, "the path of a plan")))
 
     def with_params(self, params: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
         """Return the plan with other parameters of some tensors; those that share theirs with one of them follow it.
@@ -106,4 +174,4 @@ class QuantizedModel(Model):
     @classmethod
     def of(cls, model: Model, plan: QuantizationPlan) -> QuantizedModel:
         """Return `model`, already in QDQ form, with its plan."""
-        return cls(**{field.name: getattr(model, field.name) for field in fields(Model)}, plan=plan)
+        return cls(**{each.name: getattr(model, each.name) for each in fields(Model)}, plan=plan)
