@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -71,4 +71,5 @@ def _cells(row: RootCause) -> tuple[str, ...]:
 
 def _plain(row: RootCause) -> dict[str, Any]:
     """Return a row as JSON has it, which knows no infinity."""
-    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in asdict(row).items()}
+    said = {each.name: getattr(row, each.name) for each in fields(row) if each.name != "steps"}
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in said.items()}

@@ -297,7 +297,7 @@ class Tuning:
             started = time.monotonic()
             others = [each for each in best if type(each) is not type(step)]
             steps = in_order([*others, step])
-            if not self._proposes(step, steps):
+            if not self.proposes(step, steps):
                 if all(entry.step != step.name for _, entry in self.entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
@@ -358,7 +358,7 @@ class Tuning:
         """Return on how many folds all of several models were compared."""
         return max(1, sum(all((steps, fold) in self._scores for steps in each) for fold in range(len(self.referees))))
 
-    def _proposes(self, step: Step, steps: Steps) -> bool:
+    def proposes(self, step: Step, steps: Steps) -> bool:
         """Return whether one of some steps has anything to propose behind those before it."""
         place = steps.index(step)
         return self.planned(steps[: place + 1], 0) is not self.planned(steps[:place], 0)

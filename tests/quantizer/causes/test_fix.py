@@ -192,13 +192,13 @@ def test_outputs_that_come_near_enough_end_it(
     model, profile = rooted
     quantized = octavo.quantize(model, profile, recipe=PLAIN)
     module, tables = sys.modules["octavo.quantizer.causes.fix"], []
-    made = module.root_causes
+    made = module.table
 
     def counted(*args: Any) -> Any:
         tables.append(made(*args))
         return tables[-1]
 
-    monkeypatch.setattr(module, "root_causes", counted)
+    monkeypatch.setattr(module, "table", counted)
     whole = fixed(model, quantized, profile, recipe=PLAIN)
     assert len(tables) > 1
     assert whole.entries == rooted_fixed.entries, "another time it comes to the same"

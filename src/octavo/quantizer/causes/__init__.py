@@ -1,7 +1,7 @@
 """Why a quantized model's outputs are off: the share of each rounding, what makes it so large, and what would help."""
 
-from .causes import Cause
+from .causes import Cause, RootCause
 from .fix import FixResult, fix
-from .table import RootCause, root_causes
+from .table import root_causes
 
 __all__ = ["Cause", "FixResult", "RootCause", "fix", "root_causes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars
 from ...ir.graph.products import channel_axis
 from ...ir.identity import TensorId
-from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
+from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize, quantize
 from ...numerics.arrays import Array
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.op_facts import MOVERS
@@ -28,7 +29,8 @@ from ..referee import Referee
 from ..referee.program import as_array
 from ..referee.rounded import Rounder, Steps
 from ..referee.rounding import Rounding
-from .causes import Finding
+from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
+from .causes import Finding, Part
 
 _COARSE = 2.0
 """So many times the step that the values need is no step of theirs."""
@@ -86,43 +88,55 @@ class Experiments:
         """The activations whose rounding does nothing, for what they move is rounded already."""
         return pass_through_tensors(self._view, self.plan.activations, self.simple.params)
 
+    def is_unfit(self, part: Part, name: TensorId) -> bool:
+        """Return whether parameters do not fit what they are of, whatever that costs: of an activation, or of a layer."""
+        if part == "weights":
+            return self.has_wrong_bias(name) or bool(self._unfit_channels(self._layers[name]))
+        params, (low, high) = self.plan.activations[name], self._range(name)
+        ends = range_of(params)
+        cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
+        return cut or float(params.scale) > _COARSE * float(scheme_of(params).params(low, high).scale)
+
+    def finding(self, part: Part, name: TensorId, effect: float) -> Finding:
+        """Return what is wrong with the rounding of an activation, or of a layer's weights, that does so much to the outputs."""
+        return self._of_weights(name) if part == "weights" else self._of_activation(name, effect)
+
     # ------------------------------------------------------------------------------------------------------- activations
 
-    def is_unfit(self, name: TensorId) -> bool:
-        """Return whether a scale does not fit what was observed, whatever that costs."""
-        params = self.plan.activations[name]
-        low, high = self._range(name)
-        ends = range_of(params)
+    def _of_activation(self, name: TensorId, effect: float) -> Finding:
+        params, (low, high) = self.plan.activations[name], self._range(name)
         fitting = scheme_of(params).params(low, high)
-        cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
-        return cut or float(params.scale) > _COARSE * float(fitting.scale)
-
-    def activation(self, name: TensorId, effect: float) -> Finding:
-        """Return what is wrong with the rounding of an activation, and does so much to the outputs."""
-        params = self.plan.activations[name]
-        fitting = scheme_of(params).params(*self._range(name))
-        ratio = float(params.scale) / float(fitting.scale)
-        if self.is_unfit(name) and (fitted := self._alone(self.rounding.only().with_params({name: fitting}))) < effect:
-            seen = "[{:.4g}; {:.4g}]".format(*self._range(name))
-            if ratio > _COARSE:
-                said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
-                return Finding(cause="coarse scale", remedy=said, effect=effect, left=fitted, fitting=self._range(name))
-            said = "its range [{:.4g}; {:.4g}] cuts values, which lie in ".format(*range_of(params)) + seen
-            said = f"{said}: choose a wider one"
-            return Finding(cause="clipping", remedy=said, effect=effect, left=fitted, fitting=self._range(name))
+        ratio, seen = float(params.scale) / float(fitting.scale), f"[{low:.4g}; {high:.4g}]"
+        is_unfit = self.is_unfit("activation", name)
+        if is_unfit and (left := self._alone(self.rounding.only().with_params({name: fitting}))) < effect:
+            fitted = SetParams(tensor=name, params=dict.fromkeys(self.plan.sharing(name), fitting))
+            cause, said = (
+                "coarse scale",
+                f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them",
+            )
+            if ratio <= _COARSE:
+                has = "[{:.4g}; {:.4g}]".format(*range_of(params))
+                cause, said = "clipping", f"its range {has} cuts values, which lie in {seen}: choose a wider one"
+            steps = {f"its range is [{low:.5g}; {high:.5g}], that of its values": fitted}
+            return Finding(cause=cause, remedy=said, effect=effect, left=left, steps=steps)
+        alone = f"rounding it to 8 bits, and nothing else, leaves {in_db(effect):.1f} dB"
+        group = self.plan.sharing(name)
+        wider = {
+            "it has 16 bits": WidenTensor(tensor=name),
+            "it stays float": FloatTensors(names=group, reasons=(alone,) * len(group)),
+        }
         by_channel = self._rounded_by_channel(name)
         if by_channel < _GONE * effect:
             said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
-            return Finding(cause="unlike channels", remedy=said, effect=effect, left=by_channel)
+            return Finding(cause="unlike channels", remedy=said, effect=effect, left=by_channel, steps=wider)
         bits = (params.qmax - params.qmin).bit_length()
         few = f"{bits} bits are too few for it{self._between(name)}"
         said = f"{few}: leave it float (Recipe(float_tensors=), min_sqnr=), or take 16 bits"
-        return Finding(cause="rounding", remedy=said, effect=effect, left=0.0)
+        return Finding(cause="rounding", remedy=said, effect=effect, left=0.0, steps=wider)
 
     def _range(self, name: TensorId) -> Range:
         """Return what was observed of a tensor, and of those that share its parameters."""
-        group = next((group for group in self.plan.shared if name in group), (name,))
-        known = [self.ranges[each] for each in group if each in self.ranges] or [self.ranges[name]]
+        known = [self.ranges[each] for each in self.plan.sharing(name)]
         return min(0.0, *(low for low, _ in known)), max(0.0, *(high for _, high in known))
 
     def _between(self, name: TensorId) -> str:
@@ -150,10 +164,6 @@ class Experiments:
         return self._alone(replace(self.rounding.only(), activations={name: steps}))
 
     # ----------------------------------------------------------------------------------------------------------- weights
-
-    def are_unfit(self, name: TensorId) -> bool:
-        """Return whether a layer's bias or scales of its weights are not those that its values need, whatever that costs."""
-        return self.has_wrong_bias(name) or bool(self._unfit_channels(self._layers[name]))
 
     def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
         """Return the channels whose scales are others than their values need, and how many times those they are."""
@@ -223,29 +233,42 @@ class Experiments:
         """Return what the integers of a bias stand for."""
         return dequantize(self.plan.weight_values[name], self.plan.biases[name])
 
-    def weights(self, name: TensorId) -> Finding:
-        """Return what is wrong with the weights and the bias of a layer."""
+    def _of_weights(self, name: TensorId) -> Finding:
         layer, unfit = self._layers[name], self._unfit_channels(self._layers[name])
+        weight, shifts = layer.weight, self.plan.corrections.bias_shifts
+        assert weight is not None, "it has one"
+        fitted = self._fitted(weight)
         of_weights = self._alone(self._with_weight(name, self._weight(name)))
-        nearest = self._alone(self._with_weight(name, self._nearest(name)))
+        exact = self.simple.params[weight]
+        nearest = self._alone(self._with_weight(name, {weight: dequantize(quantize(exact, fitted), fitted)}))
         if self.has_wrong_bias(name):
             said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
             if name in self.wrong_biases:
                 said = "the correction of its bias makes the outputs worse: take the float one's"
-            return Finding(cause="bias", remedy=said, effect=self._alone(self.rounding.only(layers=[name])), left=of_weights)
+            steps: dict[str, Step] = {"its bias is quantized anew": SetParams(tensor=name, params={})}
+            if name in shifts:
+                steps["its bias is the float one's, without a correction"] = WithoutShift(layer=name)
+            effect = self._alone(self.rounding.only(layers=[name]))
+            return Finding(cause="bias", remedy=said, effect=effect, left=of_weights, steps=steps)
         if unfit:
             listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
             said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
-            return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights))
+            steps = {
+                "the scales of its weights are those of each channel's values": SetParams(tensor=name, params={weight: fitted})
+            }
+            return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights), steps=steps)
         unshifted = self._without_mean_error(name)
-        is_analytic = self.plan.recipe.bias_correction == "analytic"
-        if layer.output in self.plan.corrections.bias_shifts and not is_analytic:  # the mean is taken off already
+        if name in shifts and self.plan.recipe.bias_correction != "analytic":  # the mean is taken off already
             of_weights = unshifted
         elif unshifted < _GONE * of_weights:
             said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
             return Finding(cause="shifted mean", remedy=said, effect=of_weights, left=unshifted)
         said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
-        return Finding(cause="weight rounding", remedy=said, effect=of_weights, left=min(of_weights, nearest))
+        steps = {}
+        if bits_of(fitted) < WEIGHT_BITS:
+            full = SetParams(tensor=name, params={weight: self._fitted(weight, WEIGHT_BITS)})
+            steps[f"its weights have {WEIGHT_BITS} bits"] = full
+        return Finding(cause="weight rounding", remedy=said, effect=of_weights, left=min(of_weights, nearest), steps=steps)
 
     def _without_mean_error(self, name: TensorId) -> float:
         """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
@@ -275,17 +298,12 @@ class Experiments:
         weight = self._layers[name].weight
         return {each: value for each, value in self.rounding.layers[name].items() if each == weight}
 
-    def _nearest(self, name: TensorId) -> dict[TensorId, Array]:
-        """Return a layer's weight rounded to nearest with the scales that it needs."""
-        weight = self._layers[name].weight
-        assert weight is not None, "it has one"
-        params, value = self.plan.weights[weight], self.simple.params[weight]
-        scale = np.maximum(needed_scales(params, value), np.finfo(np.float32).tiny).astype(np.float32)
-        if isinstance(params.granularity, PerAxis):
-            shape = [1] * value.ndim
-            shape[params.granularity.axis] = -1
-            scale = scale.reshape(shape)
-        return {weight: (np.clip(np.rint(value / scale), params.qmin, params.qmax) * scale).astype(np.float32)}
+    def _fitted(self, weight: TensorId, bits: int | None = None) -> QuantParams:
+        """Return parameters of a weight with the scales that its values need, with as many bits as it has, or others."""
+        old = self.plan.weights[weight]
+        ends = old if bits is None else replace(old, qmin=1 - 2 ** (bits - 1), qmax=2 ** (bits - 1) - 1)
+        needed = np.maximum(needed_scales(ends, self.simple.params[weight]), np.finfo(np.float32).tiny)
+        return replace(ends, scale=np.resize(needed.astype(np.float32), old.scale.shape))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -303,6 +321,11 @@ class _Shift:
     def transposed(self, order: Sequence[int]) -> Rounder:
         """Return it for a tensor whose axes lie in another order."""
         return _Shift(by=self.by.transpose(order))
+
+
+def in_db(effect: float) -> float:
+    """Return the signal to noise ratio of outputs with an error, in shares of their power."""
+    return -10 * math.log10(effect) if 0 < effect < math.inf else -math.inf if effect else math.inf
 
 
 def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
@@ -340,14 +363,6 @@ def pass_through_tensors(
         read = [TensorId(str(view.root_of(var).name)) for var in operand_vars(value) if dtype_of(var) == "float32"]
         known = [activations[each] for each in read if each in activations]
         is_constant = any(str(each) in constants for each in read)
-        if read and len(known) == len(read) and not is_constant and all(_is_same(each, activations[name]) for each in known):
+        if read and len(known) == len(read) and not is_constant and all(each == activations[name] for each in known):
             found.add(name)
     return frozenset(found)
-
-
-def _is_same(params: QuantParams, other: QuantParams) -> bool:
-    return (
-        params.dtype == other.dtype
-        and np.array_equal(params.scale, other.scale)
-        and np.array_equal(params.zero_point, other.zero_point)
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,10 +12,9 @@ from typing import Any
 from ...compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ...errors import ProfileError, QuantizationError, check_type
 from ...ir.graph import Model
-from ...ir.graph.inputs import input_specs
 from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
-from ...numerics.arrays import Array, Samples
+from ...numerics.arrays import Samples
 from ...profiling import check_model
 from ...profiling.model_profile import Profile
 from ...target import ELEMENTWISE
@@ -28,19 +28,18 @@ from ..quantize import by_profile, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
 from ..referee import Score
-from ..steps import Correct, SetParams, Step, WithoutShift
+from ..steps import Correct, FloatTensors, Step, WithoutShift
 from ..tune import CERTAIN, MIN_SAMPLES, Steps, Tuning, journal_entry
-from .causes import FAULTS
-from .remedies import Remedies, Remedy
-from .table import RootCause, root_causes
+from .causes import FAULTS, MENDABLE, RootCause
+from .table import table
 
 _MAX_TRIED = 3
 """Remedies in a round that are measured and bring nothing; then none is tried any more."""
 
 _NEAR_DB = 40.0
 """Outputs that came to be as near have little to gain from more bits, which cost time."""
-_LEAST = 1e-3
-"""Of the error, what is left at least: errors are not quite independent."""
+_OF_THE_WHOLE = (*MENDABLE, "weight rounding")
+"""Causes that quantizing anew may take away."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -86,9 +85,9 @@ def fix(
 
     In each round the table is made anew (see `root_causes`). Its remedies are steps, tried from the top: parameters that do not
     fit are replaced in the plan; where the recipe left out corrections or equalization, the model is quantized anew with them;
-    what 8 bits are too few for gets 16, or stays float: one after the other as long as what those before left of the error
-    promises enough. Weights and biases are corrected beside them, where the plan has corrections. A remedy is kept where the
-    referee says so on samples held back, as in `quantize`; one that costs time, where it gains `min_gain_db` or more. Outputs
+    what 8 bits are too few for gets 16, or stays float: one after the other until three bring nothing. Weights and biases are
+    corrected beside them, where the plan has corrections. A remedy is kept where the referee says so on samples held back, as
+    in `quantize`; one that costs time, where it gains `min_gain_db` or more. Outputs
     that come to 40 dB end it. All takes a few times as long as `quantize`.
 
     Parameters
@@ -127,7 +126,6 @@ def fix(
     samples = samples_of(model, profile)
     if not samples:
         raise ProfileError("the profile keeps no samples to measure with: profile the model with keep_samples=64")
-    names = [spec.source_name for spec in input_specs(model)]
     with quantizing(), ThreadPoolExecutor(1) as beside:
         run = _Fixer(
             model=model,
@@ -135,11 +133,11 @@ def fix(
             target=resolve_target(target),
             beside=beside,
             samples=samples,
-            batches=[dict(zip(names, arrays, strict=True)) for arrays in samples],
+            recipe=recipe or quantized.plan.recipe,
             kept=frozenset(() if recipe is None else recipe.tensors),
             min_gain_db=min_gain_db,
         )
-        return run.run(quantized, recipe, rounds)
+        return run.run(quantized, rounds)
 
 
 def _check_limits(min_gain_db: Any, rounds: Any) -> None:
@@ -149,44 +147,37 @@ def _check_limits(min_gain_db: Any, rounds: Any) -> None:
         raise QuantizationError(f"rounds must be a number of them, 1 or more, got {rounds!r}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Tried:
-    """A model with some steps."""
-
-    steps: Steps
-    planned: Planned
-    score: Score
-
-
 @dataclass(kw_only=True, slots=True)
 class _Fixer:
+    """What is gone on from: a model, and the steps that were kept of it."""
+
     model: Model
     profile: Profile
     target: ResolvedTarget
     beside: Executor
     samples: Samples
-    batches: list[dict[str, Array]]
+    recipe: Recipe
     kept: frozenset[str]
     min_gain_db: float
     _tuning: Tuning = field(init=False)
-    _best: _Tried = field(init=False)
+    _steps: Steps = ()
     _entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
     _tried: set[Step | None] = field(default_factory=set["Step | None"])
 
-    def run(self, quantized: QuantizedModel, recipe: Recipe | None, rounds: int) -> FixResult:
+    def run(self, quantized: QuantizedModel, rounds: int) -> FixResult:
         """Go on until a round brings too little."""
-        given, known = recipe or quantized.plan.recipe, quantized.plan.journal
+        known = quantized.plan.journal
         self._begin(quantized)
         before = self._sqnr_db
         for _ in range(rounds):
             start = self._sqnr_db
             if math.isinf(start):
                 break
-            self._round(given)
+            self._round()
             if self._sqnr_db - start < max(self.min_gain_db, 1e-9) or before < _NEAR_DB <= self._sqnr_db:
                 break
         if any(entry.kept for entry in self._entries):
-            quantized = self._tuning.finished(self._best.steps)
+            quantized = self._tuning.finished(self._with_corrections(self._steps))
             journal = replace(
                 quantized.plan.journal,
                 entries=(*known.entries, *self._entries),
@@ -197,113 +188,108 @@ class _Fixer:
 
     @property
     def _sqnr_db(self) -> float:
-        return self._best.score.sqnr_db
+        return self._score(self._steps).sqnr_db
+
+    def _score(self, steps: Steps) -> Score:
+        return self._tuning.score(self._with_corrections(steps))
 
     def _begin(self, quantized: QuantizedModel) -> None:
         """Take a model to go on from: it is what no step has changed."""
         plan = quantized.plan
-        applied = AppliedPlan(plan=plan, lets_go=True)
-        planner = planner_of(self.model, None, self.target, plan.recipe, applied)
+        planner = planner_of(self.model, None, self.target, plan.recipe, AppliedPlan(plan=plan, lets_go=True))
         compared = self.samples if len(self.samples) < MIN_SAMPLES else None
         split = split_of(self.target, self.profile, self.samples, plan.recipe, self.beside, compared)
         assert split is not None, "there are samples to compare on"
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         plain = Planned(choices=choices, quantized=quantized, overridden={})
         try:
-            self._tuning = Tuning(planner=planner, split=split, plain=plain)
+            self._tuning, self._steps = Tuning(planner=planner, split=split, plain=plain), ()
         except NotImplementedError as error:
             raise QuantizationError(f"the model cannot be run here to be measured: {error}") from error
-        self._best = self._with_steps(())
 
-    def _round(self, recipe: Recipe) -> None:
+    def _round(self) -> None:
         """Try what the table says, until something that changes all the rest brings as much as is asked for.
 
         Of a row until one remedy is kept: what 16 bits do not help, float helps no more.
         """
-        remedies = Remedies(model=self.model, support=self._tuning.planner.support, kept=self.kept)
-        failed, gone = 0, 0.0
-        for row in root_causes(self.model, self._best.planned.quantized, self.batches):
-            promised = _left(row, gone)
-            # What rounding weights anew brings, no experiment says; it costs nothing to try.
-            if row.cause is None or (promised < self.min_gain_db and row.cause not in (*FAULTS, "weight rounding")):
-                continue
-            for remedy in remedies.of(self._best.planned.plan, row):
-                if remedy.step in self._tried or (remedy.step is None and _has_all(recipe)):
-                    continue
-                self._tried.add(remedy.step)
-                before = self._sqnr_db
-                gain = self._tried_gain(row, remedy, promised, recipe)
+        failed = 0
+        for row in table(self.model, self._tuning.planned(self._with_corrections(self._steps)).quantized, self.samples):
+            for said, step in self._remedies(row):
+                self._tried.add(step)
+                is_free, before = step is None or row.cause in FAULTS, self._sqnr_db
+                gain = self._tried_gain(row, said, step, least=0.0 if is_free else self.min_gain_db)
                 if gain is None:
                     continue
                 is_kept = self._entries[-1].kept
-                if is_kept and ((remedy.is_free and gain >= self.min_gain_db) or before < _NEAR_DB <= self._sqnr_db):
-                    return
                 failed += not is_kept
-                if failed == _MAX_TRIED:
+                is_enough = is_kept and ((is_free and gain >= self.min_gain_db) or before < _NEAR_DB <= self._sqnr_db)
+                if is_enough or failed == _MAX_TRIED:
                     return
-                if is_kept and not remedy.is_free:
-                    gone += _share(row)
-                if is_kept or not remedy.is_free:
+                if is_kept or not is_free:
                     break
 
-    def _tried_gain(self, row: RootCause, remedy: Remedy, promised: float, recipe: Recipe) -> float | None:
-        """Return what a remedy brings in dB, which is kept if that is enough; None where it cannot be had."""
-        started, before = time.monotonic(), self._best
-        gain, is_kept, note = None, False, ""
+    def _remedies(self, row: RootCause) -> Iterator[tuple[str, Step | None]]:
+        """Yield what was not tried yet against a root cause, with words for it; None is to quantize the model anew."""
+        # What rounding weights anew brings, no experiment says; it costs nothing to try.
+        is_promising = row.gain_db >= self.min_gain_db or row.cause in (*FAULTS, "weight rounding")
+        if not is_promising or (row.part == "activation" and {str(row.id), row.source_name} & self.kept):
+            return
+        if row.cause in _OF_THE_WHOLE and self.recipe != _with_all(self.recipe) and None not in self._tried:
+            yield "quantized anew with the corrections and the equalization that the recipe left out", None
+        yield from ((said, step) for said, step in row.steps.items() if step not in self._tried)
+
+    def _tried_gain(self, row: RootCause, said: str, step: Step | None, *, least: float) -> float | None:
+        """Return what a step brings in dB, which is kept if that is enough; None where it cannot be had."""
+        started, before, gain, is_kept = time.monotonic(), self._score(self._steps), None, False
+        steps, note, anew = (*self._steps, *(() if step is None else (step,))), "", None
+        if step is not None and not self._tuning.proposes(step, self._with_corrections(steps)):
+            return None
         try:
-            found = self._with(remedy, recipe)
-            gain = found.score.gain_over(before.score)
-            is_kept = gain.is_certain(CERTAIN) and (remedy.is_free or gain.db >= self.min_gain_db)
+            if step is None:
+                anew = by_profile(self.target, self.model, self.profile, _with_all(self.recipe))
+                score = self._tuning.referees[0].score(anew.plan)
+            else:
+                self._check_layers(step, steps)
+                score = self._score(steps)
+            gain = score.gain_over(before)
+            is_kept = gain.is_certain(CERTAIN) and gain.db >= least
         except QuantizationError as error:
-            found, note = before, f", cannot be had: {error}"
-        if is_kept and remedy.step is None:
-            self._begin(found.planned.quantized)
+            note = f", cannot be had: {error}"
+        if is_kept and anew is not None:
+            self._begin(anew)
         elif is_kept:
-            self._best = found
-        elif found is not before:
-            self._tuning.forget(found.steps)
+            self._steps = steps
+        else:
+            self._tuning.forget(self._with_corrections(steps))
         part = "" if row.part == "activation" else f" of its {row.part}"
-        name = "equalize" if remedy.step is None else remedy.step.name
-        said = f"{row.source_name or row.id}: {remedy.said}, against {row.cause}{part}: expected {promised:+.2f} dB{note}"
-        entry = journal_entry(name, said, gain, is_kept=is_kept, seconds=time.monotonic() - started)
-        self._entries.append(entry)
+        proposal = f"{row.source_name or row.id}: {said}, against {row.cause}{part}: expected {row.gain_db:+.2f} dB{note}"
+        name = "equalize" if step is None else step.name
+        self._entries.append(journal_entry(name, proposal, gain, is_kept=is_kept, seconds=time.monotonic() - started))
         return None if gain is None else gain.db
 
-    def _with(self, remedy: Remedy, recipe: Recipe) -> _Tried:
-        """Return the model with a remedy; QuantizationError where there is none to be had."""
-        if remedy.step is None:
-            full = replace(recipe, bias_correction=True, weight_rounding="gram", equalization="auto")
-            quantized = by_profile(self.target, self.model, self.profile, full)
-            planned = Planned(choices=Choices(), quantized=quantized, overridden={})
-            return _Tried(steps=(), planned=planned, score=self._tuning.referees[0].score(quantized.plan))
-        steps = [*self._best.steps, remedy.step]
-        if self._corrects and Correct() not in steps:
-            steps.append(Correct())
-        order = (Correct, WithoutShift)
-        found = self._with_steps(tuple(sorted(steps, key=lambda step: 1 + order.index(type(step)) if type(step) in order else 0)))
-        before = self._best.planned.plan
-        if not found.planned.plan.layers:
+    def _check_layers(self, step: Step, steps: Steps) -> None:
+        """Raise QuantizationError where nothing, or with other parameters less, would be integer."""
+        layers, before = (self._tuning.planned(self._with_corrections(each)).plan.layers for each in (steps, self._steps))
+        if not layers:
             raise QuantizationError("no op would be integer without it")
-        if isinstance(remedy.step, SetParams) and len(found.planned.plan.layers) < len(before.layers):
+        if not isinstance(step, FloatTensors) and len(layers) < len(before):
             raise QuantizationError("an op around it would be float")
-        return found
 
-    def _with_steps(self, steps: Steps) -> _Tried:
-        return _Tried(steps=steps, planned=self._tuning.planned(steps), score=self._tuning.score(steps))
-
-    @property
-    def _corrects(self) -> bool:
-        """Whether weights and biases are corrected anew.
+    def _with_corrections(self, steps: Steps) -> Steps:
+        """Return steps with weights and biases corrected anew beside them, if the plan has corrections.
 
         Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
         """
         plan = self._tuning.plain.plan
-        return bool(plan.corrections) and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
+        if not (steps and plan.corrections and plan.recipe.has_plain_ranges) or plan.recipe.bias_correction == "analytic":
+            return steps
+        without = tuple(each for each in steps if isinstance(each, WithoutShift))
+        return (*(each for each in steps if each not in without), Correct(), *without)
 
 
-def _has_all(recipe: Recipe) -> bool:
-    """Return whether a recipe leaves out nothing that quantizing anew would add."""
-    return recipe.bias_correction is True and recipe.weight_rounding == "gram" and recipe.equalization == "auto"
+def _with_all(recipe: Recipe) -> Recipe:
+    """Return a recipe that leaves out nothing of what brings outputs nearer at no cost."""
+    return replace(recipe, bias_correction=True, weight_rounding="gram", equalization="auto")
 
 
 def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:
@@ -311,13 +297,3 @@ def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:
     made = {layer.output for layer in plan.layers} - plan.activations.keys()
     read = (layer.inputs[0] for layer in plan.layers if layer.op == ELEMENTWISE and len(layer.inputs) == 1)
     return {name: "the plan does not round it" for name in read if name in made}
-
-
-def _share(row: RootCause) -> float:
-    """Return the share of the model's error that a remedy takes away, as its row has it."""
-    return 1 - 10 ** (-row.gain_db / 10)
-
-
-def _left(row: RootCause, gone: float) -> float:
-    """Return what a remedy promises, in dB, once others took a share of the error."""
-    return -10 * math.log10(max(1 - _share(row) / max(1 - gone, _share(row), _LEAST), _LEAST))

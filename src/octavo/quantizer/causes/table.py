@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,57 +17,21 @@ from ...ir.graph.inputs import input_specs
 from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
+from ...numerics.arrays import Samples
 from ...runtime.inputs import split_batch
 from ..equalized_float import equalized_float
 from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..referee import Referee, RoundedProgram
-from .causes import FAULTS, Cause, Finding
-from .experiments import Experiments
+from .causes import FAULTS, MENDABLE, Part, RootCause
+from .experiments import Experiments, in_db
 
-Part = Literal["activation", "weights"]
 _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
 _SHOWN = 0.95
 """Share of the errors that is looked into; behind it only what does not fit."""
 _SAMPLES = 32
 """On which roundings are told apart, at most."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RootCause:
-    """One rounding.
-
-    Parameters
-    ----------
-    id, source_name, op
-        The activation, or the result of the layer whose weights are rounded, and the source's op that makes it.
-    part
-        "activation" or "weights" (with the layer's bias).
-    sqnr_db
-        Of the model's worst output where this alone is rounded, in dB; inf where it does nothing.
-    share
-        Of the power that the errors of all roundings alone add up to, in [0; 1].
-    cause
-        What makes it so large, by experiment; None where it is too small to be looked into.
-    remedy
-        What to do about it, in words.
-    gain_db
-        By how much the signal to noise ratio of the worst output would grow with the remedy, the errors taken as independent.
-    fitting
-        Of an activation whose range does not fit, the range of the values observed; None of all others.
-    """
-
-    id: TensorId
-    source_name: str
-    op: str
-    part: Part
-    sqnr_db: float
-    share: float
-    cause: Cause | None
-    remedy: str
-    gain_db: float
-    fitting: tuple[float, float] | None = None
 
 
 def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
@@ -107,6 +71,11 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     specs = input_specs(model)
     listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
     samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+    return tuple(table(model, quantized, samples))
+
+
+def table(model: Model, quantized: QuantizedModel, samples: Samples) -> list[RootCause]:
+    """Return the rows of `root_causes` on samples of the model."""
     simple = equalized_float(model, quantized.plan.equalization)
     plan = replace(_as_it_is(quantized), equalization=Equalization())  # of the model whose channels are divided
     try:
@@ -142,7 +111,7 @@ def _as_it_is(quantized: QuantizedModel) -> QuantizationPlan:
     return replace(plan, activations=activations, weights=weights, biases=biases, weight_values=values)
 
 
-def _rows(model: Model, experiments: Experiments) -> tuple[RootCause, ...]:
+def _rows(model: Model, experiments: Experiments) -> list[RootCause]:
     referee, plan, rounding = experiments.referee, experiments.plan, experiments.rounding
     together = referee.score_of(rounding, few=True).error
     activations = referee.effects(rounding, [name for name in plan.activations if name not in experiments.pass_through])
@@ -150,14 +119,11 @@ def _rows(model: Model, experiments: Experiments) -> tuple[RootCause, ...]:
     found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in activations.items()}
     found |= {("weights", name): experiments.weight_effect(name, each, together) for name, each in weights.items()}
     total = sum(effect for effect in found.values() if math.isfinite(effect)) or 1.0
-    rows: list[tuple[tuple[float, ...], RootCause]] = []
+    rows: list[tuple[tuple[float, float], RootCause]] = []
     left = 1.0
     for (part, name), effect in sorted(found.items(), key=lambda item: -item[1]):
-        is_activation = part == "activation"
-        is_unfit = experiments.is_unfit(name) if is_activation else experiments.are_unfit(name)
-        finding: Finding | None = None
-        if effect and (left > 1 - _SHOWN or is_unfit):
-            finding = experiments.activation(name, effect) if is_activation else experiments.weights(name)
+        is_shown = effect and (left > 1 - _SHOWN or experiments.is_unfit(part, name))
+        finding = experiments.finding(part, name, effect) if is_shown else None
         share = effect / total if math.isfinite(effect) else 1.0
         left -= share
         gone = max(0.0, min(finding.effect, together) - finding.left) if finding is not None else 0.0
@@ -168,17 +134,19 @@ def _rows(model: Model, experiments: Experiments) -> tuple[RootCause, ...]:
             source_name="" if entry is None else entry.source_name,
             op="" if entry is None else entry.op,
             part=part,
-            sqnr_db=-10 * math.log10(effect) if 0 < effect < math.inf else -math.inf if effect else math.inf,
+            sqnr_db=in_db(effect),
             share=min(share, 1.0),
             cause=None if finding is None else finding.cause,
             remedy="" if finding is None else finding.remedy,
             gain_db=gain,
-            fitting=None if finding is None else finding.fitting,
+            steps={} if finding is None else finding.steps,
         )
         # That a bias is better left as it was, samples alone tell: what certainly does not fit comes before it.
-        is_suspected = not is_activation and name in experiments.wrong_biases
-        is_sure = finding is not None and finding.cause in FAULTS and not is_suspected
-        rank = 3 if finding is None else max(finding.rank, 0 if is_sure else 1)
-        rank = 2 if rank == 1 and gain < _MIN_GAIN_DB else rank
+        is_suspected = part == "weights" and name in experiments.wrong_biases
+        rank = 3 if finding is None else 2
+        if finding is not None and finding.cause in FAULTS and not is_suspected:
+            rank = 0
+        elif finding is not None and finding.cause in (*FAULTS, *MENDABLE) and gain >= _MIN_GAIN_DB:
+            rank = 1
         rows.append(((rank, -(gain if rank < 2 else share)), row))
-    return tuple(row for _, row in sorted(rows, key=lambda each: each[0]))
+    return [row for _, row in sorted(rows, key=lambda each: each[0])]

@@ -13,6 +13,7 @@ from .ranges import Ranges
 from .set_params import SetParams
 from .step import Step
 from .tune_ranges import TuneRanges
+from .widen_tensor import WidenTensor
 from .without_shift import WithoutShift
 
 _ORDER: list[type[Step]] = [
@@ -24,6 +25,7 @@ _ORDER: list[type[Step]] = [
     FuseFunctions,
     KeepFloat,
     SetParams,
+    WidenTensor,
     FloatTensors,
     WithoutShift,
     Correct,
@@ -52,10 +54,14 @@ def register_step(kind: type[Step]) -> None:
 
 
 __all__ = [
+    "Correct",
     "Evidence",
     "FloatTensors",
     "KeepFloat",
+    "SetParams",
     "Step",
+    "WidenTensor",
+    "WithoutShift",
     "correct",
     "equalize",
     "order",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
-from ..recipe import Recipe
 from .evidence import Evidence
 from .step import Step
 
@@ -26,11 +24,6 @@ class FloatTensors(Step):
     def detail(self) -> str:
         """Which."""
         return ", ".join(self.names)
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Step]:
-        """Return none."""
-        return ()
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them float."""

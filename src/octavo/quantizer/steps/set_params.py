@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,7 +10,6 @@ from ...ir.identity import TensorId
 from ...numerics import QuantParams
 from ..choices import Choices
 from ..planner import Planned
-from ..recipe import Recipe
 from ..request import Request
 from .evidence import Evidence
 from .step import Step
@@ -22,25 +21,20 @@ class SetParams(Step):
 
     Parameters
     ----------
-    what
-        What they are, in words that tell them from others.
+    tensor
+        Whose they are: an activation, or the output of the layer whose weights these are.
     params
         None at all: what follows from those of a plan, biases, is made anew.
     """
 
     name: ClassVar = "parameters"
-    what: str
-    params: Mapping[TensorId, QuantParams] = field(compare=False)
+    tensor: TensorId
+    params: Mapping[TensorId, QuantParams] = field(hash=False)
 
     @property
     def detail(self) -> str:
-        """What they are."""
-        return self.what
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Step]:
-        """Return none."""
-        return ()
+        """Of which tensor."""
+        return self.tensor
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them."""

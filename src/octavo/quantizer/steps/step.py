@@ -36,9 +36,9 @@ class Step(ABC):
         return f"{self.name} {self.detail}".strip()
 
     @classmethod
-    @abstractmethod
     def of(cls, recipe: Recipe) -> Sequence[Step]:
-        """Return those of the kind that a recipe wants tried, of which one can be kept."""
+        """Return those of the kind that a recipe wants tried, of which one can be kept; none of what no recipe asks for."""
+        return ()
 
     @abstractmethod
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
-from ..recipe import Recipe
 from .evidence import Evidence
 from .step import Step
 
@@ -25,11 +23,6 @@ class WithoutShift(Step):
     def detail(self) -> str:
         """Which."""
         return self.layer
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Step]:
-        """Return none."""
-        return ()
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices without that correction."""
