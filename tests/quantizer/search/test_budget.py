@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import octavo
 from octavo.cli.search import _table
 from octavo.quantizer import tune
 from octavo.quantizer.plan.plan import QuantizedModel
-from octavo.quantizer.search import SearchResult, bench, budget
+from octavo.quantizer.search import SearchResult, bench
 from octavo.quantizer.search.bench import Bench
 from octavo.quantizer.search.search import search as search_function
 
@@ -43,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (tune, budget):
+    for module in (tune, sys.modules["octavo.quantizer.search.search"]):
         monkeypatch.setattr(module, "time", clock)
     clock.slows(monkeypatch, bench, "planned_plainly", PLANNING)
     clock.slows(monkeypatch, Bench, "start", STARTING)

@@ -16,15 +16,14 @@ from test_search import PLAIN, plain
 import octavo
 import profile_bytes
 from octavo.errors import QuantizationError
-from octavo.quantizer.search import SearchResult, search_on_ray
-from octavo.quantizer.search.bench import BENCH_OPTIONS, Bench, Here, Measurement, Measures
+from octavo.quantizer.search import Candidate, SearchResult, search_on_ray
+from octavo.quantizer.search.bench import Bench, Measuring
 from octavo.quantizer.search.halving import Halving
-from octavo.quantizer.search.search import search_with
 from octavo.quantizer.tune import Steps
 
 
-class Ahead:
-    """Measures in this process; what is begun, and what of that was asked for, is noted."""
+class Ahead(Measuring):
+    """What is begun, and what of that was asked for, is noted."""
 
     width = 3
 
@@ -33,15 +32,15 @@ class Ahead:
         self.asked: list[Steps] = []
 
     def start(self, bench: Bench) -> None:
-        self.bench = Bench(model=bench.model, **{name: getattr(bench, name) for name in BENCH_OPTIONS})
+        self.bench = Bench(model=bench.model, **bench.options)
         self.bench.start(bench.float_metric)
 
     def begin(self, candidates: Sequence[Steps]) -> None:
         self.begun += [steps for steps in candidates if steps not in self.begun]
 
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Measurement:
+    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
         self.asked.append(steps)
-        return self.bench.measure(steps, check)
+        return super().measure(steps, check)
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
@@ -50,15 +49,15 @@ def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
 ) -> None:
     given: dict[str, Any] = {"recipe": PLAIN, "seconds": None, "evaluate": closeness, "candidates": 8}
 
-    def found(measures: Measures, folder: Path | None = None, **other: Any) -> SearchResult:
-        return search_with(measures, model, profile, folder=folder, **{**given, **other})
+    def found(measuring: Measuring | None = None, folder: Path | None = None, **other: Any) -> SearchResult:
+        return octavo.search(model, profile, folder=folder, measuring=measuring, **{**given, **other})
 
     if share is not None:
-        first = found(Here(), candidates=1).candidates[0]
+        first = found(candidates=1).candidates[0]
         assert first.score is not None
         given["max_drop"] = -share * first.score.metric
 
-    here, ahead = found(Here()), Ahead()
+    here, ahead = found(), Ahead()
     assert len(here.candidates) >= 3
     assert plain(found(ahead)) == plain(here)
     assert len(ahead.begun) >= len(ahead.asked) - 2, "with what may be asked for, more or less is begun"

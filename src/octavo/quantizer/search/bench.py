@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ...compiler.compile import compile_model
 from ...compiler.target_choice import TargetLike, resolve_target
@@ -20,68 +20,18 @@ from ...profiling.model_profile import Profile
 from ...runtime.executable import Executable
 from ..compile import explain
 from ..kept_samples import samples_of
-from ..plan.plan import QuantizationPlan
 from ..planner import Planned, Planner
 from ..quantize import known_choices, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
+from ..steps import FloatTensors
 from ..tune import MIN_SAMPLES, Split, Steps, Tuning, planned_plainly
 from .order import Order, order_of
-from .result import Score
+from .result import Candidate, Score
 
-Cost = Callable[[Executable], float]
 Evaluate = Callable[[Executable], float]
-BENCH_OPTIONS = ("profile", "target", "recipe", "data", "evaluate", "cost")
-"""What a Bench is made of beside the model."""
 _LOST_DB = -1000.0
 """Of outputs of which nothing is left."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
-    """What a candidate is; `cost` as a share of the float model's."""
-
-    plan: QuantizationPlan
-    score: Score
-    cost: float
-
-
-class Measures(Protocol):
-    """Measures candidates, here or on other machines."""
-
-    @property
-    def width(self) -> int:
-        """How many at a time."""
-        ...
-
-    def start(self, bench: Bench, /) -> None:
-        """Take what candidates are measured with; before any is."""
-        ...
-
-    def begin(self, candidates: Sequence[Steps], /) -> None:
-        """Begin to measure what is not being measured yet: each may be asked for later, or not."""
-        ...
-
-    def measure(self, steps: Steps, check: Callable[[], None], /) -> Measurement:
-        """Return what a candidate is; `check`, called on the way, may raise."""
-        ...
-
-
-class Here:
-    """Measures candidates in this process, one at a time."""
-
-    width = 1
-
-    def start(self, bench: Bench) -> None:
-        """Take what candidates are measured with."""
-        self._bench = bench
-
-    def begin(self, candidates: Sequence[Steps]) -> None:
-        """Do nothing ahead."""
-
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Measurement:
-        """Return what a candidate is."""
-        return self._bench.measure(steps, check)
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -90,7 +40,7 @@ class Bench:
 
     Parameters
     ----------
-    model, profile, target, recipe, evaluate, cost
+    model, profile, target, recipe, evaluate
         As `search` takes them.
     data
         On which candidates are compared with the float model; None for samples of the profile that steps are not fitted to.
@@ -102,14 +52,14 @@ class Bench:
     recipe: Recipe
     data: Samples | None
     evaluate: Evaluate | None
-    cost: Cost | None
     plain: Planned = field(init=False)
     """The model without any step."""
-    float_metric: float = field(init=False, default=1.0)
+    float_metric: float | None = field(init=False, default=None)
+    """The float model's, once it was run."""
     tuning: Tuning = field(init=False)
     _planner: Planner = field(init=False)
     _split: Split = field(init=False)
-    _float_cost: float = field(init=False, default=1.0)
+    _float_cycles: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Plan the model without any step."""
@@ -122,6 +72,11 @@ class Bench:
             self._split = found
             known = known_choices(chosen, self.model, self.profile, self.recipe)
             self.plain = planned_plainly(self._planner, found.every, changes=known)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it was made of besides the model."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init and each.name != "model"}
 
     def start(self, float_metric: float | None = None) -> None:
         """Build the referee, and run the float model: before anything is measured. Its metric is found where it is not known.
@@ -136,10 +91,10 @@ class Bench:
                 self.tuning = Tuning(planner=self._planner, split=self._split, plain=self.plain)
         except NotImplementedError as error:
             raise QuantizationError(f"a search cannot score this model here: {error}") from error
-        executable = self._executable(self.model, None)
-        self._float_cost = self._cost_of(self.model, executable, None)
-        if executable is not None and self.evaluate is not None:
-            self.float_metric = _checked(self.evaluate(executable)) if float_metric is None else float_metric
+        self._float_cycles = explain(self.model).cycles
+        self.float_metric = float_metric
+        if float_metric is None:
+            self.float_metric = 1.0 if self.evaluate is None else _checked(self.evaluate(compile_model(self.model)))
 
     def best(self, deadline: float) -> Steps:
         """Return the steps that the loop keeps, of those that the recipe wants tried.
@@ -160,34 +115,51 @@ class Bench:
             exact = self._planner.form(planned.choices.equalization).exact
             return order_of(self.tuning.referees[0], planned.plan, exact, explain(planned.quantized, target=self.target))
 
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Measurement:
-        """Fit a candidate to samples, and measure it; `check` is called on the way."""
+    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
+        """Fit a candidate to samples, and measure it; `check` is called on the way. It has no name yet."""
         with quantizing():
             score = self.tuning.score(steps)
             check()
             quantized = self.tuning.finished(steps)
             self.tuning.forget(steps)
         check()
-        executable = self._executable(quantized, self.target)
-        check()
         metric = max(0.0, 1 - score.error) if score.agreement is None else score.agreement
-        if executable is not None and self.evaluate is not None:
+        if self.evaluate is not None:
+            executable = compile_model(quantized, target=self.target)
+            check()
             metric = _checked(self.evaluate(executable))
-        return Measurement(
+        return Candidate(
+            name="",
+            steps=said(steps),
+            float_tensors=next((each.names for each in steps if isinstance(each, FloatTensors)), ()),
             plan=quantized.plan,
+            path=None,
             score=Score(metric=metric, sqnr_db=max(score.sqnr_db, _LOST_DB), ranks_by_metric=self.evaluate is not None),
-            cost=self._cost_of(quantized, executable, self.target) / self._float_cost,
+            cost=explain(quantized, target=self.target).cycles / self._float_cycles,
         )
 
-    def _executable(self, model: Model, target: TargetLike) -> Executable | None:
-        """Return what the user's functions are to run."""
-        return None if self.evaluate is None and self.cost is None else compile_model(model, target=target)
 
-    def _cost_of(self, model: Model, executable: Executable | None, target: TargetLike) -> float:
-        """Return what running a model costs."""
-        if executable is not None and self.cost is not None:
-            return float(self.cost(executable))
-        return explain(model if executable is None else executable, target=target).cycles
+class Measuring:
+    """Measures candidates in this process, one at a time; another one may do so elsewhere, several at a time."""
+
+    width = 1
+    """How many at a time."""
+
+    def start(self, bench: Bench) -> None:
+        """Take what candidates are measured with; before any is."""
+        self.bench = bench
+
+    def begin(self, candidates: Sequence[Steps]) -> None:
+        """Begin to measure what is not being measured yet, where that goes on by itself: each may be asked for later, or not."""
+
+    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
+        """Return what a candidate is; `check`, called on the way, may raise."""
+        return self.bench.measure(steps, check)
+
+
+def said(steps: Steps) -> tuple[str, ...]:
+    """Return what a candidate is known by."""
+    return tuple(step.said for step in steps)
 
 
 def _checked(value: Any) -> float:

@@ -19,22 +19,12 @@ from ...frontends.load import load
 from ...profiling.model_profile import Profile
 from ...profiling.ray_cluster import DEATHS, connected, model_content, result_of
 from ..tune import Steps
-from .bench import BENCH_OPTIONS, Bench, Measurement
-from .result import SearchResult
-from .search import search_with
+from .bench import Bench, Measuring
+from .result import Candidate, SearchResult
+from .search import search
 
 _POLL = 0.2
 """Seconds after which a wait looks for Ctrl-C."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Work:
-    """What every task measures with: the model's content and shapes, and what `Bench` is made of besides."""
-
-    content: bytes
-    shapes: dict[str, tuple[int, ...]] | None
-    options: dict[str, Any]
-    float_metric: float
 
 
 def search_on_ray(
@@ -59,8 +49,8 @@ def search_on_ray(
     shapes
         As `octavo.load` takes them.
     options
-        Those of `search`. Its `evaluate` is sent to the workers with what it refers to; a `cost` that measures time measures
-        it beside other workers. On machines of several kinds the `target` is an ISA: "cpu" is what a worker's machine has.
+        Those of `search`. Its `evaluate` is sent to the workers with what it refers to. On machines of several kinds the
+        `target` is an ISA: "cpu" is what a worker's machine has.
 
     Raises
     ------
@@ -70,39 +60,42 @@ def search_on_ray(
     path = check_path(source, QuantizationError, "the path of a model file")
     model = load(path, shapes=shapes)
     with connected(address, what="a search", error_of=QuantizationError) as ray:
-        measures = _OnRay(ray=ray, content=model_content(path), shapes=None if shapes is None else dict(shapes))
-        return search_with(measures, model, profile, data, **options)
+        work = model_content(path), None if shapes is None else dict(shapes)
+        return search(model, profile, data, measuring=_OnRay(ray=ray, work=work), **options)
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class _OnRay:
-    """Measures candidates as tasks."""
+class _OnRay(Measuring):
+    """Measures candidates as tasks.
+
+    Parameters
+    ----------
+    work
+        The model's content, and its shapes.
+    """
 
     ray: Any
-    content: bytes
-    shapes: dict[str, tuple[int, ...]] | None
+    work: tuple[Any, ...]
     _task: Any = None
-    _work: list[Any] = field(default_factory=list[Any])
+    _sent: list[Any] = field(default_factory=list[Any])
     """The reference of the work, in a list, so that a task fetches it only where it must; and its digest."""
     _begun: dict[Steps, Any] = field(default_factory=dict[Steps, Any])
 
     @property
-    def width(self) -> int:
+    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     def start(self, bench: Bench) -> None:
-        options = {name: getattr(bench, name) for name in BENCH_OPTIONS}
-        work = _Work(content=self.content, shapes=self.shapes, options=options, float_metric=bench.float_metric)
-        pickled = importlib.import_module("ray.cloudpickle").dumps(work)
+        pickled = importlib.import_module("ray.cloudpickle").dumps((*self.work, bench.options, bench.float_metric))
         self._task = self.ray.remote(num_cpus=1, max_retries=DEATHS)(_measure)
-        self._work = [self.ray.put(pickled), hashlib.sha256(pickled).hexdigest()]
+        self._sent = [self.ray.put(pickled), hashlib.sha256(pickled).hexdigest()]
 
     def begin(self, candidates: Sequence[Steps]) -> None:
         for steps in candidates:
             if steps not in self._begun:
-                self._begun[steps] = self._task.remote(self._work, steps)
+                self._begun[steps] = self._task.remote(self._sent, steps)
 
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Measurement:
+    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
         self.begin([steps])
         while not self.ray.wait([self._begun[steps]], num_returns=1, timeout=_POLL)[0]:
             check()
@@ -117,21 +110,17 @@ _BENCHES: dict[str, Bench] = {}
 """Of this worker, by the digest of the work: its candidates share the model and its float outputs."""
 
 
-def _measure(work: list[Any], steps: Steps) -> Measurement:
+def _measure(sent: list[Any], steps: Steps) -> Candidate:
     """Run in a worker: measure one candidate."""
-    reference, digest = work
+    reference, digest = sent
     if digest not in _BENCHES:
         ray: Any = importlib.import_module("ray")
         _BENCHES.clear()  # a worker that outlives a search keeps no model of it
-        _BENCHES[digest] = _bench(importlib.import_module("pickle").loads(ray.get(reference)))
+        content, shapes, options, float_metric = importlib.import_module("pickle").loads(ray.get(reference))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            path.write_bytes(content)
+            bench = Bench(model=load(path, shapes=shapes), **options)
+        bench.start(float_metric)
+        _BENCHES[digest] = bench
     return _BENCHES[digest].measure(steps, lambda: None)
-
-
-def _bench(work: _Work) -> Bench:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        path.write_bytes(work.content)
-        model = load(path, shapes=work.shapes)
-    bench = Bench(model=model, **work.options)
-    bench.start(work.float_metric)
-    return bench

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import QuantizationError
 from ...ir.identity import TensorId
 from ..plan.plan import QuantizationPlan
 
@@ -157,12 +156,3 @@ class SearchResult:
                 for each in self.candidates
             ],
         }
-
-
-def checked_limit(value: Any, name: str) -> float | None:
-    """Return a limit, 0 or more, or None; QuantizationError."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise QuantizationError(f"{name} must be a number, 0 or more, or None, got {value!r}")
-    return float(value)

@@ -7,8 +7,10 @@ searched, by halving; what then can be spared is tried last. Nothing is drawn at
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,15 +28,14 @@ from ...profiling.model_profile import Profile
 from ...runtime.inputs import split_batch
 from ..kept_samples import samples_of
 from ..recipe import Recipe
-from ..steps import FloatTensors, KeepFloat
+from ..steps import KeepFloat
 from ..tune import Steps, in_order
-from .bench import Bench, Cost, Evaluate, Here, Measures
-from .budget import Budget
+from .bench import Bench, Evaluate, Measuring, said
 from .folder import SearchFolder
 from .halving import Halving
 from .interruption import Interruption
 from .order import Order
-from .result import Candidate, SearchResult, checked_limit
+from .result import Candidate, SearchResult
 
 
 def search(
@@ -48,9 +49,9 @@ def search(
     candidates: int = 24,
     target: TargetLike = "cpu",
     recipe: Recipe | None = None,
-    cost: Cost | None = None,
     folder: str | Path | None = None,
     progress: Callable[[Candidate], None] | None = None,
+    measuring: Measuring | None = None,
 ) -> SearchResult:
     """Find which steps, and which activations in float, give a model the accuracy that is asked for at the least cost.
 
@@ -80,14 +81,13 @@ def search(
     target, recipe
         As `octavo.quantize` takes them. Without `evaluate`, candidates with less than the recipe's `min_sqnr` are not within
         `max_drop`.
-    cost
-        Called with an Executable, it returns what running that costs; by default modelled cycles, which are the same on every
-        machine.
     folder
         Where to keep each candidate's plan, and the list of all, as they come. A search of the same model, profile and recipe
         that finds them there goes on from them: what was measured is not measured again.
     progress
         Called with each candidate.
+    measuring
+        Measures candidates; by default in this process, one at a time.
 
     Returns
     -------
@@ -108,57 +108,35 @@ def search(
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
     check_model(profile, model)
-    return search_with(
-        Here(),
-        model,
-        profile,
-        data,
-        evaluate=evaluate,
-        max_drop=max_drop,
-        seconds=seconds,
-        candidates=candidates,
-        target=target,
-        recipe=recipe,
-        cost=cost,
-        folder=folder,
-        progress=progress,
-    )
-
-
-def search_with(
-    measures: Measures,
-    model: Model,
-    profile: Profile,
-    data: Iterable[Any] | None = None,
-    *,
-    max_drop: float | None = None,
-    seconds: float | None = 600.0,
-    candidates: int = 24,
-    folder: str | Path | None = None,
-    progress: Callable[[Candidate], None] | None = None,
-    **options: Any,
-) -> SearchResult:
-    """Search with candidates measured here or elsewhere; see `search`, whose other options these are."""
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise QuantizationError(f"candidates must be a number of them, 1 or more, got {candidates!r}")
     path = None if folder is None else check_path(folder, QuantizationError, "the path of a folder for the search")
-    budget, most_drop = Budget(seconds=checked_limit(seconds, "seconds")), checked_limit(max_drop, "max_drop")
+    begun, most_seconds, most_drop = time.monotonic(), _limit(seconds, "seconds"), _limit(max_drop, "max_drop")
     if not samples_of(model, profile):
         raise ProfileError("the profile keeps no samples to search with: profile the model with keep_samples=64")
     with Interruption() as interruption:
-        bench = _bench(model, profile, data, **options)
+        specs = input_specs(model)
+        listed: Any = [data] if isinstance(data, (np.ndarray, Mapping)) else data or ()
+        compared = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+        bench = Bench(
+            model=model,
+            profile=profile,
+            target=target,
+            recipe=recipe or Recipe(),
+            data=compared or None,
+            evaluate=evaluate,
+        )
         run = _Search(
             bench=bench,
-            measures=measures,
+            measuring=measuring or Measuring(),
             folder=_folder(path, bench),
             max_drop=most_drop,
-            min_sqnr=bench.recipe.min_sqnr if bench.evaluate is None else None,
-            budget=budget,
+            deadline=math.inf if most_seconds is None else begun + most_seconds,
+            longest=time.monotonic() - begun,
             most=candidates,
             interruption=interruption,
             progress=progress,
         )
-        run.budget.note(0.0)
         interruption.ready = True
         try:
             interruption.check()
@@ -170,29 +148,10 @@ def search_with(
         return run.result()
 
 
-def _bench(
-    model: Model,
-    profile: Profile,
-    data: Iterable[Any] | None,
-    *,
-    evaluate: Evaluate | None = None,
-    target: TargetLike = "cpu",
-    recipe: Recipe | None = None,
-    cost: Cost | None = None,
-) -> Bench:
-    """Return what measures candidates, with the first planned, which is returned where nothing else is known."""
-    specs = input_specs(model)
-    listed: Any = [data] if isinstance(data, (np.ndarray, Mapping)) else data or ()
-    compared = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
-    return Bench(
-        model=model,
-        profile=profile,
-        target=target,
-        recipe=recipe or Recipe(),
-        data=compared or None,
-        evaluate=evaluate,
-        cost=cost,
-    )
+def _limit(value: Any, name: str) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
+        raise QuantizationError(f"{name} must be a number, 0 or more, or None, got {value!r}")
+    return value
 
 
 def _folder(path: Path | None, bench: Bench) -> SearchFolder:
@@ -204,24 +163,34 @@ def _folder(path: Path | None, bench: Bench) -> SearchFolder:
             "profile": bench.plain.quantized.fingerprint,
             "samples": len(bench.data or ()),
             "metric": "agreement" if bench.evaluate is None else "evaluate",
-            "cost": "modelled" if bench.cost is None else "measured",
         },
     )
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Search:
+    """One search.
+
+    Parameters
+    ----------
+    deadline
+        By `time.monotonic`: nothing begins that would end behind it.
+    longest
+        Seconds that a candidate took at most.
+    """
+
     bench: Bench
-    measures: Measures
+    measuring: Measuring
     folder: SearchFolder
     max_drop: float | None
-    min_sqnr: float | None
-    budget: Budget
+    deadline: float
+    longest: float
     most: int
     interruption: Interruption
     progress: Callable[[Candidate], None] | None
+    candidates: list[Candidate] = field(default_factory=list[Candidate])
+    cut: list[str] = field(default_factory=list[str])
     finished: bool = False
-    _float_metric: float | None = None
 
     # -------------------------------------------------------------------------------------------------------- the whole
 
@@ -230,9 +199,7 @@ class _Search:
         try:
             self._run()
             self.finished = True
-        except _AllTried:
-            self.finished = True
-        except _OutOfTime:
+        except _Ended:
             return
 
     def _run(self) -> None:
@@ -255,45 +222,45 @@ class _Search:
 
     def result(self) -> SearchResult:
         """Return what was found so far."""
-        plan = self.bench.plain.plan
+        bench = self.bench
+        unmeasured = Candidate(name="c000", plan=bench.plain.plan, path=None, score=None, cost=1.0)
         return SearchResult(
-            candidates=tuple(self.folder.candidates) or (Candidate(name="c000", plan=plan, path=None, score=None, cost=1.0),),
-            float_metric=self._float_metric,
+            candidates=tuple(self.candidates) or (unmeasured,),
+            float_metric=bench.float_metric,
             max_drop=self.max_drop,
-            min_sqnr=self.min_sqnr,
-            finished=self.finished and not self.budget.cut,
-            cut=tuple(self.budget.cut),
+            min_sqnr=bench.recipe.min_sqnr if bench.evaluate is None else None,
+            finished=self.finished and not self.cut,
+            cut=tuple(self.cut),
         )
+
+    def _is_enough(self, candidate: Candidate) -> bool:
+        return self.result().is_enough(candidate)
 
     # ------------------------------------------------------------------------------------------------------- its stages
 
     def _start(self) -> None:
         """Run the float model."""
-        if not self.budget.has(self.budget.longest):
-            raise _OutOfTime
-        begun = self.budget.spent
-        self.bench.start(self.folder.facts.get("float_metric"))
-        self.measures.start(self.bench)
-        self.budget.note(begun)
-        self.interruption.check()
-        self._float_metric = self.folder.facts["float_metric"] = self.bench.float_metric
+        with self._timed():
+            self.bench.start(self.folder.float_metric)
+            self.measuring.start(self.bench)
+        self.folder.float_metric = self.bench.float_metric
         self.folder.write()
 
     def _best_steps(self) -> Steps:
         """Return the steps that `quantize` keeps; none where there is no time for that."""
-        if not self.budget.has(4 * self.budget.longest):
-            self.budget.cut.append("nothing was tried to bring the outputs nearer")
+        if not self._has_time(4):
+            self.cut.append("nothing was tried to bring the outputs nearer")
             return ()
-        found = self.bench.best(self.budget.deadline - self.budget.longest)
+        found = self.bench.best(self.deadline - self.longest)
         if self.bench.tuning.is_cut:
-            self.budget.cut.append("not all was tried to bring the outputs nearer")
+            self.cut.append("not all was tried to bring the outputs nearer")
         self.interruption.check()
         return found
 
     def _order(self, base: Steps) -> Order:
-        if not self.budget.has(2 * self.budget.longest):
-            self.budget.cut.append("which activations the outputs feel was not measured")
-            raise _OutOfTime
+        if not self._has_time(2):
+            self.cut.append("which activations the outputs feel was not measured")
+            raise _Ended
         found = self.bench.order(base)
         self.interruption.check()
         return found
@@ -311,9 +278,10 @@ class _Search:
 
     def _wanted_share(self, candidate: Candidate) -> float:
         """Return the share of its error that a candidate may have, if what is lost grows with that."""
-        drop = self._drop(candidate)
-        share = 1.0 if self.max_drop is None or drop <= self.max_drop else self.max_drop / drop
-        lacking = 0.0 if self.min_sqnr is None else max(0.0, self.min_sqnr - _sqnr(candidate))
+        found, score = self.result(), candidate.score
+        drop = found.drop(candidate)
+        share = 1.0 if drop is None or self.max_drop is None or drop <= self.max_drop else self.max_drop / drop
+        lacking = 0.0 if found.min_sqnr is None or score is None else max(0.0, found.min_sqnr - score.sqnr_db)
         return min(share, 10 ** (-lacking / 10))
 
     def _spare(self, base: Steps, order: Order, count: int) -> None:
@@ -336,68 +304,48 @@ class _Search:
             self._ahead(changes[place:])
             self._try(steps)
 
-    def _is_enough(self, candidate: Candidate) -> bool:
-        is_near = self.min_sqnr is None or _sqnr(candidate) >= self.min_sqnr
-        return is_near and self.max_drop is not None and self._drop(candidate) <= self.max_drop
-
-    def _drop(self, candidate: Candidate) -> float:
-        assert candidate.score is not None, "it was measured"
-        assert self._float_metric is not None, "the float model is measured first"
-        return self._float_metric - candidate.score.metric
-
     # ----------------------------------------------------------------------------------------------------- what they do
 
     def _ahead(self, candidates: Iterable[Steps]) -> None:
         """Let what is or may be tried next be measured elsewhere, in this order."""
-        room = min(self.measures.width, self.most - len(self.folder.candidates))
-        self.measures.begin(list(islice((each for each in candidates if not self.folder.has(_said(each))), max(0, room))))
+        room = max(0, min(self.measuring.width, self.most - len(self.candidates)))
+        self.measuring.begin(list(islice((each for each in candidates if said(each) not in self.folder.known), room)))
 
     def _try(self, steps: Steps) -> Candidate:
         """Measure a candidate; what is known is not measured again."""
-        count = len(self.folder.candidates)
-        candidate = self.folder.known(_said(steps)) or self._measured(steps)
-        if self.progress is not None and len(self.folder.candidates) > count:
-            self.progress(candidate)
+        candidate = self.folder.known.get(said(steps)) or self._measured(steps)
+        if candidate not in self.candidates:
+            self.candidates.append(candidate)
+            if self.progress is not None:
+                self.progress(candidate)
         return candidate
 
     def _measured(self, steps: Steps) -> Candidate:
-        if len(self.folder.candidates) >= self.most:
-            raise _AllTried
-        if not self.budget.has(self.budget.longest):
-            raise _OutOfTime
-        begun = self.budget.spent
-        found = self.measures.measure(steps, self.interruption.check)
+        if len(self.candidates) >= self.most:
+            self.finished = True
+            raise _Ended
+        with self._timed():
+            found = self.measuring.measure(steps, self.interruption.check)
+        return self.folder.add(found)
+
+    def _has_time(self, candidates: int) -> bool:
+        """Return whether so many may be measured, by what one took before."""
+        return time.monotonic() + candidates * self.longest < self.deadline
+
+    @contextmanager
+    def _timed(self) -> Generator[None]:
+        """Do what takes as long as a candidate, if there is time for it, and note how long it took."""
+        if not self._has_time(1):
+            raise _Ended
+        begun = time.monotonic()
+        yield
         self.interruption.check()
-        self.budget.note(begun)
-        floats = next((each.names for each in steps if isinstance(each, FloatTensors)), ())
-        return self.folder.add(
-            Candidate(
-                name="",
-                steps=_said(steps),
-                float_tensors=floats,
-                plan=found.plan,
-                path=None,
-                score=found.score,
-                cost=found.cost,
-            )
-        )
-
-
-def _said(steps: Steps) -> tuple[str, ...]:
-    return tuple(step.said for step in steps)
+        self.longest = max(self.longest, time.monotonic() - begun)
 
 
 def _less(names: tuple[TensorId, ...], name: TensorId) -> tuple[TensorId, ...]:
     return tuple(each for each in names if each != name)
 
 
-def _sqnr(candidate: Candidate) -> float:
-    return math.inf if candidate.score is None else candidate.score.sqnr_db
-
-
-class _AllTried(Exception):
-    """As many candidates as were asked for were tried."""
-
-
-class _OutOfTime(Exception):
-    """The next candidate would take longer than what is left."""
+class _Ended(Exception):
+    """As many candidates as were asked for were tried, or the next one would take longer than what is left."""
