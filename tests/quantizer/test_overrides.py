@@ -123,7 +123,10 @@ def test_names_that_fit_nothing_are_errors(overrides: Any, message: str, quantiz
         ({"a": {"weight_bit": 4}}, "overrides: a: there is no field 'weight_bit'; did you mean 'weight_bits'"),
         ({"a": {"weight_bits": 9}}, "overrides: a: weight_bits must be a whole number from 2 to 8"),
         ({"a": {"weight_bits": {"b": 4}}}, "overrides: a: weight_bits must be a whole number from 2 to 8"),
-        ({"a": {"activation_dtype": "int4"}}, "overrides: a: activation_dtype must be one of uint8, int8, int16, got 'int4'"),
+        (
+            {"a": {"activation_dtype": "int4"}},
+            "overrides: a: activation_dtype must be one of uint8, .* got 'int4'",
+        ),
         (
             {"a": {"activation_scheme": "odd"}},
             "overrides: a: .*activation_scheme must be one of symmetric, asymmetric, got 'odd'",

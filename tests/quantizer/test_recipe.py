@@ -13,7 +13,7 @@ from octavo.quantizer.recipe import Recipe
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"activation_dtype": "uint16"}, "activation_dtype must be one of uint8, int8, int16, got 'uint16'"),
+        ({"activation_dtype": "uint16"}, "activation_dtype must be one of uint8, int8, int16 or None, got 'uint16'"),
         ({"weight_dtype": "uint8"}, "weight_dtype must be one of int8, got 'uint8'"),
         ({"weight_range": "least"}, "weight_range must be one of auto, max, mse, got 'least'"),
         ({"weight_granularity": "per_channel"}, "weight_granularity must be one of per_axis, per_tensor"),

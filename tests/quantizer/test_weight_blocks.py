@@ -188,8 +188,8 @@ def test_a_target_that_takes_no_blocks_gets_8_bits_per_axis(rng: np.random.Gener
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"weight_block": 48, "weight_bits": 4}, "weight_block must be 32, 64, 128 or None, got 48"),
-        ({"weight_block": True, "weight_bits": 4}, "weight_block must be 32, 64, 128 or None, got True"),
+        ({"weight_block": 48, "weight_bits": 4}, "weight_block must be one of 32, 64, 128 or None, got 48"),
+        ({"weight_block": True, "weight_bits": 4}, "weight_block must be one of 32, 64, 128 or None, got True"),
         ({"weight_block": 32}, "weight_block is of weights of 4 bits and fewer: set weight_bits, too, got 8"),
     ],
 )

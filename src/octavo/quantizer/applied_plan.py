@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tvm.relax import Var
@@ -46,14 +46,17 @@ class AppliedPlan:
     def check(self, tensors: TensorTable, variables: Collection[str], targets: Sequence[str]) -> None:
         """Raise QuantizationError unless the plan names what the model, equalized by it, has, and is for these targets."""
         plan = self.plan
-        for where, tensor in self._tensors():
+        given, factors = {**plan.activations, **plan.weights}, plan.equalization.factors
+        outputs, floats = (layer.output for layer in plan.layers), (op.tensor for op in plan.float_ops)
+        named: dict[str, Iterable[TensorId]] = {"activations": plan.activations, "weights": plan.weights}
+        named |= {"equalization": factors, "layers": outputs, "float_ops": floats}
+        for where, tensor in ((where, tensor) for where, names in named.items() for tensor in names):
             if tensor not in variables:
                 raise QuantizationError(f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved")
             entry, name = tensors.get(tensor), plan.names.get(tensor)
             if name is not None and (entry is None or entry.source_name != name):
                 called = "has no name" if entry is None else f"is called {entry.source_name!r}"
                 raise QuantizationError(f"the plan: {where}: {tensor} {called} in the source, got {name!r}: it is no choice")
-        given = {**plan.activations, **plan.weights}
         # Additions, and functions in the kernel of a product, read what layers leave in float32.
         reals = {layer.output for layer in plan.layers if layer.output not in plan.activations}
         for layer in plan.layers:
@@ -62,26 +65,14 @@ class AppliedPlan:
                     f"the plan: layer {layer.op} {layer.output} is for target {layer.target!r}, and quantize was given "
                     f"{', '.join(map(repr, targets))}: pass its target"
                 )
-            weight = () if layer.weight is None else (layer.weight,)
             in_float = {*(layer.per_row or (layer.inputs if layer.block else ())), *(reals if layer.op in _READ_FLOAT else ())}
-            read = (
-                *(each for each in layer.inputs if each not in in_float),
-                *layer.constants,
-                *weight,
-            )
-            missing = next((each for each in read if each not in given), None)
+            read = (*(each for each in layer.inputs if each not in in_float), *layer.constants, layer.weight)
+            missing = next((each for each in read if each is not None and each not in given), None)
             if missing is not None and not self.lets_go:
                 raise QuantizationError(
                     f"the plan: layer {layer.op} {layer.output} reads {missing}, which has no parameters in the plan: give it "
                     "some, or take the layer out"
                 )
-
-    def _tensors(self) -> Iterator[tuple[str, TensorId]]:
-        yield from (("activations", name) for name in self.plan.activations)
-        yield from (("weights", name) for name in self.plan.weights)
-        yield from (("equalization", name) for name in self.plan.equalization.factors)
-        yield from (("layers", layer.output) for layer in self.plan.layers)
-        yield from (("float_ops", op.tensor) for op in self.plan.float_ops)
 
     @property
     def choices(self) -> Choices:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, cast
@@ -72,22 +72,26 @@ class Override:
         return replace(self, **later.given)
 
     @staticmethod
-    def of(name: str, value: Any) -> Override:
+    def of(where: str, value: Any) -> Override:
         """Return an Override, or the one that a mapping of its fields says; QuantizationError for anything else."""
         if isinstance(value, Override):
             return value
-        known = [each.name for each in fields(Override)]
         if not isinstance(value, Mapping):
-            raise QuantizationError(
-                f"recipe: overrides: {name}: expected an Override or a mapping of {', '.join(known)}, got {brief(value)}"
-            )
+            known = ", ".join(each.name for each in fields(Override))
+            raise QuantizationError(f"{where}: expected an Override or a mapping of {known}, got {brief(value)}")
         said = {str(key): each for key, each in cast("Mapping[Any, Any]", value).items()}
-        unknown = next((key for key in said if key not in known), None)
-        if unknown is not None:
-            near = get_close_matches(unknown, known, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise QuantizationError(f"recipe: overrides: {name}: there is no field {unknown!r}; {advice}")
+        check_fields(where, said, Override)
         try:
             return Override(**said)
         except QuantizationError as error:
-            raise QuantizationError(f"recipe: overrides: {name}: {error}") from error
+            raise QuantizationError(f"{where}: {error}") from error
+
+
+def check_fields(where: str, said: Iterable[str], kind: Any) -> None:
+    """Raise QuantizationError for the name of a field that a dataclass does not have."""
+    known = [each.name for each in fields(kind)]
+    unknown = next((name for name in said if name not in known), None)
+    if unknown is not None:
+        near = get_close_matches(unknown, known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise QuantizationError(f"{where}: there is no field {unknown!r}; {advice}")

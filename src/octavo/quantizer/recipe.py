@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..numerics import QuantParams
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
 from ..target.vocabulary import WEIGHT_BLOCKS
-from .override import Override
+from .override import Override, check_fields
 from .ranges import RangeEstimator, range_estimator
 
 ActivationDtype = Literal["uint8", "int8", "int16"]
@@ -145,35 +145,36 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
-        _check("activation_dtype", self.activation_dtype or "uint8", get_args(ActivationDtype))
-        _check("weight_dtype", self.weight_dtype, get_args(WeightDtype))
-        _check_bits(self.weight_bits)
-        if isinstance(self.weight_bits, Mapping):
-            object.__setattr__(self, "weight_bits", dict(self.weight_bits))
-        _check_block(self.weight_block, self.weight_bits)
-        wide: Any = self.wide_weights
-        if isinstance(wide, bool) or not isinstance(wide, int | float) or not 0 <= wide <= 1:
-            raise QuantizationError(f"recipe: wide_weights must be a share from 0 to 1, got {wide!r}")
-        count: Any = self.wide_activations
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise QuantizationError(f"recipe: wide_activations must be a number of activations, 0 or more, got {count!r}")
-        _check("weight_range", self.weight_range, get_args(WeightRange))
-        _check("weight_rounding", self.weight_rounding, get_args(WeightRounding))
-        _check("equalization", self.equalization, get_args(Equalizing))
-        _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
+        for name, supported in _SUPPORTED.items():
+            value, known = getattr(self, name), ", ".join(str(each) for each in supported if each is not None)
+            _check(name, value in supported, f"one of {known}{' or None' * (None in supported)}", value)
+        bits: Any = self.weight_bits
+        wide, count, goal, biases = self.wide_weights, self.wide_activations, self.min_sqnr, self.bias_correction
+        given = cast("Mapping[Any, Any]", bits) if isinstance(bits, Mapping) else {ANY: bits}
+        are_fine = all(isinstance(name, str) and type(each) is int and 2 <= each <= WEIGHT_BITS for name, each in given.items())
+        _check("weight_bits", are_fine, f"a whole number from 2 to {WEIGHT_BITS}, or a mapping of names to such", bits)
+        object.__setattr__(self, "weight_bits", dict(given) if isinstance(bits, Mapping) else bits)
+        if self.weight_block is not None and min(given.values(), default=WEIGHT_BITS) > BLOCK_BITS:
+            raise QuantizationError(
+                f"recipe: weight_block is of weights of {BLOCK_BITS} bits and fewer: set weight_bits, too, got {bits!r}"
+            )
+        _check("wide_weights", _is_number(wide) and 0 <= wide <= 1, "a share from 0 to 1", wide)
+        _check("wide_activations", type(count) is int and count >= 0, "a number of activations, 0 or more", count)
+        _check(
+            "min_sqnr", goal is None or (_is_number(goal) and 0 <= goal < math.inf), "a number of dB, 0 or more, or None", goal
+        )
+        _check("bias_correction", isinstance(biases, bool) or biases == "analytic", "True, False or 'analytic'", biases)
+        _check("range_estimator", isinstance(cast("Any", self.range_estimator), str), "a name", self.range_estimator)
         try:
             range_estimator("percentile", {"percentile": self.percentile})
             _ = self.estimator
         except ValueError as error:
             raise QuantizationError(f"recipe: {error}") from error
-        if not isinstance(cast("Any", self.bias_correction), bool) and self.bias_correction != "analytic":
-            raise QuantizationError(f"recipe: bias_correction must be True, False or 'analytic', got {self.bias_correction!r}")
-        _check_sqnr(self.min_sqnr)
         for name in ("float_tensors", "exclude", "float_ops"):
             names: Any = getattr(self, name)
-            if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(entry, str) for entry in names):
-                raise QuantizationError(f"recipe: {name} must be a tuple of names, got {names!r}")
-            object.__setattr__(self, name, tuple(cast("tuple[str, ...]", names)))
+            are_names = isinstance(names, (tuple, list, set, frozenset)) and all(isinstance(entry, str) for entry in names)
+            _check(name, are_names, "a tuple of names", names)
+            object.__setattr__(self, name, tuple(names))
         tensors: Any = self.tensors
         if not isinstance(tensors, Mapping) or not all(
             isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
@@ -189,7 +190,7 @@ class Recipe:
         QuantizationError
             There is no such preset.
         """
-        _check("preset", preset, get_args(Preset))
+        _check("preset", preset in PRESETS, f"one of {', '.join(PRESETS)}", preset)
         usual = Recipe()
         return replace(
             self, **{name: each for name, each in PRESETS[preset].items() if getattr(self, name) == getattr(usual, name)}
@@ -257,57 +258,48 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 fewer than 8 bits of weights leaves 8 to those that cost most."""
 
 
-def _check(field: str, value: object, supported: tuple[str, ...]) -> None:
-    if value not in supported:
-        raise QuantizationError(f"recipe: {field} must be one of {', '.join(supported)}, got {value!r}")
+_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "activation_dtype": (*get_args(ActivationDtype), None),
+    "weight_dtype": get_args(WeightDtype),
+    "weight_block": (*WEIGHT_BLOCKS, None),
+    "weight_range": get_args(WeightRange),
+    "weight_rounding": get_args(WeightRounding),
+    "equalization": get_args(Equalizing),
+    "weight_granularity": get_args(WeightGranularity),
+}
+
+
+def _check(field: str, is_supported: object, expected: str, value: object) -> None:
+    if not is_supported:
+        raise QuantizationError(f"recipe: {field} must be {expected}, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _overrides(value: Any) -> dict[str, Override]:
     if not isinstance(value, Mapping):
         raise QuantizationError(f"recipe: overrides must be a mapping of names to Override, got {value!r}")
-    overrides = {str(name): Override.of(str(name), each) for name, each in cast("Mapping[Any, Any]", value).items()}
-    for name, override in overrides.items():
+    overrides: dict[str, Override] = {}
+    for name, each in cast("Mapping[Any, Any]", value).items():
+        where = f"recipe: overrides: {name}"
+        override = overrides[str(name)] = Override.of(where, each)
         if override.range_estimator == AUTO:
-            raise QuantizationError(
-                f"recipe: overrides: {name}: range_estimator {AUTO!r} chooses for all tensors; name one for these"
-            )
+            raise QuantizationError(f"{where}: range_estimator {AUTO!r} chooses for all tensors; name one for these")
         said = {key: each for key, each in override.given.items() if key not in ("exclude", "activation_scheme")}
         if isinstance(said.get("weight_bits"), Mapping):
-            raise QuantizationError(f"recipe: overrides: {name}: weight_bits must be a whole number from 2 to {WEIGHT_BITS}")
+            raise QuantizationError(f"{where}: weight_bits must be a whole number from 2 to {WEIGHT_BITS}")
         try:
             Recipe(**said)  # which checks the fields that it has, too
         except QuantizationError as error:
-            raise QuantizationError(f"recipe: overrides: {name}: {str(error).removeprefix('recipe: ')}") from error
+            raise QuantizationError(f"{where}: {str(error).removeprefix('recipe: ')}") from error
     return overrides
-
-
-def _check_sqnr(value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf):
-        raise QuantizationError(f"recipe: min_sqnr must be a number of dB, 0 or more, or None, got {value!r}")
 
 
 def bits_of(params: QuantParams) -> int:
     """Return the width of the integers of a weight."""
     return params.qmax.bit_length() + (1 if params.qmin < 0 else 0)
-
-
-def _check_bits(value: Any) -> None:
-    given = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else {ANY: value}
-    expected = f"a whole number from 2 to {WEIGHT_BITS}, or a mapping of names to such"
-    for name, bits in given.items():
-        if not isinstance(name, str) or isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= WEIGHT_BITS:
-            raise QuantizationError(f"recipe: weight_bits must be {expected}, got {value!r}")
-
-
-def _check_block(block: Any, bits: int | Mapping[str, int]) -> None:
-    if block is None:
-        return
-    if type(block) is not int or block not in WEIGHT_BLOCKS:
-        raise QuantizationError(f"recipe: weight_block must be {', '.join(map(str, WEIGHT_BLOCKS))} or None, got {block!r}")
-    if min(bits.values() if isinstance(bits, Mapping) else (bits,), default=WEIGHT_BITS) > BLOCK_BITS:
-        raise QuantizationError(
-            f"recipe: weight_block is of weights of {BLOCK_BITS} bits and fewer: set weight_bits, too, got {bits!r}"
-        )
 
 
 _WILDCARDS = {"*": ".*", "?": "."}
@@ -326,9 +318,6 @@ def has_wildcards(pattern: str) -> bool:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(_WILDCARDS.get(each) or re.escape(each) for each in pattern), re.DOTALL)
-
-
-_KNOWN = tuple(each.name for each in fields(Recipe))
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -358,16 +347,11 @@ def _recipe(data: Any) -> Recipe:
     if not isinstance(data, dict):
         raise QuantizationError(f"recipe: expected an object of its fields, got {brief(data)}")
     said = cast("dict[str, Any]", data)
-    unknown = next((name for name in said if name not in _KNOWN), None)
-    if unknown is not None:
-        near = get_close_matches(unknown, _KNOWN, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_KNOWN)}"
-        raise QuantizationError(f"recipe: there is no field {unknown!r}; {advice}")
+    check_fields("recipe", said, Recipe)
     tensors = said.get("tensors", {})
     if not isinstance(tensors, dict):
         raise QuantizationError(f"recipe: tensors must be an object of names, got {brief(tensors)}")
-    entries = {
-        name: TensorSupport.from_json(f"tensors: {name}", entry) for name, entry in cast("dict[str, Any]", tensors).items()
-    }
+    named = cast("dict[str, Any]", tensors)
+    entries = {name: TensorSupport.from_json(f"tensors: {name}", entry) for name, entry in named.items()}
     values: dict[str, Any] = {**said, "tensors": entries}
     return Recipe(**values)

@@ -38,7 +38,7 @@ _MAX_TRIED = 3
 
 _NEAR_DB = 40.0
 """Outputs that came to be as near have little to gain from more bits, which cost time."""
-_OF_THE_WHOLE = (*MENDABLE, "weight rounding")
+_ANEW = (*MENDABLE, "weight rounding")
 """Causes that quantizing anew may take away."""
 
 
@@ -234,7 +234,7 @@ class _Fixer:
         is_promising = row.gain_db >= self.min_gain_db or row.cause in (*FAULTS, "weight rounding")
         if not is_promising or (row.part == "activation" and {str(row.id), row.source_name} & self.kept):
             return
-        if row.cause in _OF_THE_WHOLE and self.recipe != _with_all(self.recipe) and None not in self._tried:
+        if row.cause in _ANEW and self.recipe != _with_all(self.recipe) and None not in self._tried:
             yield "quantized anew with the corrections and the equalization that the recipe left out", None
         yield from ((said, step) for said, step in row.steps.items() if step not in self._tried)
 

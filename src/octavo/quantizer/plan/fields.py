@@ -48,7 +48,7 @@ def read(kind: Any, where: str, value: Any) -> Any:
             raise Malformed(f"{where} must be {1 + len(rest)} numbers, got {brief(value)}")
         return tuple(read(first, f"{where}[{place}]", each) for place, each in enumerate(listed))
     if kind is int:
-        return a_whole_number(where, value)
+        return an_integer(where, value)
     if kind is float:
         if not _is_number(value) and value not in ("inf", "-inf"):
             raise Malformed(f'{where} must be a number, "inf", "-inf"{or_null}, got {brief(value)}')
@@ -92,7 +92,7 @@ def a_text(where: str, value: Any, allowed: Collection[str] | None = None) -> st
     return value
 
 
-def a_whole_number(where: str, value: Any, low: int = 0, high: int = _MOST) -> int:
+def an_integer(where: str, value: Any, low: int = 0, high: int = _MOST) -> int:
     """Return a whole number in [low; high]; Malformed."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise Malformed(f"{where} must be a whole number in [{low}; {high}], got {brief(value)}")

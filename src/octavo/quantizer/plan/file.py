@@ -28,7 +28,7 @@ from ..recipe import Recipe
 from .corrections import Corrections
 from .entries import Adjustment, FloatOp, IntegerLayer
 from .equalization import Equalization
-from .fields import Malformed, a_list, a_mapping, a_real, a_text, a_whole_number, an_object, plain, read
+from .fields import Malformed, a_list, a_mapping, a_real, a_text, an_integer, an_object, plain, read
 from .journal import Journal
 
 FORMAT = "octavo-plan"
@@ -87,8 +87,8 @@ def _by_line(value: Any, depth: int = 0) -> str:
         return json.dumps(value, allow_nan=False)
     is_object = isinstance(value, dict)
     lines = [f"{json.dumps(key)}: " * is_object + _by_line(each, depth + 1) for key, each in entries.items()]
-    opening, closing = "{}" if is_object else "[]"
-    return opening + "\n" + ",\n".join("  " * depth + line for line in lines) + "\n" + closing
+    ends = "{}" if is_object else "[]"
+    return ends[0] + "\n" + ",\n".join("  " * depth + line for line in lines) + "\n" + ends[1]
 
 
 def _integers_to_json(values: npt.NDArray[Any], params: QuantParams) -> dict[str, Any]:
@@ -213,13 +213,13 @@ def _params(where: str, value: Any) -> QuantParams:
     dtype = a_text(f"{where}: dtype", entry["dtype"], INTEGER_RANGE)
     low, high = INTEGER_RANGE[dtype]
     axis, block = (
-        None if entry.get(name) is None else a_whole_number(f"{where}: {name}", entry[name], low=least)
+        None if entry.get(name) is None else an_integer(f"{where}: {name}", entry[name], low=least)
         for name, least in (("axis", 0), ("block", 1))
     )
     if axis is None and block is not None:
         raise Malformed(f"{where}: block needs the axis that blocks lie along, got null")
     depth = 0 if axis is None else 1 if block is None else 2
-    point = partial(a_whole_number, low=low, high=high)
+    point = partial(an_integer, low=low, high=high)
     try:
         return QuantParams(
             dtype=dtype,
@@ -249,7 +249,7 @@ def _reals(where: str, value: Any) -> npt.NDArray[np.float32]:
 
 def _factors(where: str, value: Any) -> npt.NDArray[np.float32]:
     data = an_object(where, value, ("shape", "factors"))
-    shape = [a_whole_number(f"{where}: shape", each, 1) for each in a_list(f"{where}: shape", data["shape"])]
+    shape = [an_integer(f"{where}: shape", each, 1) for each in a_list(f"{where}: shape", data["shape"])]
     factors = [a_real(f"{where}: factors", each, is_positive=True) for each in a_list(f"{where}: factors", data["factors"])]
     if len(factors) != math.prod(shape):
         raise Malformed(f"{where}: factors must be {math.prod(shape)} numbers for its shape, got {len(factors)}")
@@ -265,7 +265,7 @@ def _integers(where: str, value: Any, weights: Mapping[TensorId, QuantParams]) -
             f"{where}: its integers were rounded for other parameters than it has; take the entry out, and it is rounded anew"
         )
     a_text(f"{where}: dtype", data["dtype"], [params.dtype])
-    shape = [a_whole_number(f"{where}: shape", each) for each in a_list(f"{where}: shape", data["shape"])]
+    shape = [an_integer(f"{where}: shape", each) for each in a_list(f"{where}: shape", data["shape"])]
     try:
         content = base64.b64decode(a_text(f"{where}: data", data["data"]), validate=True)
     except ValueError:
