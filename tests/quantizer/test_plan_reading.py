@@ -122,7 +122,7 @@ def test_a_file_that_is_none_is_one_error(saved: Path, tmp_path: Path) -> None:
         QuantizationPlan.load(bad)
     with pytest.raises(QuantizationError, match="No such file"):
         QuantizationPlan.load(tmp_path / "none.json")
-    with pytest.raises(QuantizationError, match="expected the path of a plan, got int 3"):
+    with pytest.raises(QuantizationError, match="expected the path of the plan, got int 3"):
         octavo.quantize(residual_net(), plan=3)
 
 

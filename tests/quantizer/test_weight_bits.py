@@ -24,7 +24,7 @@ from octavo.numerics import QuantParams, dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
 from octavo.quantizer.encodings import read_encodings, write_encodings
-from octavo.quantizer.recipe import Recipe, bits_of
+from octavo.quantizer.recipe import Recipe
 from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
@@ -215,4 +215,4 @@ def test_biases_stay_where_they_are_not_to_be_corrected(conv_net: Net) -> None:
 @pytest.mark.parametrize(("dtype", "qmin", "qmax", "bits"), [("uint8", 0, 255, 8), ("int8", -127, 127, 8), ("int8", -7, 7, 4)])
 def test_the_width_of_a_weight_counts_a_sign_only_where_there_is_one(dtype: str, qmin: int, qmax: int, bits: int) -> None:
     params = QuantParams(scale=np.float32(0.1), zero_point=np.int32(0), dtype=dtype, qmin=qmin, qmax=qmax)
-    assert bits_of(params) == bits
+    assert params.num_bits == bits

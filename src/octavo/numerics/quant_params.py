@@ -109,6 +109,11 @@ class QuantParams:
         """Whether every zero point is 0."""
         return not self.zero_point.any()
 
+    @property
+    def num_bits(self) -> int:
+        """Width of the integers in use: 4 of [-7; 7] in int8."""
+        return self.qmax.bit_length() + (self.qmin < 0)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values: scale and zero_point are numbers per tensor, lists per axis; axis is None per tensor.
 

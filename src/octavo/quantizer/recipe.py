@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from ..errors import QuantizationError, TargetError, brief, check_path
+from ..errors import QuantizationError, TargetError, brief
 from ..numerics import QuantParams
+from ..runtime.atomic_write import read_text
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
 from ..target.vocabulary import WEIGHT_BLOCKS
@@ -297,11 +298,6 @@ def _overrides(value: Any) -> dict[str, Override]:
     return overrides
 
 
-def bits_of(params: QuantParams) -> int:
-    """Return the width of the integers of a weight."""
-    return params.qmax.bit_length() + (1 if params.qmin < 0 else 0)
-
-
 _WILDCARDS = {"*": ".*", "?": "."}
 
 
@@ -330,15 +326,11 @@ def read_recipe(path: str | Path) -> Recipe:
     QuantizationError
         If there is no such file, or it is no such object; the message names the file and the field.
     """
-    source = check_path(path, QuantizationError, "the path of a recipe, JSON")
+    text = read_text(path, QuantizationError, "the recipe")
     try:
-        data: Any = json.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise QuantizationError(f"{path}: cannot read the recipe: {error.strerror or error}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        return _recipe(json.loads(text))
+    except json.JSONDecodeError as error:
         raise QuantizationError(f"{path}: the recipe is no JSON: {error}") from error
-    try:
-        return _recipe(data)
     except (QuantizationError, TargetError) as error:
         raise QuantizationError(f"{path}: {error}") from error
 

@@ -28,7 +28,7 @@ from ..quantizer.plan.plan import QuantizedModel
 from ..quantizer.referee import sqnr_by_result
 from ..quantizer.search import SearchResult, read_search
 from ..runtime.executable import Executable
-from ..runtime.inputs import split_batch
+from ..runtime.inputs import split_batches
 from .quantized_layers import FloatOpFigures, WeightFigures, bytes_of, float_ops_of, time_shares, weights_of
 from .thumbnail import thumbnail
 
@@ -179,8 +179,7 @@ def quantization_figures(
         if not samples:
             raise ProfileError("the profile keeps no samples to compare on: give data, or profile with keep_samples=64")
     else:
-        listed = [data] if isinstance(data, (np.ndarray, Mapping)) else data
-        samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+        samples = split_batches(specs, data)
     found = None if search is None else read_search(Path(search), model.fingerprint)
     names = [spec.source_name for spec in specs]
     batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]

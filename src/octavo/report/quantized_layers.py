@@ -14,7 +14,7 @@ from ..numerics import dequantize
 from ..numerics.statistics.metrics import sqnr_db
 from ..quantizer.equalized_float import equalized_float
 from ..quantizer.plan.plan import QuantizedModel
-from ..quantizer.recipe import WEIGHT_BITS, bits_of
+from ..quantizer.recipe import WEIGHT_BITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ def weights_of(model: Model, quantized: QuantizedModel) -> Mapping[TensorId, Wei
         found[layer.output] = WeightFigures(
             id=name,
             name=(entry.source_name if entry is not None else "") or plan.names.get(name, "") or str(name),
-            bits=bits_of(params),
+            bits=params.num_bits,
             scales=params.scale.size,
             least_scale=float(params.scale.min()),
             greatest_scale=float(params.scale.max()),
@@ -97,7 +97,7 @@ def weights_of(model: Model, quantized: QuantizedModel) -> Mapping[TensorId, Wei
 def bytes_of(quantized: QuantizedModel) -> int:
     """Return the bytes of the constants of a quantized model, weights of fewer than 8 bits packed."""
     plan = quantized.plan
-    narrow = {name: bits_of(params) for name, params in plan.weights.items() if name in plan.weight_values}
+    narrow = {name: params.num_bits for name, params in plan.weights.items() if name in plan.weight_values}
     saved = sum(plan.weight_values[name].size * (WEIGHT_BITS - bits) // 8 for name, bits in narrow.items() if bits < WEIGHT_BITS)
     return quantized.constant_bytes - saved
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: under a temporary name in the same folder, then renamed. It knows no format."""
+"""Files of text that are read with one error, and written whole or not at all: renamed once they are. It knows no format."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import OctavoError, check_path
+
+
+def read_text(path: str | Path, error: type[OctavoError], what: str) -> str:
+    """Return a file's text; `error` if it can't be read.
+
+    Parameters
+    ----------
+    what
+        The file, in words: "the plan".
+    """
+    try:
+        return check_path(path, error, f"the path of {what}").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror or problem if isinstance(problem, OSError) else "it is not text"
+        raise error(f"{path}: cannot read {what}: {reason}") from problem
 
 
 def write_atomically(

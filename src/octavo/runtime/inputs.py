@@ -119,6 +119,12 @@ def _run_of(spec: InputSpec, array: npt.NDArray[Any], index: int) -> npt.NDArray
     return array[index * spec.shape[0] : (index + 1) * spec.shape[0]] if spec.shape else array[index, ...]
 
 
+def split_batches(specs: Sequence[InputSpec], batches: Any) -> list[list[npt.NDArray[Any]]]:
+    """Return the runs of several batches, or of a single one, each cut as `split_batch` does; DataError names the batch."""
+    listed: Any = [batches] if isinstance(batches, np.ndarray | Mapping) else batches
+    return [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+
+
 def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
     if array.shape == spec.shape:
         return 1

@@ -1,6 +1,6 @@
 """Files of ranges and parameters by tensor name, as other tools keep them: AIMET's encodings, TensorRT's calibration cache.
 
-Texts to numbers and back; no model, no profile and no plan is known here.
+Texts to numbers and parameters, and back; no model, no profile and no plan is known here.
 """
 
 from .checks import Malformed, Ranges

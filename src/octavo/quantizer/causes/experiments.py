@@ -24,7 +24,7 @@ from ..equalization.channel_groups import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..ranges.of_params import Range, range_of, scheme_of
-from ..recipe import WEIGHT_BITS, bits_of
+from ..recipe import WEIGHT_BITS
 from ..referee import Referee
 from ..referee.program import as_array
 from ..referee.rounded import Rounder, Steps
@@ -168,7 +168,7 @@ class Experiments:
     def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
         """Return the channels whose scales are others than their values need, and how many times those they are."""
         params, value = self._of_weight(layer)
-        is_clamped = self.plan.recipe.weight_range != "max" and (params is None or bits_of(params) < WEIGHT_BITS)
+        is_clamped = self.plan.recipe.weight_range != "max" and (params is None or params.num_bits < WEIGHT_BITS)
         if params is None or value is None or is_clamped or self.plan.recipe.weight_range == "mse":
             return []
         needed, scale = needed_scales(params, value), np.ravel(params.scale).astype(np.float64)
@@ -265,7 +265,7 @@ class Experiments:
             return Finding(cause="shifted mean", remedy=said, effect=of_weights, left=unshifted)
         said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
         steps = {}
-        if bits_of(fitted) < WEIGHT_BITS:
+        if fitted.num_bits < WEIGHT_BITS:
             full = SetParams(tensor=name, params={weight: self._fitted(weight, WEIGHT_BITS)})
             steps[f"its weights have {WEIGHT_BITS} bits"] = full
         return Finding(cause="weight rounding", remedy=said, effect=of_weights, left=min(of_weights, nearest), steps=steps)
@@ -331,7 +331,7 @@ def in_db(effect: float) -> float:
 def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
     """Return the scales with which a symmetric weight's integers just hold its values, one for each channel or one in all."""
     axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
-    bits, narrow = bits_of(params), params.qmin > INTEGER_RANGE[params.dtype][0]
+    bits, narrow = params.num_bits, params.qmin > INTEGER_RANGE[params.dtype][0]
     found = symmetric_params(value, params.dtype, axis=axis, narrow=narrow, bits=bits if bits < WEIGHT_BITS else None)
     return np.ravel(found.scale).astype(np.float64)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
 from ...numerics.arrays import Samples
-from ...runtime.inputs import split_batch
+from ...runtime.inputs import split_batches
 from ..equalized_float import equalized_float
 from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
@@ -68,10 +68,7 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     checked_model(model)
     if not isinstance(quantized, QuantizedModel) or quantized.plan.fingerprint != model.fingerprint:
         raise QuantizationError("give the float model, and what octavo.quantize made of this very model")
-    specs = input_specs(model)
-    listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
-    samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
-    return tuple(table(model, quantized, samples))
+    return tuple(table(model, quantized, split_batches(input_specs(model), batches)))
 
 
 def table(model: Model, quantized: QuantizedModel, samples: Samples) -> list[RootCause]:

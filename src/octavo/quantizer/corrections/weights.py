@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...numerics import PerAxis, PerBlock, QuantParams
 from ...numerics.statistics.gptq import REFITS, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
 from ...numerics.statistics.ranges import symmetric_params
-from ..recipe import WEIGHT_BITS, Recipe, bits_of
+from ..recipe import WEIGHT_BITS, Recipe
 from ..sample_threads import in_order
 from .gram import ExactRows, Inputs, covariances, inherited_errors, places_of
 from .layers import Product
@@ -52,7 +52,7 @@ class Weights:
     @staticmethod
     def of(values: npt.NDArray[np.float32], params: QuantParams, recipe: Recipe, *, is_kept: bool) -> Weights:
         """Return weights that keep their scales where somebody chose them, or they have the usual width."""
-        granularity, bits = params.granularity, bits_of(params)
+        granularity, bits = params.granularity, params.num_bits
         is_free = False
         if recipe.weight_range == "auto" and bits != WEIGHT_BITS and not is_kept and isinstance(granularity, PerAxis):
             usual = symmetric_params(values, params.dtype, axis=granularity.axis, bits=bits)

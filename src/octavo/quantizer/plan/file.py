@@ -23,6 +23,7 @@ from ...errors import QuantizationError, brief
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
+from ...runtime.atomic_write import read_text
 from ...target.vocabulary import ROUNDINGS
 from ..recipe import Recipe
 from .corrections import Corrections
@@ -108,13 +109,9 @@ def _digest(params: QuantParams) -> str:
 # ------------------------------------------------------------------------------------------------------------------ read
 
 
-def read_fields(path: Path) -> dict[str, Any]:
+def read_fields(path: str | Path) -> dict[str, Any]:
     """Read and check a plan, and return its fields; QuantizationError names the file and the first thing wrong with it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not text"
-        raise QuantizationError(f"{path}: cannot read the plan: {reason}") from error
+    text = read_text(path, QuantizationError, "the plan")
     try:
         data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:

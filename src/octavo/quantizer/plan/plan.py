@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import QuantizationError, check_path
+from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from ...numerics import QuantParams
 from ...runtime.atomic_write import write_atomically
-from ..recipe import Recipe, bits_of
+from ..recipe import Recipe
 from .corrections import Corrections
 from .entries import Adjustment, FloatOp, IntegerLayer
 from .equalization import Equalization
@@ -102,7 +102,7 @@ class QuantizationPlan:
         found = Counter[int]()
         for name, values in self.weight_values.items():
             if name in self.weights:
-                found[bits_of(self.weights[name])] += values.size
+                found[self.weights[name].num_bits] += values.size
         return dict(sorted(found.items()))
 
     def sharing(self, name: TensorId) -> tuple[TensorId, ...]:
@@ -117,7 +117,7 @@ class QuantizationPlan:
     @staticmethod
     def load(path: str | Path) -> QuantizationPlan:
         """Read what `save` wrote, edited or not; QuantizationError says what is wrong with a file that isn't a plan."""
-        return QuantizationPlan(**read_fields(check_path(path, QuantizationError, "the path of a plan")))
+        return QuantizationPlan(**read_fields(path))
 
     def with_params(self, params: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
         """Return the plan with other parameters of some tensors; those that share theirs with one of them follow it.

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...compiler.target_choice import TargetLike
 from ...errors import ProfileError, QuantizationError, check_path, check_type
@@ -25,7 +23,7 @@ from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...profiling import check_model
 from ...profiling.model_profile import Profile
-from ...runtime.inputs import split_batch
+from ...runtime.inputs import split_batches
 from ..kept_samples import samples_of
 from ..recipe import Recipe
 from ..steps import KeepFloat
@@ -115,15 +113,12 @@ def search(
     if not samples_of(model, profile):
         raise ProfileError("the profile keeps no samples to search with: profile the model with keep_samples=64")
     with Interruption() as interruption:
-        specs = input_specs(model)
-        listed: Any = [data] if isinstance(data, (np.ndarray, Mapping)) else data or ()
-        compared = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
         bench = Bench(
             model=model,
             profile=profile,
             target=target,
             recipe=recipe or Recipe(),
-            data=compared or None,
+            data=None if data is None else split_batches(input_specs(model), data) or None,
             evaluate=evaluate,
         )
         run = _Search(
