@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +28,7 @@ from ..referee import Referee
 from ..referee.program import as_array
 from ..referee.rounded import Rounder, Steps
 from ..referee.rounding import Rounding
+from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
 from .causes import Finding, Part
 
@@ -119,11 +119,10 @@ class Experiments:
                 cause, said = "clipping", f"its range {has} cuts values, which lie in {seen}: choose a wider one"
             steps = {f"its range is [{low:.5g}; {high:.5g}], that of its values": fitted}
             return Finding(cause=cause, remedy=said, effect=effect, left=left, steps=steps)
-        alone = f"rounding it to 8 bits, and nothing else, leaves {in_db(effect):.1f} dB"
         group = self.plan.sharing(name)
         wider = {
             "it has 16 bits": WidenTensor(tensor=name),
-            "it stays float": FloatTensors(names=group, reasons=(alone,) * len(group)),
+            "it stays float": FloatTensors(names=group, reasons=(said_alone(effect),) * len(group)),
         }
         by_channel = self._rounded_by_channel(name)
         if by_channel < _GONE * effect:
@@ -167,29 +166,22 @@ class Experiments:
 
     def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
         """Return the channels whose scales are others than their values need, and how many times those they are."""
-        params, value = self._of_weight(layer)
-        is_clamped = self.plan.recipe.weight_range != "max" and (params is None or params.num_bits < WEIGHT_BITS)
-        if params is None or value is None or is_clamped or self.plan.recipe.weight_range == "mse":
+        weight, how = layer.weight, self.plan.recipe.weight_range
+        if weight is None or not (weight in self.plan.weights and weight in self.simple.params):
             return []
-        needed, scale = needed_scales(params, value), np.ravel(params.scale).astype(np.float64)
-        ratios = np.where(needed > 0, scale / np.maximum(needed, np.finfo(np.float64).tiny), 1.0)
-        limit = 2 * _UNLIKE_WEIGHTS if bool(np.all(np.frexp(scale)[0] == 0.5)) else _UNLIKE_WEIGHTS
+        scale, needed = (np.ravel(each.scale) for each in (self.plan.weights[weight], self._fitted(weight)))
+        if how == "mse" or (how != "max" and self.plan.weights[weight].num_bits < WEIGHT_BITS):  # what is clamped has others
+            return []
+        ratios = scale.astype(np.float64) / needed
         ratios = np.where((ratios > 1) & self._is_large_bias(layer, ratios.size), 1.0, ratios)
-        unfit = [(index, float(ratio)) for index, ratio in enumerate(ratios) if not 1 / _UNLIKE_WEIGHTS < ratio < limit]
+        unfit = [(index, float(ratio)) for index, ratio in enumerate(ratios) if not 1 / _UNLIKE_WEIGHTS < ratio < _UNLIKE_WEIGHTS]
         return sorted(unfit, key=lambda each: -abs(np.log(each[1])))
 
     def _is_large_bias(self, layer: IntegerLayer, channels: int) -> npt.NDArray[np.bool_]:
         """Return of each channel whether its bias may be why its scale is wider than its weights need."""
-        bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
-        if bias is None or quant is None:
-            return np.zeros(channels, np.bool_)
-        is_large = np.abs(np.ravel(self._bias(bias))) >= _LARGE_BIAS * np.ravel(quant.scale).astype(np.float64)
-        return is_large if is_large.size == channels else np.broadcast_to(is_large.any(), (channels,))
-
-    def _of_weight(self, layer: IntegerLayer) -> tuple[QuantParams | None, Array | None]:
-        if layer.weight is None:
-            return None, None
-        return self.plan.weights.get(layer.weight), self.simple.params.get(layer.weight)
+        bias, steps = self._bias(layer)
+        is_large = np.abs(bias) >= _LARGE_BIAS * steps
+        return is_large if is_large.size == channels else np.full(channels, is_large.any())
 
     def weight_effect(self, name: TensorId, effect: float, together: float) -> float:
         """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
@@ -221,17 +213,20 @@ class Experiments:
 
         Next to a channel of tiny weights a bias may have finer steps than float32 has there: then those count.
         """
-        bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
-        if bias is None or quant is None or bias not in self.simple.params:
+        found, steps = self._bias(layer)
+        if layer.bias is None or not found.size or layer.bias not in self.simple.params:
             return 0.0
         shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
-        expected = np.ravel(self.simple.params[bias]) + np.ravel(shift)
-        steps = np.maximum(np.ravel(quant.scale), np.spacing(np.abs(expected, dtype=np.float32)))
-        return float(np.max(np.abs(np.ravel(self._bias(bias)) - expected) / steps))
+        expected = np.ravel(self.simple.params[layer.bias]) + np.ravel(shift)
+        steps = np.maximum(steps, np.spacing(np.abs(expected, dtype=np.float32)))
+        return float(np.max(np.abs(found - expected) / steps))
 
-    def _bias(self, name: TensorId) -> Array:
-        """Return what the integers of a bias stand for."""
-        return dequantize(self.plan.weight_values[name], self.plan.biases[name])
+    def _bias(self, layer: IntegerLayer) -> tuple[Array, npt.NDArray[np.float64]]:
+        """Return what the integers of a layer's bias stand for, and its steps; none of one that has no such."""
+        params = None if layer.bias is None else self.plan.biases.get(layer.bias)
+        if layer.bias is None or params is None:
+            return np.zeros(0, np.float32), np.zeros(0)
+        return np.ravel(dequantize(self.plan.weight_values[layer.bias], params)), np.ravel(params.scale).astype(np.float64)
 
     def _of_weights(self, name: TensorId) -> Finding:
         layer, unfit = self._layers[name], self._unfit_channels(self._layers[name])
@@ -299,11 +294,17 @@ class Experiments:
         return {each: value for each, value in self.rounding.layers[name].items() if each == weight}
 
     def _fitted(self, weight: TensorId, bits: int | None = None) -> QuantParams:
-        """Return parameters of a weight with the scales that its values need, with as many bits as it has, or others."""
+        """Return parameters of a weight with the scales that its values need, of as many bits as it has, or of others."""
         old = self.plan.weights[weight]
-        ends = old if bits is None else replace(old, qmin=1 - 2 ** (bits - 1), qmax=2 ** (bits - 1) - 1)
-        needed = np.maximum(needed_scales(ends, self.simple.params[weight]), np.finfo(np.float32).tiny)
-        return replace(ends, scale=np.resize(needed.astype(np.float32), old.scale.shape))
+        few = min(WEIGHT_BITS, bits or old.num_bits)
+        return symmetric_params(
+            self.simple.params[weight],
+            old.dtype,
+            axis=old.granularity.axis if isinstance(old.granularity, PerAxis) else None,
+            narrow=old.qmin > INTEGER_RANGE[old.dtype][0],
+            power_of_two=bool(np.all(np.frexp(old.scale)[0] == 0.5)),
+            bits=few if few < WEIGHT_BITS else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -321,19 +322,6 @@ class _Shift:
     def transposed(self, order: Sequence[int]) -> Rounder:
         """Return it for a tensor whose axes lie in another order."""
         return _Shift(by=self.by.transpose(order))
-
-
-def in_db(effect: float) -> float:
-    """Return the signal to noise ratio of outputs with an error, in shares of their power."""
-    return -10 * math.log10(effect) if 0 < effect < math.inf else -math.inf if effect else math.inf
-
-
-def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
-    """Return the scales with which a symmetric weight's integers just hold its values, one for each channel or one in all."""
-    axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
-    bits, narrow = params.num_bits, params.qmin > INTEGER_RANGE[params.dtype][0]
-    found = symmetric_params(value, params.dtype, axis=axis, narrow=narrow, bits=bits if bits < WEIGHT_BITS else None)
-    return np.ravel(found.scale).astype(np.float64)
 
 
 def pass_through_tensors(

@@ -23,8 +23,9 @@ from ..equalized_float import equalized_float
 from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..referee import Referee, RoundedProgram
+from ..referee.score import in_db
 from .causes import FAULTS, MENDABLE, Part, RootCause
-from .experiments import Experiments, in_db
+from .experiments import Experiments
 
 _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""

@@ -14,6 +14,17 @@ _LEAST = 1e-6
 """Of a plan's error: a sample that has less has next to none."""
 
 
+def in_db(error: float) -> float:
+    """Return the signal to noise ratio of outputs with an error, in shares of their power."""
+    return math.inf if error == 0 else -math.inf if math.isinf(error) else -10 * math.log10(error)
+
+
+def said_alone(error: float) -> str:
+    """Say what the outputs keep where one tensor is rounded."""
+    left = f"leaves {in_db(error):.1f} dB" if error < math.inf else "makes of the outputs what is not finite"
+    return f"rounding it to 8 bits, and nothing else, {left}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
     """What one plan's error is below another's, in dB, and the standard error of that over samples.
@@ -71,8 +82,7 @@ class Score:
     @property
     def sqnr_db(self) -> float:
         """Signal to noise ratio of the worst output."""
-        worst = self.error
-        return math.inf if worst == 0 else -math.inf if math.isinf(worst) else -10 * math.log10(worst)
+        return in_db(self.error)
 
     def gain_over(self, other: Score) -> Gain:
         """Return what this plan gains over another one, both on the same samples: each by its worst output.

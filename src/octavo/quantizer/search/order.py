@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -13,6 +12,7 @@ from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ..plan.plan import QuantizationPlan
 from ..referee import Referee
+from ..referee.score import said_alone
 from ..steps import FloatTensors
 
 
@@ -38,7 +38,7 @@ class Order:
 
     def step(self, names: tuple[TensorId, ...]) -> FloatTensors:
         """Return the step that leaves some of them float, with the reasons."""
-        reasons = tuple(f"the search keeps it float: {_described(self.gains[name])}" for name in names)
+        reasons = tuple(f"the search keeps it float: {said_alone(self.gains[name])}" for name in names)
         return FloatTensors(names=names, reasons=reasons)
 
     def count_for(self, share: float) -> int:
@@ -79,11 +79,3 @@ def order_of(referee: Referee, plan: QuantizationPlan, exact: Model, explanation
         costs[name] += memory_cycles(sizes.get(str(name), 0) * (FLOAT_BYTES - 1))
     ordered = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
     return Order(gains={name: gains[name] for name in ordered})
-
-
-def _described(gain: float) -> str:
-    return (
-        "rounding it ruins the outputs"
-        if not gain < 1
-        else f"rounding it alone leaves {-10 * math.log10(max(gain, 1e-30)):.1f} dB"
-    )

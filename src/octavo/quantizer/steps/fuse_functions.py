@@ -5,7 +5,6 @@ Else the sums are rounded to 8 bits before the function, a table, gives 8 bits o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +20,7 @@ from ..choices import Choices, float_without_loss
 from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..recipe import Recipe
+from ..referee.score import said_alone
 from .evidence import Evidence
 from .step import Step
 
@@ -70,7 +70,7 @@ def _worth_their_time(plan: QuantizationPlan, able: Collection[TensorId], eviden
     for name in sorted(cycles, key=lambda name: (-effects[name] / cycles[name], name)):
         if cycles[name] <= room and effects[name] >= _MIN_SHARE * total:
             room -= cycles[name]
-            found[name] = f"rounding it to 8 bits, and nothing else, leaves {-10 * math.log10(effects[name]):.1f} dB"
+            found[name] = said_alone(effects[name])
     return found
 
 
