@@ -297,7 +297,7 @@ def test_the_step_proposes_what_can_be_and_nobody_speaks_of(
     planned: Any = Planned(quantized, named)
     found = per_row.PerRow(products=products).propose(planned, evidence)
     assert (None if found is None else set(found.per_row)) == expected
-    assert found is None or not found.bias_shifts  # they are another model's
+    assert found is None or not found.corrections  # they are another model's
 
 
 @pytest.mark.parametrize(
