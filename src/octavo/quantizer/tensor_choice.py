@@ -38,6 +38,8 @@ class TensorChoice:
         Of the tensor, a weight's as the module holds it.
     params
         What it gets unless the callback returns others.
+    values
+        float32, of a weight, as they are quantized; None for activations.
     """
 
     id: TensorId
@@ -46,18 +48,13 @@ class TensorChoice:
     kind: Literal["input", "activation", "weight"]
     shape: tuple[int, ...]
     params: QuantParams
+    values: npt.NDArray[Any] | None
     read_statistics: Callable[[], ProfiledTensor | None]
-    read_values: Callable[[], npt.NDArray[Any] | None]
 
     @property
     def statistics(self) -> ProfiledTensor | None:
         """The profile's entry: range, range by channel, histogram. None for values it does not know: of a folded weight."""
         return self.read_statistics()
-
-    @property
-    def values(self) -> npt.NDArray[Any] | None:
-        """float32 values of a weight, as they are quantized; None for activations."""
-        return self.read_values()
 
 
 ParamsOf = Callable[[TensorChoice], QuantParams | TensorSupport | None]
@@ -97,8 +94,8 @@ def tensor_choices(source: Model, form: EqualizedFloat, plan: QuantizationPlan) 
             kind="weight" if value is not None else "input" if name in source.input_ids else "activation",
             shape=static_shape(var) or (),
             params=plan.activations[name] if value is None else plan.weights[name],
+            values=value,
             read_statistics=lambda: None if form.statistics is None or known is None else form.statistics[known],
-            read_values=lambda: value,
         )
 
     return {name: choice(name) for name in (*plan.activations, *plan.weights)}
