@@ -247,7 +247,7 @@ WRONG = {
     "text": (lambda data: data["weight_values"]["w1"].update(data="!"), "data is no base64"),
     "weight": (lambda data: data["weight_values"].update(w9=data["weight_values"]["w1"]), "w9 is no weight of the plan"),
     "dtype": (lambda data: data["weight_values"]["w1"].update(dtype="int64"), "dtype must be one of int8"),
-    "shift": (lambda data: data["bias_shifts"]["r1"].__setitem__(0, "x"), "bias_shifts: r1 must be a list of float32 numbers"),
+    "shift": (lambda data: data["bias_shifts"]["r1"].__setitem__(0, "x"), "bias_shifts: r1 must be a float32 number"),
     "size": (lambda data: data["bias_shifts"].update(r1=[1.0]), "r1 has 8 channels, got 1 numbers"),
     "layer": (lambda data: data["bias_shifts"].update(c9=[1.0]), "c9 is the output of no layer"),
     "shape": (lambda data: data["weight_values"]["w1"].update(shape=[216]), "w1 has the shape (8, 3, 3, 3), got (216,)"),

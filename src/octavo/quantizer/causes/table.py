@@ -112,7 +112,8 @@ def _as_it_is(quantized: QuantizedModel) -> QuantizationPlan:
 def _rows(model: Model, experiments: Experiments) -> list[RootCause]:
     referee, plan, rounding = experiments.referee, experiments.plan, experiments.rounding
     together = referee.score_of(rounding, few=True).error
-    activations = referee.effects(rounding, [name for name in plan.activations if name not in experiments.pass_through])
+    moved = experiments.pass_through
+    activations = referee.effects(rounding, [name for name in plan.activations if name not in moved])
     weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
     found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in activations.items()}
     found |= {("weights", name): experiments.weight_effect(name, each, together) for name, each in weights.items()}
