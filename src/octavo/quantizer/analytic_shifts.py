@@ -7,6 +7,7 @@ values together the mean: each channel's is taken to lie at the same share of it
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,42 @@ from ..ir.graph.weighted import Weighted
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, dequantize
 from ..numerics.statistics.histogram_estimates import moments
+from .equalized_float import EqualizedFloat
 from .placement import Layer
 from .ranges import TensorRange
 
 Floats = npt.NDArray[np.float64]
 
 
-def analytic_shift(
-    layer: Layer, value: npt.NDArray[Any], integers: npt.NDArray[Any], params: QuantParams, read: TensorRange, source: TensorId
-) -> npt.NDArray[np.float32] | None:
-    """Return what is to be added to the bias of a layer, (output channels,); None where that is not known.
+def analytic_shifts(
+    form: EqualizedFloat,
+    layers: Iterable[Layer],
+    weights: Mapping[TensorId, QuantParams],
+    integers: Mapping[TensorId, npt.NDArray[Any]],
+) -> dict[TensorId, npt.NDArray[np.float32]]:
+    """Return what is to be added to biases, (output channels,), by the outputs of their layers, where that is known.
 
     Parameters
     ----------
-    layer
-        With a weight and a bias.
-    value, integers, params
-        Of its weight, as the model's parameter holds it.
-    read
-        Statistics of what it reads, or of a tensor that holds all values of that: of `source`.
+    weights, integers
+        Parameters and integers of the weights.
     """
-    op, x = layer.op, layer.inputs[0]
-    shape, out = static_shape(x), static_shape(layer.core)
-    if op is None or shape is None or out is None or not read.histogram.total:
-        return None
-    error = dequantize(integers, params).astype(np.float64) - value
+    found: dict[TensorId, npt.NDArray[np.float32]] = {}
+    for layer in layers:
+        source = None if layer.op is None or layer.bias is None else form.sources.source(layer.inputs[0])
+        if layer.op is None or source is None or layer.reads_reals or form.statistics is None:
+            continue
+        name, read = layer.op.weight.name, form.statistics[source]
+        error = dequantize(integers[name], weights[name]).astype(np.float64) - form.model.params[name]
+        if read.histogram.total:
+            found[layer.name] = _shift(layer, layer.op, error, read, source)
+    return found
+
+
+def _shift(layer: Layer, op: Weighted, error: Floats, read: TensorRange, source: TensorId) -> npt.NDArray[np.float32]:
+    """Return that of a layer, by the errors of its weight and statistics of what it reads: of `source`, which holds all of it."""
+    x = layer.inputs[0]
+    shape, out = static_shape(x) or (), static_shape(layer.core) or ()
     if call_to(op.call, "matmul") is not None:
         means = _means(read, x, source, len(shape) - 1)
         return -(means @ error.reshape(-1)[op.weight.positions]).astype(np.float32)

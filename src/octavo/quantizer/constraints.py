@@ -130,10 +130,10 @@ class _Widths:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Joined:
-    """The groups that a layer's tensors are in once it is added, and the widths of those activations that have one width."""
+    """The groups that a layer's tensors are in once it is added, and the widths of those of one width."""
 
     groups: list[_Group]
-    alike: list[Key]
+    of_one_width: list[Key]
     widths: _Widths
 
 
@@ -162,16 +162,16 @@ class TensorConstraints:
         if problem is not None:
             return problem
         if layer.takes_floats:
-            return Joined(groups=[*groups, *weights], alike=[], widths=_Widths())
+            return Joined(groups=[*groups, *weights], of_one_width=[], widths=_Widths())
         widths = self._common_widths(activations, groups)
-        return widths if isinstance(widths, str) else Joined(groups=[*groups, *weights], alike=activations, widths=widths)
+        return widths if isinstance(widths, str) else Joined(groups=[*groups, *weights], of_one_width=activations, widths=widths)
 
     def add(self, joined: Joined) -> None:
         """Note what a layer asks for."""
         for group in joined.groups:
             self._groups.update(dict.fromkeys(group.keys, group))
-        if joined.alike:
-            first, *others = map(self._root, joined.alike)
+        if joined.of_one_width:
+            first, *others = map(self._root, joined.of_one_width)
             self._parent.update(dict.fromkeys(others, first))
             self._parent.pop(first, None)
             self._widths[first] = joined.widths

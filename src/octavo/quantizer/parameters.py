@@ -15,7 +15,7 @@ from ..errors import QuantizationError
 from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, quantize
-from .analytic_shifts import analytic_shift
+from .analytic_shifts import analytic_shifts
 from .constraints import Key, TensorConstraints
 from .override import Override
 from .placement import Layer, Placement, PlanInputs
@@ -65,7 +65,9 @@ class ParameterChooser:
         for constant in (constant for layer in placement.layers for constant in layer.constants):
             weights[constant.name] = ranges.params(constant.name)
         weight_values = {name: self._integers(name, params) for name, params in weights.items()}
-        shifts = self.inputs.choices.corrections.bias_shifts or self._analytic_shifts(placement, weights, weight_values)
+        shifts = self.inputs.choices.corrections.bias_shifts
+        if self.inputs.recipe.bias_correction == "analytic" and not shifts:
+            shifts = analytic_shifts(self.inputs.form, placement.layers, weights, weight_values)
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in placement.layers:
@@ -86,24 +88,6 @@ class ParameterChooser:
             shared=constraints.shared(),
             bias_shifts=shifts,
         )
-
-    def _analytic_shifts(
-        self, placement: Placement, weights: Mapping[TensorId, QuantParams], values: Mapping[TensorId, npt.NDArray[Any]]
-    ) -> dict[TensorId, npt.NDArray[np.float32]]:
-        """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
-        statistics = self.inputs.form.statistics
-        if self.inputs.recipe.bias_correction != "analytic" or statistics is None:
-            return {}
-        found: dict[TensorId, npt.NDArray[np.float32]] = {}
-        for layer in placement.layers:
-            source = None if layer.op is None or layer.bias is None else self.inputs.form.sources.source(layer.inputs[0])
-            if layer.op is None or source is None or layer.reads_reals:
-                continue
-            name = layer.op.weight.name
-            shift = analytic_shift(layer, self.inputs.params[name], values[name], weights[name], statistics[source], source)
-            if shift is not None:
-                found[layer.name] = shift
-        return found
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
