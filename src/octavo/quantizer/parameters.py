@@ -153,11 +153,9 @@ class _Ranges:
 
     def _own(self, key: Key) -> tuple[float, float] | None:
         """Return a tensor's own range, or None where it has none."""
-        if key not in self._known and isinstance(key, Var):
-            self._known[key] = self._estimated(key, self.constraints.scheme(key))
-        elif key not in self._known:
-            values = self.inputs.params[key]
-            self._known[key] = float(values.min(initial=0.0)), float(values.max(initial=0.0))
+        if key not in self._known:
+            scheme = self.constraints.scheme(key)
+            self._known[key] = self._estimated(key, scheme) if isinstance(key, Var) else _ends(self.inputs.params[key])
         return self._known[key]
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:
@@ -181,3 +179,7 @@ class _Ranges:
                 "profile the model again, or choose another range_estimator"
             )
         return low, high
+
+
+def _ends(values: npt.NDArray[Any]) -> tuple[float, float]:
+    return float(values.min(initial=0.0)), float(values.max(initial=0.0))
