@@ -13,7 +13,6 @@ model's time, by the modelled cycles of `octavo explain`: what has no range does
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -40,55 +39,36 @@ def uncovered_outputs(model: Model, profile: Profile) -> Mapping[TensorId, str]:
         Of this model. An output of which it tells no range by buckets of samples has no such layers.
     """
     view = DataflowView(model.module["main"])
-    found = _LastLayers(view, profile)
-    if found.uncovered:
-        for var in reversed(_computed(view, model.input_ids)):
-            found.visit(var)
-    return found.reasons
-
-
-@dataclass(slots=True, eq=False)
-class _LastLayers:
-    """Tensors from uncovered outputs backwards whose readers are all such, as many as there is time for."""
-
-    view: DataflowView
-    profile: Profile
-    uncovered: dict[Var, str] = field(init=False)
-    """Outputs that are not covered, and tensors of their last layers, with what is said of the output."""
-    reasons: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
-    _room: float = field(init=False)
-    _floats: set[Var] = field(default_factory=set[Var])
-    """Results of ops that are float for it."""
-
-    def __post_init__(self) -> None:
-        self.uncovered = {var: said for var in operand_vars(self.view.result) if (said := self._reason_uncovered(var))}
-        self._room = _SHARE * model_cycles(self.view) if self.uncovered else 0.0
-
-    def _reason_uncovered(self, var: Var) -> str:
-        """Return what is said of an output that the samples don't cover, "" of one that they do."""
-        known = self.profile.get(TensorId(var.name))
-        found = None if known is None or dtype_of(var) != "float32" else adequacy_of(known)
-        if known is None or found is None or found.convergence is None or found.convergence.covered:
-            return ""
-        name, reach = readable_name(known.source_name, known.id), found.convergence.reach
-        return f"the output {name} may go {reach:.0%} of its range further than the samples show, which would saturate in 8 bits"
-
-    def visit(self, var: Var) -> None:
-        """Add a tensor to the last layers of its readers, if all of them are such, and there is time for its ops to be float."""
-        readers = self.view.users(var)
-        if var in self.uncovered or not readers or any(reader not in self.uncovered for reader in readers):
-            return
-        if dtype_of(var) != "float32" or self.view.is_returned(var):
-            return
+    # Outputs that are not covered, and tensors of their last layers, with what is said of the output.
+    uncovered = {var: said for var in operand_vars(view.result) if (said := _reason_uncovered(var, profile))}
+    reasons: dict[TensorId, str] = {}
+    floats: set[Var] = set()  # results of ops that are float for it
+    room = _SHARE * model_cycles(view) if uncovered else 0.0
+    for var in reversed(_computed(view, model.input_ids)) if uncovered else ():
+        readers = view.users(var)
+        if var in uncovered or not readers or any(reader not in uncovered for reader in readers):
+            continue
+        if dtype_of(var) != "float32" or view.is_returned(var):
+            continue
         # A product can end in float for nothing.
-        is_product = call_to(self.view.definition(var), *WEIGHTED) is not None
-        ops = {*readers, *(() if is_product else (var,))} - self._floats
-        cycles = sum(_float_cycles(self.view, each) for each in ops)
-        if cycles <= self._room:
-            self._room -= cycles
-            self._floats |= ops
-            self.uncovered[var] = self.uncovered[readers[0]]
-            self.reasons[TensorId(var.name)] = self.uncovered[var]
+        is_product = call_to(view.definition(var), *WEIGHTED) is not None
+        ops = {*readers, *(() if is_product else (var,))} - floats
+        cycles = sum(_float_cycles(view, each) for each in ops)
+        if cycles <= room:
+            room -= cycles
+            floats |= ops
+            reasons[TensorId(var.name)] = uncovered[var] = uncovered[readers[0]]
+    return reasons
+
+
+def _reason_uncovered(var: Var, profile: Profile) -> str:
+    """Return what is said of an output that the samples don't cover, "" of one that they do."""
+    known = profile.get(TensorId(var.name))
+    found = None if known is None or dtype_of(var) != "float32" else adequacy_of(known)
+    if known is None or found is None or found.convergence is None or found.convergence.covered:
+        return ""
+    name, reach = readable_name(known.source_name, known.id), found.convergence.reach
+    return f"the output {name} may go {reach:.0%} of its range further than the samples show, which would saturate in 8 bits"
 
 
 def _computed(view: DataflowView, inputs: Collection[str]) -> list[Var]:
