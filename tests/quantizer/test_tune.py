@@ -187,7 +187,7 @@ def test_another_of_the_last_kind_takes_the_place_of_the_first_where_other_steps
 def test_a_step_that_others_make_useless_is_taken_out_again(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fakes(
         monkeypatch,
-        by_names({PLAIN: 20, R1: 23, R2: 30, R1 | R2: 30.05}),
+        by_names({PLAIN: 20, R1: 22.5, R2: 30, R1 | R2: 30.05}),
         first=[First(name="r1")],
         second=[Second(name="r2")],
     )
@@ -198,6 +198,14 @@ def test_a_step_that_others_make_useless_is_taken_out_again(profiled: Any, monke
     assert last.proposal == "taken out again"
     assert last.gain_db == pytest.approx(-0.05)
     assert plan.journal.sqnr_db == pytest.approx(30)
+
+
+def test_what_gained_much_is_not_asked_again_whether_it_is_useless(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = by_names({PLAIN: 20, R1: 23.5, R1 | R2: 30})  # and nothing is known of r2 alone
+    with_fakes(monkeypatch, errors, first=[First(name="r1")], second=[Second(name="r2")])
+    plan = quantized(profiled)
+    assert taken(plan) == R1 | R2
+    assert verdicts(plan) == [("r1", True), ("r2", True)]
 
 
 def test_what_may_be_taken_out_leaves_no_plan_that_loses_against_the_plain_one(

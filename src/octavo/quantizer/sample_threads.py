@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import TypeVar
 
 GivenT = TypeVar("GivenT")
@@ -22,7 +23,7 @@ def in_order(find: Callable[[GivenT], FoundT], given: Sequence[GivenT]) -> list[
 def parts_of(count: int) -> list[slice]:
     """Return slices of so many, one for each thread, but none that are empty."""
     ends = [count * part // THREADS for part in range(THREADS + 1)]
-    return [slice(start, end) for start, end in zip(ends, ends[1:], strict=False) if end > start]
+    return [slice(start, end) for start, end in pairwise(ends) if end > start]
 
 
 @cache

@@ -94,3 +94,17 @@ def test_a_row_of_zeros_keeps_its_scale(rng: np.random.Generator) -> None:
     found, scale = gptq_round_and_scale(np.zeros((1, 2, 9)), correlated(rng, 1, 9), np.ones((1, 2)), qmin=-7, qmax=7)
     assert not found.any()
     assert (scale == 1).all()
+
+
+def test_any_number_of_threads_gives_the_same_integers(rng: np.random.Generator) -> None:
+    weight, scale = rng.normal(size=(2, 300, 40)), rng.uniform(0.02, 0.05, (2, 300))
+    gram, parts = correlated(rng, 2, 40), []
+
+    def last_first(find, slices):
+        parts.extend(slices)
+        return [find(each) for each in slices[::-1]][::-1]
+
+    expected = gptq_round(weight, gram, scale, qmin=-127, qmax=127)
+    found = gptq_round(weight, gram, scale, qmin=-127, qmax=127, over=last_first)
+    np.testing.assert_array_equal(found, expected)
+    assert [len(range(300)[each]) for each in parts] == [150, 150]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,7 @@ _MANY = 128
 Over = Callable[[Callable[[slice], Floats], Sequence[slice]], Iterable[Floats]]
 
 
-def gptq_round(
-    weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int, over: Over = map
-) -> npt.NDArray[np.int64]:
+def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int, over: Over = map) -> npt.NDArray[np.int64]:
     """Return integers q, [qmin; qmax], of weights such that the rows of (q * scale - weight) @ inputs have little power.
 
     Parameters
@@ -72,7 +71,7 @@ def gptq_round(
         return part.polished(part.swept(own, qmin, qmax), own, qmin, qmax)
 
     ends = (0, outputs // 2, outputs) if outputs >= _WIDE else (0, outputs)
-    parts = [slice(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+    parts = [slice(start, end) for start, end in pairwise(ends)]
     return layer.placed(np.concatenate([*over(rounded, parts)], axis=2))
 
 

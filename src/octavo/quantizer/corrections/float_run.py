@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,20 +70,23 @@ def run_float(program: RoundedProgram, products: Iterable[Product], samples: Sam
     for product in products:
         readers.setdefault(program.variable(product.read), []).append(product)
     readers.pop(None, None)
+    # Two sums in order, so that nothing depends on which thread is faster.
     found = in_order(lambda part: _sums_on(program, readers, samples[part], len(samples)), parts_of(len(samples)))
     sums = {name: [each[name] for each in found] for name in found[0]}
     return FloatRun(
-        means={
-            name: first.product.mean(sum((each.total for each in more), first.total), len(samples), first.weights.astype(np.float64))
-            for name, (first, *more) in sums.items()
-        },
+        means={name: _mean(parts, len(samples)) for name, parts in sums.items()},
         rows={name: ExactRows([row for each in parts for row in each.rows]) for name, parts in sums.items() if parts[0].rows},
     )
 
 
-def _sums_on(
-    program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int
-) -> dict[str, _Sums]:
+def _mean(parts: Sequence[_Sums], samples: int) -> npt.NDArray[np.float64]:
+    """Return the mean of a product over so many samples."""
+    first, *more = parts
+    total = sum((each.total for each in more), first.total)
+    return first.product.mean(total, samples, first.weights.astype(np.float64))
+
+
+def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int) -> dict[str, _Sums]:
     """Return what some of so many samples say of products, which are given by what they read."""
     sums = dict[str, _Sums]()
     room = _MAX_BYTES if program.simple.constant_bytes <= _MAX_MODEL else 0

@@ -88,6 +88,10 @@ class Storage:
         """Return whether the value lies in memory as NHWC already."""
         return any(layout.is_nhwc for layout in self._values.get(var, {}))
 
+    def is_written_nhwc(self, var: Var) -> bool:
+        """Return whether the value was written as NHWC, not as the source has it."""
+        return next(iter(self._values.get(var, {})), SOURCE).is_nhwc
+
     def get(self, var: Var, *, is_nhwc: bool, is_relabelled: bool | None = None) -> Expr:
         """Return `var` in a layout, converting once where needed. By default int8 and uint16 are relabelled, others not."""
         layouts = self._values.setdefault(var, {SOURCE: var})
