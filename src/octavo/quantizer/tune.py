@@ -203,11 +203,15 @@ class Tuning:
     _scores: dict[tuple[Steps, int], Score] = field(default_factory=dict[tuple[Steps, int], Score])
     _last_evidence: Last[Evidence] = field(default_factory=Last[Evidence])
     _longest: float = 0.0
+    """Seconds that a step took, at most; before any has, what it takes to build the program and to score the plain model."""
 
     def __post_init__(self) -> None:
         """Build what runs the model."""
+        started = time.monotonic()
         program = self.split.every.programs.of(self.planner.simple, self.plain.plan)
         self.referees = [Referee(program, fold.held_back) for fold in self.split.folds]
+        self.score(())
+        self._longest = time.monotonic() - started
 
     def best(self) -> Steps:
         """Return the steps that gain, of those that the recipe wants tried."""
@@ -277,7 +281,7 @@ class Tuning:
 
         Not where it loses on samples that it was fitted to, too: then what the steps gained was not what they are fitted by.
         """
-        if len(self.split.folds[0].fitted.few) == len(self.split.every.few):
+        if not self._fits_again:
             return self.planned(best)
         planned = self.plain
         for step in best:
@@ -340,9 +344,15 @@ class Tuning:
         said = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
         self.entries.append((step, journal_entry(step.name, said, gain, is_kept=is_kept, seconds=seconds)))
 
+    @property
+    def _fits_again(self) -> bool:
+        """Whether steps that are kept are fitted to more samples than while they are tried."""
+        return len(self.split.folds[0].fitted.few) != len(self.split.every.few)
+
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""
-        self.is_cut = self.is_cut or time.monotonic() + 2 * self._longest > self.split.deadline
+        needed = self._longest * (2 if self._fits_again else 1)
+        self.is_cut = self.is_cut or time.monotonic() + needed > self.split.deadline
         return self.is_cut
 
     def _gain(self, steps: Steps, others: Steps) -> Gain:

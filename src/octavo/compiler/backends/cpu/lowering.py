@@ -290,7 +290,7 @@ def _composite(composites: Mapping[str, Composite], value: Expr) -> Composite | 
 
 def _kept(context: KernelContext, result: Expr) -> tuple[bool, Expr]:
     """Return a value as it was written, but for relabelled integers, and whether that is NHWC."""
-    is_nhwc = isinstance(result, Var) and context.storage.is_written_nhwc(result)
+    is_nhwc = isinstance(result, Var) and context.storage.is_first_nhwc(result)
     if not isinstance(result, Var) or not is_nhwc:
         return False, _results(context, result)
     value = context.storage.get(result, is_nhwc=True, is_relabelled=False)

@@ -88,7 +88,7 @@ class Storage:
         """Return whether the value lies in memory as NHWC already."""
         return any(layout.is_nhwc for layout in self._values.get(var, {}))
 
-    def is_written_nhwc(self, var: Var) -> bool:
+    def is_first_nhwc(self, var: Var) -> bool:
         """Return whether the value was written as NHWC, not as the source has it."""
         return next(iter(self._values.get(var, {})), SOURCE).is_nhwc
 
