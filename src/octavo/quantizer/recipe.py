@@ -200,7 +200,7 @@ class Recipe:
     @property
     def has_plain_ranges(self) -> bool:
         """Whether ranges of activations are those that were observed: no other statistics count."""
-        return {self.range_estimator, *(each.range_estimator or WIDEST for each in self.overrides.values())} == {WIDEST}
+        return {self.range_estimator, *(each.range_estimator or WIDEST for each in self.overrides.values())} <= {WIDEST, AUTO}
 
     def with_ranges(self, estimator: str) -> Recipe:
         """Return the recipe with another range estimator, for all tensors."""
