@@ -4,6 +4,7 @@ from . import correct, equalize, widen, widen_weights
 from .correct import Correct
 from .equalize import Equalize
 from .evidence import Evidence
+from .exact_inputs import ExactInputs
 from .float_tensors import FloatTensors
 from .fuse_functions import FuseFunctions
 from .keep_float import KeepFloat
@@ -19,6 +20,7 @@ from .without_shift import WithoutShift
 _ORDER: list[type[Step]] = [
     PerRow,
     Equalize,
+    ExactInputs,
     Ranges,
     NarrowRanges,
     TuneRanges,

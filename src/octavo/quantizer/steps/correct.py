@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
+from ..ranges.of_params import Range
 from ..recipe import WIDEST, Recipe
 from .evidence import Evidence
 from .step import Step
@@ -56,8 +58,20 @@ class Correct(Step):
 
 def _clips(planned: Planned, evidence: Evidence) -> bool:
     """Return whether any range may hold less than was observed."""
-    choices = planned.choices
-    return bool(choices.ranges or choices.range_estimator) or not evidence.planner.recipe.has_plain_ranges
+    choices, recipe = planned.choices, evidence.planner.recipe
+    return bool(choices.range_estimator) or not recipe.has_plain_ranges or _wide_ranges(planned, evidence) != choices.ranges
+
+
+def _wide_ranges(planned: Planned, evidence: Evidence) -> dict[TensorId, Range]:
+    """Return the chosen ranges that hold all that was observed."""
+    chosen = planned.choices.ranges
+    known = evidence.planner.tensor_choices(planned) if chosen else {}
+    observed = {name: each.statistics for name, each in known.items() if name in chosen}
+    return {
+        name: chosen[name]
+        for name, seen in observed.items()
+        if seen is not None and chosen[name][0] <= seen.minimum and seen.maximum <= chosen[name][1]
+    }
 
 
 def _unclipped(planned: Planned, evidence: Evidence) -> Planned:
@@ -67,4 +81,5 @@ def _unclipped(planned: Planned, evidence: Evidence) -> Planned:
     """
     if not _clips(planned, evidence):
         return planned
-    return evidence.planner.planned(replace(planned.choices, range_estimator=WIDEST, ranges={}))
+    ranges = _wide_ranges(planned, evidence)
+    return evidence.planner.planned(replace(planned.choices, range_estimator=WIDEST, ranges=ranges))
