@@ -49,7 +49,8 @@ class AppliedPlan:
         given, factors = {**plan.activations, **plan.weights}, plan.equalization.factors
         outputs, floats = (layer.output for layer in plan.layers), (op.tensor for op in plan.float_ops)
         named: dict[str, Iterable[TensorId]] = {"activations": plan.activations, "weights": plan.weights}
-        named |= {"equalization": factors, "layers": outputs, "float_ops": floats}
+        named |= {"equalization": factors, "rotations": plan.equalization.rotations}
+        named |= {"layers": outputs, "float_ops": floats}
         for where, tensor in ((where, tensor) for where, names in named.items() for tensor in names):
             if tensor not in variables:
                 raise QuantizationError(f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved")

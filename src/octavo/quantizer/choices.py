@@ -80,6 +80,7 @@ class Choices:
         """Say in words what these choose that others don't."""
         corrected, known = self.corrections, others.corrections
         counts = {
+            "%d tensors rotated": len(self.equalization.rotations.keys() - others.equalization.rotations.keys()),
             "factors of %d tensors": len(self.equalization.factors.keys() - others.equalization.factors.keys()),
             "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
             "%d layers per row": len(self.per_row.keys() - others.per_row.keys()),

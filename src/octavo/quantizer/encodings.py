@@ -63,7 +63,7 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
     if form not in FORMATS:
         raise QuantizationError(f"encodings are written as one of {', '.join(FORMATS)}, got {form!r}")
     equalized = _equalized(plan)
-    notes = [f"{key}: its channels are divided by factors, which have no place there" for key in equalized]
+    notes = [f"{key}: its channels are rotated or divided by factors, which has no place there" for key in equalized]
     plan = replace(
         plan,
         activations={key: value for key, value in plan.activations.items() if key not in equalized},
@@ -78,10 +78,10 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
 
 
 def _equalized(plan: QuantizationPlan) -> dict[TensorId, None]:
-    """Return the tensors of a plan that equalization scaled, and weights that have such factors in them."""
-    factors = plan.equalization.factors
-    weights = [layer.weight for layer in plan.layers if not factors.keys().isdisjoint((layer.output, *layer.inputs))]
-    return dict.fromkeys([*(key for key in plan.activations if key in factors), *(each for each in weights if each is not None)])
+    """Return the tensors of a plan that were rotated or scaled, and weights that have that in them."""
+    changed = {*plan.equalization.factors, *plan.equalization.rotations}
+    weights = [layer.weight for layer in plan.layers if not changed.isdisjoint((layer.output, *layer.inputs))]
+    return dict.fromkeys([*(key for key in plan.activations if key in changed), *(each for each in weights if each is not None)])
 
 
 def _aimet(plan: QuantizationPlan, version: str, notes: list[str]) -> str:
@@ -136,7 +136,9 @@ def read_encodings(path: str | Path, plan: QuantizationPlan) -> EncodedPlan:
             unmatched.append(f"{name}: the plan gives no parameters to a tensor of this name")
             continue
         if key in equalized:
-            unmatched.append(f"{name}: the plan has its channels divided by factors; quantize with equalization 'none'")
+            unmatched.append(
+                f"{name}: the plan has its channels rotated or divided; quantize with equalization and rotation 'none'"
+            )
             continue
         read = params_of(entry, given[key], is_weight=key in plan.weights)
         if isinstance(read, str):

@@ -1,4 +1,4 @@
-"""The float model that a quantized one stands for, variable by variable: simplified, its channels divided. It rounds nothing."""
+"""The float model that a quantized one stands for, by variables: its channels rotated and divided. It rounds nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.value_sources import ValueSources
 from ..ir.simplify import Fold, simplify
+from .equalization.rotating import rotated
 from .equalization.scaling import scaled
 from .plan.equalization import Equalization, EqualizedStatistics
 from .ranges import Statistics
@@ -24,7 +25,7 @@ class EqualizedFloat:
     Parameters
     ----------
     simple, folds
-        As it was before, and what was folded to make it so.
+        As it was before, but rotated, and what was folded to make it so.
     profile
         Statistics of its tensors; None where a plan says the parameters of all.
     """
@@ -37,7 +38,7 @@ class EqualizedFloat:
     @cached_property
     def model(self) -> Model:
         """What is quantized: where integers saturate at a clip's bounds it has none."""
-        return scaled(self.simple, self.equalization.factors, exact=False) if self.equalization else self.simple
+        return scaled(self.simple, self.equalization.factors, exact=False) if self.equalization.factors else self.simple
 
     @cached_property
     def statistics(self) -> Statistics | None:
@@ -68,7 +69,7 @@ class EqualizedFloat:
     @cached_property
     def exact(self) -> Model:
         """What computes the same as the model before: its variables are those that become integer."""
-        return _exact(self.simple, self.equalization)
+        return _scaled(self.simple, self.equalization)
 
     @cached_property
     def variables(self) -> dict[str, Var]:
@@ -78,8 +79,8 @@ class EqualizedFloat:
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:
     """Return a float model as it was before it was quantized with these factors; what it computes is the model's own."""
-    return _exact(simplify(model)[0], equalization)
+    return _scaled(rotated(simplify(model)[0], equalization.rotations), equalization)
 
 
-def _exact(simple: Model, equalization: Equalization) -> Model:
-    return scaled(simple, equalization.factors, exact=True) if equalization else simple
+def _scaled(simple: Model, equalization: Equalization) -> Model:
+    return scaled(simple, equalization.factors, exact=True) if equalization.factors else simple

@@ -29,6 +29,8 @@ def quantized_fingerprint(model: Model, plan: QuantizationPlan) -> str:
         "roundings": {str(key): value for key, value in plan.roundings.items()},
         "layers": [str(layer) for layer in plan.layers],
     }
+    if plan.equalization.rotations:
+        content["rotations"] = {str(key): str(value) for key, value in plan.equalization.rotations.items()}
     return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
 

@@ -22,6 +22,8 @@ from .adjustments import chosen_otherwise, per_row_or_not, unused
 from .applied_plan import AppliedPlan, PlannedLayers
 from .choices import Choices
 from .constraints import TensorConstraints
+from .equalization.rotating import rotated
+from .equalization.rotations import check_rotations
 from .equalization.scaling import check_factors
 from .equalized_float import EqualizedFloat
 from .fingerprint import quantized_fingerprint
@@ -116,7 +118,8 @@ class Planner:
             )
         if self.applied is not None:
             self.applied.check_model(self.model.fingerprint)
-            check_factors(self.simple, self.applied.plan.equalization.factors)
+            check_rotations(self.simple, self.applied.plan.equalization.rotations)
+            check_factors(rotated(self.simple, self.applied.plan.equalization.rotations), self.applied.plan.equalization.factors)
             form = self.form(self.applied.plan.equalization)  # whose steps have names of their own
             self.applied.check(form.model.tensors, form.variables, [each.name for each in self.targets])
         elif self.profile is None:
@@ -161,14 +164,15 @@ class Planner:
         """Return the float model with its channels divided."""
 
         def find() -> EqualizedFloat:
-            simple, folds = self.simplified
+            simple, folds = rotated(self.simple, equalization.rotations), self.simplified[1]
             found = EqualizedFloat(simple=simple, folds=folds, equalization=equalization, profile=self.profile)
             _ = found.model  # what making it leaves behind goes now
             trim_heap(self.model.constant_bytes)
             return found
 
         # Equal factors may come with statistics of other samples.
-        return self.last_form.find((equalization, [id(each) for each in equalization.statistics.values()]), find)
+        statistics = (*equalization.statistics.values(), *equalization.rotated.values())
+        return self.last_form.find((equalization, [*map(id, statistics)]), find)
 
     def planned(self, choices: Choices) -> Planned:
         """Return the model in QDQ form."""

@@ -20,6 +20,7 @@ from ..runtime.heap import trim_heap
 from ..target import CPU, TargetDescription
 from .applied_plan import AppliedPlan
 from .choices import Choices
+from .equalization.rotations import find_rotatable
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
 from .ranges import Statistics
@@ -62,7 +63,7 @@ def quantize_graph(
     with quantizing():
         planner = planner_of(model, profile, target, recipe or Recipe())
         quantized = tuned(planner, split, params, changes or Choices())
-    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
+    announce("octavo.quantize", quantized.bound, {}, _announced(planner, quantized))
     return quantized
 
 
@@ -77,8 +78,9 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescriptio
         As `quantize_graph` takes it.
     """
     with quantizing():
-        quantized = applied(planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan)), plan)
-    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
+        planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan))
+        quantized = applied(planner, plan)
+    announce("octavo.quantize", quantized.bound, {}, _announced(planner, quantized))
     return quantized
 
 
@@ -108,15 +110,21 @@ def planner_of(
     return Planner(model=model, simplified=simplified, profile=profile, chosen=target, recipe=recipe, applied=plan)
 
 
-def _announced(quantized: QuantizedModel) -> Announced:
+def _announced(planner: Planner, quantized: QuantizedModel) -> Announced:
     """Return what holds each tensor: the variable of its name, whose values are those of integers now."""
     view = DataflowView(quantized.module["main"])
     names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
     gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
     holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
+    if rotations := quantized.plan.equalization.rotations:
+        shifted = find_rotatable(planner.simple).without_shifts(rotations)
+        gone |= {str(tensor): "what a norm before it adds to it is in its bias" for tensor in shifted}
+        gone |= {str(tensor): "its channels are rotated" for tensor in rotations}
     relations: dict[str, Relation] = {}
     for tensor, factors in quantized.plan.equalization.factors.items():
         axes = [axis for axis, size in enumerate(factors.shape) if size > 1]
+        if str(tensor) in gone:
+            continue
         if len(axes) > 1:
             gone[str(tensor)] = f"it is divided by factors along the axes {axes}"
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from ..numerics.arrays import Samples
 from ..profiling import Profile
 from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
+from .equalization.rotating import rotated
 from .plan import QuantizationPlan
 from .plan.corrections import Corrections
 from .recipe import Recipe
@@ -26,26 +27,29 @@ class Programs:
 
     target: ResolvedTarget
     _plans: list[QuantizationPlan] = field(default_factory=list[QuantizationPlan])
-    _last: RoundedProgram | None = None
+    _known: dict[Hashable, RoundedProgram] = field(default_factory=dict["Hashable", RoundedProgram])
     _refusal: str = ""
 
     def of(self, simple: Model, plan: QuantizationPlan) -> RoundedProgram:
-        """Return that of a simplified float model, always the same one.
+        """Return that of a simplified float model, always the same one, rotated as the plan says.
 
         Raises
         ------
         NotImplementedError
             TVM's virtual machine alone can run it, or nothing.
         """
-        if not self._refusal and (self._last is None or not self._last.can_round(plan)):
+        key = tuple(plan.equalization.rotations.items())
+        known = self._known.get(key)
+        if not self._refusal and (known is None or not known.can_round(plan)):
             self._plans.append(plan)
+            self._known = {each: program for each, program in self._known.items() if not each}
             try:
-                self._last = RoundedProgram(simple, self._plans, self.target)
+                known = self._known[key] = RoundedProgram(rotated(simple, plan.equalization.rotations), self._plans, self.target)
             except (NotImplementedError, CompileError) as error:  # what cannot be compiled is for `compile` to say
                 self._refusal = str(error)
-        if self._last is None or self._refusal:
+        if known is None or self._refusal:
             raise NotImplementedError(self._refusal)
-        return self._last
+        return known
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 METADATA_KEY = "octavo.divided"
 SUFFIX = "_divided"
+ROTATED = "_rotated"
+"""Of a tensor whose channels are rotated: nothing else says of what."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,9 +28,10 @@ from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, dequantize
+from ...numerics.rotation import rotate
 from ...quantizer.plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from ...runtime.atomic_write import write_atomically
-from .equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
+from .equalized_tensor import METADATA_KEY, ROTATED, SUFFIX, EqualizedTensor, equalized_metadata
 from .module_export import quantized_source
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 from .row_quantization import RowQuantization
@@ -298,14 +299,15 @@ class _Exporter:
 
     def _divide(self, done: set[TensorId]) -> None:
         """Give float ops the constants that equalization left them, and clips bounds that all channels are within."""
-        factors, folded = self.plan.equalization.factors, {name for fold in self.plan.folds for name in (fold.weight, fold.bias)}
+        factors, rotations = self.plan.equalization.factors, self.plan.equalization.rotations
+        changed, folded = {*factors, *rotations}, {name for fold in self.plan.folds for name in (fold.weight, fold.bias)}
         restored = self._restore_for_recurrent()
         for layer in self.plan.layers:
             reads_restored = layer.weight is not None and self._origin(layer.inputs[0]) in restored
             is_known = layer.output in done or layer.op in CONSTANT_MOVERS or reads_restored
-            if not is_known and not factors.keys().isdisjoint((layer.output, *layer.inputs)):
+            if not is_known and not changed.isdisjoint((layer.output, *layer.inputs)):
                 self._refuse(layer.output)
-        inverses, unscaled = self._inverses(), unscaled_constants(self.model, factors)
+        inverses, unscaled = self._inverses(), unscaled_constants(self.model, changed)
         for name, value in self.model.params.items():
             if name in inverses:
                 self._multiply(inverses[name], value)
@@ -343,8 +345,12 @@ class _Exporter:
 
     def _name_equalized(self) -> dict[str, EqualizedTensor]:
         found: dict[str, EqualizedTensor] = {}
-        for tensor, factors in self.plan.equalization.factors.items():
+        for tensor in self.plan.equalization.rotations:
             for name in self._names(tensor) if tensor in self.model.tensors else ():
+                self.graph.rename(name, self.graph.fresh(f"{name}{ROTATED}"))
+        for tensor, factors in self.plan.equalization.factors.items():
+            is_named = tensor in self.model.tensors and tensor not in self.plan.equalization.rotations
+            for name in self._names(tensor) if is_named else ():
                 new = self.graph.fresh(f"{name}{SUFFIX}")
                 self.graph.rename(name, new)
                 found[new] = EqualizedTensor(source_name=name, factors=factors)
@@ -396,7 +402,10 @@ class _Exporter:
             if source is None or any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
                 continue
             # A matrix may lie transposed in the module.
-            fits = [each for each in ((value, value.T) if source.ndim == 2 else (value,)) if is_scaled(source, each)]
+            layouts = (value, value.T) if source.ndim == 2 else (value,)
+            fits = [each for each in layouts if is_scaled(source, each)]
+            if self.plan.equalization.rotations and not fits and (source.ndim != 2 or source.shape[0] != source.shape[1]):
+                fits = [each for each in layouts if each.shape == source.shape]
             # The module's constants may hold a Gemm's own factors, too.
             if not fits or any(
                 attribute(node, each, 1.0) != 1.0 for node in self.graph.readers(name) for each in ("alpha", "beta")
@@ -410,7 +419,7 @@ class _Exporter:
 
     def _refuse(self, tensor: TensorId) -> None:
         raise QuantizationError(
-            f"{tensor}: what equalization made of it cannot be written as ONNX; quantize with a recipe of equalization 'none'"
+            f"{tensor}: what equalization made of it cannot be written as ONNX; quantize with equalization and rotation 'none'"
         )
 
     # ------------------------------------------------------------------------------------------------------------- constants
@@ -419,7 +428,7 @@ class _Exporter:
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
         if layer.block or not layer.per_row:
-            self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer.weight, node)))
+            self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer, node)))
         if node.op_type == "Gemm":
             # The quantized constants hold the factors.
             set_attribute(node, "alpha", 1.0)
@@ -457,8 +466,10 @@ class _Exporter:
                 if name in names:
                     self.graph.set_input(node, index, self._weight(constant, False))
 
-    def _is_transposed(self, weight: TensorId, node: Node) -> bool:
+    def _is_transposed(self, layer: IntegerLayer, node: Node) -> bool:
         """Return whether the module holds a weight transposed; a matrix may be, a convolution's is OIHW in both."""
+        weight = layer.weight
+        assert weight is not None, "checked by the caller"
         values, params = self.plan.weight_values[weight], self.plan.weights[weight]
         source = self.graph.constant(node.input[1])
         if values.ndim != 2 or source is None:
@@ -466,6 +477,11 @@ class _Exporter:
             return source is None and bool(attribute(node, "transB", 0))
         real = dequantize(values, params)
         source = source * np.float32(attribute(node, "alpha", 1.0))
+        rotations = self.plan.equalization.rotations
+        if layer.inputs[0] in rotations or layer.output in rotations:
+            if source.shape != source.T.shape:
+                return values.shape != source.shape
+            return self._is_rotated_of_transposed(layer, node, real, source)
         fits = [
             float(np.abs(candidate - real).max(initial=0.0)) if candidate.shape == real.shape else np.inf
             for candidate in (source, source.T)
@@ -473,11 +489,27 @@ class _Exporter:
         assert min(fits) < np.inf, f"{weight}: shapes {source.shape} and {values.shape}"
         return fits[1] < fits[0]
 
+    def _is_rotated_of_transposed(
+        self, layer: IntegerLayer, node: Node, real: npt.NDArray[np.float32], source: npt.NDArray[Any]
+    ) -> bool:
+        """Return whether a square matrix, rotated as a layer is, is nearer to another one transposed, but for factors of rows."""
+        fits: list[float] = []
+        for is_turned in (False, True):
+            # Rows are what the product reads, in the layout of the node.
+            turned = real.T if is_turned != bool(attribute(node, "transB", 0)) else real
+            exact = source.T if attribute(node, "transB", 0) else source
+            for tensor, axis in ((layer.inputs[0], 0), (layer.output, 1)):
+                rotation = self.plan.equalization.rotations.get(tensor)
+                turned = turned if rotation is None else rotate(turned, axis, rotation.size, rotation.starts)
+            gains = (turned * exact).sum(axis=1) / np.maximum((exact * exact).sum(axis=1), 1e-30)
+            fits.append(float(np.square(turned - gains[:, np.newaxis] * exact).sum()))
+        return fits[1] < fits[0]
+
     def _matrix(self, layer: IntegerLayer, node: Node) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Return the integers of a dense layer's weight, [in, out], and their scales."""
         assert layer.weight is not None, "dense layers have one"
         values, params = self.plan.weight_values[layer.weight], self.plan.weights[layer.weight]
-        is_turned = self._is_transposed(layer.weight, node) != bool(attribute(node, "transB", 0))
+        is_turned = self._is_transposed(layer, node) != bool(attribute(node, "transB", 0))
         return (values.T if is_turned else values), params.scale
 
     def _weight(self, weight: TensorId, transposed: bool) -> str:

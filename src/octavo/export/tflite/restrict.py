@@ -102,7 +102,8 @@ def restricted(model: Model, recipe: Recipe) -> Recipe:
                 tensors.setdefault(str(name), fixed)
         if op.name == "BATCH_MATMUL":
             overrides |= {str(name): Override(weight_granularity="per_tensor") for name in names}
-    return replace(recipe, exclude=tuple(excluded), tensors=tensors, overrides={**overrides, **recipe.overrides})
+    overrides |= recipe.overrides
+    return replace(recipe, exclude=tuple(excluded), tensors=tensors, overrides=overrides, rotation="none")
 
 
 def unequal_clamps(quantized: QuantizedModel) -> list[TensorId]:

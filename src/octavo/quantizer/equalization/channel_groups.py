@@ -42,7 +42,7 @@ _HOMOGENEOUS = (
 """Ops that give of an operand times a positive number their result times that number, channel by channel."""
 _SUMS = ("add", "subtract", "maximum", "minimum")
 _REDUCTIONS = ("mean", "sum", "max", "min")
-_PICKS = tuple(name for name in GATHER_OPS if name not in ("nn.pad", "image.resize2d"))
+PICKS = tuple(name for name in GATHER_OPS if name not in ("nn.pad", "image.resize2d"))
 """Ops whose results are elements of what they read, by an index for each axis."""
 
 
@@ -130,20 +130,14 @@ def find_groups(model: Model, kept: Iterable[str] = (), *, has_functions: bool =
     has_functions
         Whether kernels multiply the results of functions (SiLU, hard-swish) by factors before they round them.
     """
-    finder = _Finder(model)
+    finder = Finder(model)
     if has_functions:
         finder.functions = function_results(finder.view, finder.constants)
-    for binding in finder.view.bindings:
-        finder.visit(binding.var, binding.value)
-    names = set(kept)
-    for var, groups in finder.groups.items():
-        if finder.view.is_returned(var) or var.name in names:
-            finder.pin(groups)
-    return finder.result()
+    return finder.found(kept)
 
 
 @dataclass(slots=True)
-class _Finder:
+class Finder:
     """Follows groups through a graph, variable by variable."""
 
     model: Model
@@ -152,8 +146,8 @@ class _Finder:
     groups: dict[Var, Groups] = field(default_factory=dict[Var, Groups])
     functions: dict[Var, Var] = field(default_factory=dict[Var, Var])
     _parent: list[int] = field(default_factory=lambda: [0])
-    _readers: list[Reader] = field(default_factory=list[Reader])
-    _met: list[tuple[int, int]] = field(default_factory=list["tuple[int, int]"])
+    readers: list[Reader] = field(default_factory=list[Reader])
+    met: list[tuple[int, int]] = field(default_factory=list["tuple[int, int]"])
     _clamps: dict[Var, float] = field(default_factory=dict[Var, float])
     _noise: dict[Var, tuple[Var, ...]] = field(default_factory=dict[Var, tuple[Var, ...]])
 
@@ -162,58 +156,71 @@ class _Finder:
         self.view = DataflowView(self.model.module["main"])
         self.constants = Constants(self.view, self.model.params)
 
+    def found(self, kept: Iterable[str]) -> ChannelGroups:
+        """Go through the graph; see `find_groups`."""
+        for binding in self.view.bindings:
+            self.visit(binding.var, binding.value)
+        names = set(kept)
+        for var, groups in self.groups.items():
+            if self.view.is_returned(var) or var.name in names:
+                self.pin(groups)
+        return self.result()
+
     # ------------------------------------------------------------------------------------------------------------- groups
 
     def pin(self, groups: Groups | None) -> None:
         """Keep the factors of these groups 1."""
         for number in () if groups is None else np.unique(groups):
-            self._join(0, int(number))
+            self.join(0, int(number))
 
     def result(self) -> ChannelGroups:
         """Return what was found, the numbers of groups made dense."""
         self._join_opposites()
-        roots = np.array([self._root(number) for number in range(len(self._parent))], np.int64)
+        roots = np.array([self.root(number) for number in range(len(self._parent))], np.int64)
         of = {var: roots[groups] for var, groups in self.groups.items() if roots[groups].any()}
         used = np.unique(np.concatenate([np.zeros(1, np.int64), *(groups.reshape(-1) for groups in of.values())]))
-        met = {roots[group]: roots[other] for pair in self._met for group, other in (pair, pair[::-1]) if roots[group]}
+        met = {roots[group]: roots[other] for pair in self.met for group, other in (pair, pair[::-1]) if roots[group]}
         return ChannelGroups(
             of={var: np.searchsorted(used, groups) for var, groups in of.items()},
             opposites={int(np.searchsorted(used, group)): int(np.searchsorted(used, other)) for group, other in met.items()},
-            readers=tuple(reader for reader in self._readers if reader.data in of),
+            readers=tuple(reader for reader in self.readers if reader.data in of),
             clamps={var: bound for var, bound in self._clamps.items() if var in of},
             functions=frozenset(var for var in self.functions if var in of),
             noise=self._noise,
         )
 
-    def _fresh(self, rank: int, axis: int, size: int) -> Groups:
+    def fresh(self, rank: int, axis: int, size: int) -> Groups:
+        """Return new groups along an axis."""
         first = len(self._parent)
         self._parent.extend(range(first, first + size))
         shape = [1] * rank
         shape[axis] = size
         return np.arange(first, first + size, dtype=np.int64).reshape(shape)
 
-    def _root(self, number: int) -> int:
+    def root(self, number: int) -> int:
+        """Return the number that stands for all that were joined with one."""
         while self._parent[number] != number:
             self._parent[number] = self._parent[self._parent[number]]
             number = self._parent[number]
         return number
 
-    def _join(self, first: int, second: int) -> None:
-        one, other = sorted((self._root(first), self._root(second)))
+    def join(self, first: int, second: int) -> None:
+        """Let two groups be one."""
+        one, other = sorted((self.root(first), self.root(second)))
         self._parent[other] = one
 
     def _join_opposites(self) -> None:
         """Join what is opposite to the same group; keep what is opposite to itself, or to what is kept."""
         before = -1
-        while before != (before := sum(self._root(each) == each for each in range(len(self._parent)))):
+        while before != (before := sum(self.root(each) == each for each in range(len(self._parent)))):
             known: dict[int, int] = {}
-            for pair in self._met:
+            for pair in self.met:
                 for group, other in (pair, pair[::-1]):
-                    if self._root(group) in (0, self._root(other)):
-                        self._join(0, other)
-                    self._join(other, known.setdefault(self._root(group), other))
+                    if self.root(group) in (0, self.root(other)):
+                        self.join(0, other)
+                    self.join(other, known.setdefault(self.root(group), other))
 
-    def _joined(self, first: Groups, second: Groups) -> Groups | None:
+    def joined(self, first: Groups, second: Groups) -> Groups | None:
         """Join groups element by element; None, and nothing scaled, where the shapes don't fit."""
         rank = max(first.ndim, second.ndim)
         first, second = (each.reshape((1,) * (rank - each.ndim) + each.shape) for each in (first, second))
@@ -224,21 +231,23 @@ class _Finder:
             self.pin(second)
             return None
         for pair in np.unique(np.stack([one.reshape(-1), other.reshape(-1)]), axis=1).T.tolist():
-            self._join(*pair)
+            self.join(*pair)
         return one
 
     # ---------------------------------------------------------------------------------------------------------------- ops
 
     def visit(self, var: Var, value: Expr) -> None:
         """Take one binding: give its result groups, or keep all that it reads as it is."""
+        if self.view.is_unread(var):
+            return
         read = [operand for operand in dict.fromkeys(operand_vars(value)) if operand in self.groups]
         has_weight = call_to(value, *WEIGHTED) is not None and self.constants.is_constant(value.args[1])
         if has_weight or call_to(value, *NORMS) is not None:
-            found = self._product(var, value) if has_weight else self._norm(var, value)
+            found = self.product(var, value) if has_weight else self.norm(var, value)
             read = read if has_weight else []
             before: Iterable[Var] = ()
         else:
-            found = None if static_shape(var) is None else self._passed(var, value)
+            found = None if static_shape(var) is None else self.passed(var, value)
             if found is None:
                 for operand in read:
                     self.pin(self.groups[operand])
@@ -249,12 +258,12 @@ class _Finder:
             self.groups[var] = found
             self._noise[var] = (*before, *((var,) if self._is_rounded(var, value) else ()))
 
-    def _product(self, var: Var, call: Any) -> Groups | None:
+    def product(self, var: Var, call: Any) -> Groups | None:
         """Take the factors out of what a product reads, and give each of its outputs a group."""
         data = self.view.root_of(call.args[0]) if isinstance(call.args[0], Var) else None
         groups = None if data is None else self.groups.get(data)
         op = weighted(self.constants, call)
-        if isinstance(op, str) or not self._is_read_once(op.weight):
+        if isinstance(op, str) or not self.is_read_once(op.weight):
             self.pin(groups)
             return None
         rank = len(static_shape(var) or ())
@@ -264,8 +273,8 @@ class _Finder:
             if grouped or any(size > 1 for axis, size in enumerate(groups.shape) if axis != channel_axis):
                 self.pin(groups)
             else:
-                self._readers.append(Reader(var=var, op=op, data=data))
-        return self._fresh(rank, op.output_axis, op.channels) if op.has_channels else None
+                self.readers.append(Reader(var=var, op=op, data=data))
+        return self.fresh(rank, op.output_axis, op.channels) if op.has_channels else None
 
     def _of_function(self, var: Var) -> Groups | None:
         """Give each channel of a function of a product's sums a group: the function's result is multiplied by factors."""
@@ -273,23 +282,23 @@ class _Finder:
         if source is None or source.ndim != len(static_shape(var) or ()):
             return None
         axes = [axis for axis, size in enumerate(source.shape) if size > 1]
-        return self._fresh(source.ndim, axes[0], source.shape[axes[0]]) if len(axes) == 1 else None
+        return self.fresh(source.ndim, axes[0], source.shape[axes[0]]) if len(axes) == 1 else None
 
-    def _norm(self, var: Var, call: Any) -> Groups | None:
+    def norm(self, var: Var, call: Any) -> Groups | None:
         """Give each channel of a normalization a group; what it normalizes is kept."""
         for operand in operand_vars(call.args[0]):
             self.pin(self.groups.get(operand))
         constants = [self.constants.find(arg) for arg in call.args[1:3]]
         shape, is_layer = static_shape(var), call_to(call, "nn.layer_norm") is not None
-        if shape is None or any(each is None or not self._can_be_own(each) for each in constants):
+        if shape is None or any(each is None or not self.can_be_own(each) for each in constants):
             return None
         axes = [int(axis) % len(shape) for axis in call.attrs.axes]
         if is_layer and axes != [len(shape) - 1]:
             return None
         axis = axes[0] if is_layer else int(call.attrs.channel_axis) % len(shape)
-        return self._fresh(len(shape), axis, shape[axis])
+        return self.fresh(len(shape), axis, shape[axis])
 
-    def _passed(self, var: Var, value: Expr) -> Groups | None:
+    def passed(self, var: Var, value: Expr) -> Groups | None:
         """Return the groups of what an op makes of operands that have some; None where it has none, or needs them as they are."""
         if isinstance(value, Var):
             return self.groups.get(value)
@@ -297,12 +306,12 @@ class _Finder:
         assert not isinstance(call, Var)
         args: list[Any] = list(getattr(call, "args", []))
         if name == "concat":
-            return self._concat(call, len(static_shape(var) or ()))
+            return self.concat(call, len(static_shape(var) or ()))
         if name in (*_SUMS, "multiply", "divide") and len(args) == 2:
-            return self._binary(var, name, args)
+            return self.binary(var, name, args)
         groups = self.groups.get(args[0]) if args and isinstance(args[0], Var) else None
         if name == "matmul":
-            return self._of_product(var, call)
+            return self.of_product(var, call)
         if groups is None:
             return None
         if name in CONSTANT_MOVERS:
@@ -313,7 +322,7 @@ class _Finder:
                 return None
             self._clamps[var] = float(high)
             return groups
-        if name in _PICKS:
+        if name in PICKS:
             maps = maps_of(self.view, call, static_shape(args[0]) or ())
             if isinstance(maps, Rejection):
                 return None
@@ -340,7 +349,8 @@ class _Finder:
         layout = str(call.attrs.layout)
         return len(layout) == groups.ndim and all(groups.shape[layout.index(axis)] == 1 for axis in "HW")
 
-    def _binary(self, var: Var, name: str, args: Sequence[Any]) -> Groups | None:
+    def binary(self, var: Var, name: str, args: Sequence[Any]) -> Groups | None:
+        """Return the groups of a sum, a product or a quotient."""
         rank = len(static_shape(var) or ())
         found = [self.groups.get(arg) if isinstance(arg, Var) else None for arg in args]
         first, second = (None if each is None else each.reshape((1,) * (rank - each.ndim) + each.shape) for each in found)
@@ -348,32 +358,32 @@ class _Finder:
             if name == "multiply":  # one factor for both: that of the second passes
                 self.pin(first)
                 return second
-            return self._joined(first, second) if name in _SUMS else None
+            return self.joined(first, second) if name in _SUMS else None
         if first is None and second is None:
-            return self._of_vector(rank, *args) if name == "multiply" else None
+            return self.of_vector(rank, *args) if name == "multiply" else None
         groups, other = (first, args[1]) if first is not None else (second, args[0])
         if groups is None or (name == "divide" and first is None):
             return None
         if name in ("multiply", "divide"):
             return groups
         constant = self.constants.find(other)
-        if constant is None or not self._can_be_own(constant) or name not in ("add", "subtract"):
+        if constant is None or not self.can_be_own(constant) or name not in ("add", "subtract"):
             return None
         # The constant is divided where it lies: each of its numbers is of one group.
         shape = constant.positions.reshape((1,) * (rank - len(constant.shape)) + constant.shape).shape
         fits = all(mine == 1 or mine == theirs for mine, theirs in zip(groups.shape, shape, strict=True))
         return groups if fits and np.unique(constant.positions).size == constant.positions.size else None
 
-    def _of_vector(self, rank: int, *args: Any) -> Groups | None:
+    def of_vector(self, rank: int, *args: Any) -> Groups | None:
         """Give each channel of a product by one number for each a group, as the last step of a root mean square norm is."""
         for constant in (self.constants.find(arg) for arg in args):
             shape = () if constant is None else (1,) * (rank - len(constant.shape)) + constant.shape
             axes = [axis for axis, size in enumerate(shape) if size > 1]
-            if constant is not None and self._is_read_once(constant) and len(axes) == 1:
-                return self._fresh(rank, axes[0], shape[axes[0]])
+            if constant is not None and self.is_read_once(constant) and len(axes) == 1:
+                return self.fresh(rank, axes[0], shape[axes[0]])
         return None
 
-    def _of_product(self, var: Var, call: Any) -> Groups | None:
+    def of_product(self, var: Var, call: Any) -> Groups | None:
         """Return the groups of a product of two activations: those of the columns of the second, if it has such.
 
         Where both have groups along what is summed, those that meet become opposite.
@@ -390,10 +400,11 @@ class _Finder:
         if first is None or columns > 1 or (first.shape[rank - 2], first.shape[rank - 1]) != (1, rows):
             return None
         pairs = np.broadcast_arrays(first, np.swapaxes(second, -1, -2))
-        self._met += map(tuple, np.unique(np.stack([each.reshape(-1) for each in pairs]), axis=1).T.tolist())
+        self.met += map(tuple, np.unique(np.stack([each.reshape(-1) for each in pairs]), axis=1).T.tolist())
         return np.zeros((1,) * rank, np.int64)
 
-    def _concat(self, call: Any, rank: int) -> Groups | None:
+    def concat(self, call: Any, rank: int) -> Groups | None:
+        """Return the groups of parts that are joined along an axis."""
         joined = self.view.definition(call.args[0])
         fields = list(joined.fields) if isinstance(joined, relax.Tuple) else []
         parts = [self.groups.get(each) if isinstance(each, Var) else None for each in fields]
@@ -411,19 +422,20 @@ class _Finder:
         if len(known) < len(parts):
             return None
         for part in known[1:]:
-            self._joined(known[0], part)
+            self.joined(known[0], part)
         return known[0]
 
-    def _can_be_own(self, constant: Constant) -> bool:
+    def can_be_own(self, constant: Constant) -> bool:
         """Return whether an op can have a constant of its own: files keep one vector for all that are alike."""
-        return self._is_read_once(constant) or (not constant.moves and len(constant.shape) == 1)
+        return self.is_read_once(constant) or (not constant.moves and len(constant.shape) == 1)
 
-    def _is_read_once(self, constant: Constant | None) -> bool:
+    def is_read_once(self, constant: Constant | None) -> bool:
+        """Return whether one op alone reads a constant."""
         return constant is not None and all(self.view.only_user(var) is not None for var in (constant.root, *constant.moves))
 
     def _is_rounded(self, var: Var, value: Expr) -> bool:
         """Return whether a tensor is rounded where it is made: it is computed, and no kernel goes on with it."""
-        if op_name(value) in (*CONSTANT_MOVERS, *_PICKS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
+        if op_name(value) in (*CONSTANT_MOVERS, *PICKS, "concat", "nn.pad", "nn.max_pool2d") or isinstance(value, Var):
             return False
         user = self.view.only_user(var)
         after = None if user is None else call_to(self.view.definition(user), *CLAMPS, "add")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
@@ -20,8 +20,10 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
-from ..plan.equalization import Equalization
+from ..plan.equalization import Equalization, EqualizedStatistics
 from .channel_groups import ChannelGroups, find_groups
+from .rotating import rotated
+from .rotations import RotationSite, find_rotatable
 from .scaling import scaled
 from .sites import ChannelValues, Site, best_factors, factors_of, find_sites, is_smoothed
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
@@ -31,6 +33,8 @@ Chosen = list[tuple[Site, Floats]]
 
 MAX_CHANGE = 1e-5
 """Of the results of the float model, as a share of the largest: what float32's rounding comes to in a deep network."""
+_ROTATED = 10.0
+"""Times that, of a rotated model: all of its weights are rounded anew."""
 _SAMPLES = 16
 """Enough to say how wide the channels of streams are, and to prove that results are the same."""
 
@@ -71,10 +75,16 @@ class Equalizer:
         self.results, self.only_ranges, self.has_functions = results, only_ranges, has_functions
         self._proof: Callable[[], bool] | None = None
         self._holds = True
-        self._models: dict[frozenset[str], _ModelEqualizer] = {}
+        self._models: dict[Hashable, _ModelEqualizer] = {}
 
     def __call__(
-        self, simple: Model, kept: Collection[str], weight_bits: int, strength: float | None, attempt: int = 0
+        self,
+        simple: Model,
+        kept: Collection[str],
+        weight_bits: int,
+        strength: float | None,
+        attempt: int = 0,
+        before: Equalization | None = None,
     ) -> Equalization:
         """Return the factors; whether these leave the results as they are `holds` may have to say later.
 
@@ -90,26 +100,55 @@ class Equalizer:
             See `best_factors`.
         attempt
             How many times what was returned did not hold.
+        before
+            How the model is rotated before that.
         """
         self._proof, self._holds = None, True
         with lineage_paused():  # what is built here is none of the model's own steps
             try:
-                found, self._proof = self._model(simple, kept).run(weight_bits, strength, attempt)
+                found, self._proof = self._model(simple, kept, before).run(weight_bits, strength, attempt)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
         if simple.constant_bytes > _MAX_BESIDE:
             self.holds()
-        return found
+        return found if before is None else replace(found, rotations=before.rotations, rotated=before.rotated)
 
-    def smooths(self, simple: Model, kept: Collection[str]) -> bool:
+    def rotated(self, simple: Model, kept: Collection[str]) -> tuple[list[RotationSite], Equalization]:
+        """Return what can be rotated, and statistics of all of that; nothing where results would be others then.
+
+        Parameters
+        ----------
+        simple, kept
+            As a call takes them.
+        """
+        sites = find_rotatable(simple, kept).sites()
+        rotations = {name: each for site in sites for name, each in site.rotations.items()}
+        values = {name: ScaledValues(self.profile[name]) for name in rotations if name in self.profile}
+        results: list[list[Array]] = []
+        with lineage_paused():
+            try:
+                for own, seen in self.floats.on(rotated(simple, rotations), [*map(str, values)], self.samples if values else ()):
+                    results.append(own)
+                    for each, value in zip(values.values(), seen, strict=True):
+                        each.add(value)
+                before = self.results or self.floats.results(simple, self.samples[: len(results)])
+            except (NotImplementedError, CompileError):
+                return [], Equalization()
+        if not _are_same(before, results, _ROTATED):
+            return [], Equalization()
+        return sites, Equalization(rotations=rotations, rotated={name: each.result() for name, each in values.items()})
+
+    def smooths(self, simple: Model, kept: Collection[str], before: Equalization) -> bool:
         """Return whether a strength makes a difference."""
-        return self._model(simple, kept).smooths
+        return self._model(simple, kept, before).smooths
 
-    def _model(self, simple: Model, kept: Collection[str]) -> _ModelEqualizer:
-        names = frozenset(kept)
-        if names not in self._models:
-            self._models = {names: _ModelEqualizer(self, simple, names)}
-        return self._models[names]
+    def _model(self, simple: Model, kept: Collection[str], before: Equalization | None) -> _ModelEqualizer:
+        before = before or Equalization()
+        key = frozenset(kept), tuple(before.rotations.items())
+        if key not in self._models:
+            profile = EqualizedStatistics(self.profile, before)
+            self._models = {key: _ModelEqualizer(self, rotated(simple, before.rotations), kept, profile)}
+        return self._models[key]
 
     def holds(self) -> bool:
         """Return whether what was returned last leaves the results as they are; where nothing ran the model yet, run it."""
@@ -131,8 +170,8 @@ def _proves(proof: Callable[[], bool]) -> bool:
 class _ModelEqualizer:
     """One model on the samples of an equalizer, but for variables whose values are kept."""
 
-    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str]) -> None:
-        self._simple, self._profile, self._samples, self._floats = simple, given.profile, given.samples, given.floats
+    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], profile: EqualizedStatistics) -> None:
+        self._simple, self._profile, self._samples, self._floats = simple, profile, given.samples, given.floats
         self._results, self._only_ranges, self._beside = given.results, given.only_ranges, given.beside
         self._before: list[list[Array]] = []
         view = DataflowView(simple.module["main"])
@@ -157,7 +196,7 @@ class _ModelEqualizer:
     def _is_finite(self, site: Site) -> bool:
         """Return whether the profile found neither NaN nor infinity in what is rounded; else it cannot be."""
         known = (self._profile.get(TensorId(var.name)) for var in site.rounded)
-        return not any(each is not None and each.non_finite for each in known)
+        return not any(each is not None and each.non_finite_note for each in known)
 
     @cached_property
     def _observed(self) -> dict[Var, ChannelValues]:
@@ -261,18 +300,22 @@ def _has_functions(found: ChannelGroups, wanted: Chosen) -> bool:
     return any(var in found.functions for site, _ in wanted for var in site.tensors)
 
 
-def _are_same(before: Samples, now: Samples) -> bool:
+def _are_same(before: Samples, now: Samples, times: float = 1.0) -> bool:
     """Return whether results of the first samples are the same; not where nothing is known of them."""
     if len(before) < len(now):
         return False
-    return all(_is_same(*pair) for known, found in zip(before, now, strict=False) for pair in zip(known, found, strict=True))
+    return all(
+        _is_same(*pair, times * MAX_CHANGE)
+        for known, found in zip(before, now, strict=False)
+        for pair in zip(known, found, strict=True)
+    )
 
 
-def _is_same(before: Array, now: Array) -> bool:
+def _is_same(before: Array, now: Array, share: float) -> bool:
     if before.dtype != now.dtype or before.shape != now.shape or before.dtype.kind != "f":
         return bool(np.array_equal(before, now))
     largest = float(np.abs(before).max(initial=0.0))
-    return bool(np.abs(before.astype(np.float64) - now).max(initial=0.0) <= MAX_CHANGE * largest)
+    return bool(np.abs(before.astype(np.float64) - now).max(initial=0.0) <= share * largest)
 
 
 NORMS = ("nn.layer_norm", "nn.rms_norm")

@@ -107,20 +107,20 @@ def channel_ranges(profiled: TensorStatistics, shape: tuple[int, ...]) -> bool:
 
 
 class ScaledValues:
-    """Statistics of a tensor that is divided by factors: ranges of all samples where a profile has them by channel.
+    """Statistics of a tensor that is rotated or divided by factors: ranges of all samples where a profile has them by channel.
 
     Parameters
     ----------
     profiled
         Of the tensor before.
     factors
-        Of its rank, 1 along axes that they don't depend on.
+        Of its rank, 1 along axes that they don't depend on; None of one that is rotated.
     """
 
-    def __init__(self, profiled: TensorStatistics, factors: npt.NDArray[np.float32]) -> None:
+    def __init__(self, profiled: TensorStatistics, factors: npt.NDArray[np.float32] | None = None) -> None:
         self._profiled = profiled
         self._low = self._high = np.zeros(0, np.float32)
-        if channel_ranges(profiled, factors.shape):
+        if factors is not None and channel_ranges(profiled, factors.shape):
             flat = factors.reshape(-1)
             self._low, self._high = profiled.channel_minimum / flat, profiled.channel_maximum / flat
         self._ends: list[tuple[np.float32, np.float32]] = []

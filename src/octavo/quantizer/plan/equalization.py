@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,18 @@ class ScaledTensor:
     non_finite_note: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotation:
+    """Which channels of a tensor are rotated (numerics/rotation.py): `size` along `axis` from each of `starts` on."""
+
+    axis: int
+    size: int
+    starts: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Equalization:
-    """Factors by which tensors are divided.
+    """What is done to a model's channels before anything is quantized: tensors are rotated, and then divided by factors.
 
     Parameters
     ----------
@@ -46,6 +55,10 @@ class Equalization:
         Of the tensors that were divided.
     uneven
         Tensors whose channels no factors can even out and that had better stay float, each with the reason.
+    rotations
+        By tensor which channels are rotated before that.
+    rotated
+        Statistics of these tensors, not divided.
     """
 
     factors: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
@@ -53,14 +66,18 @@ class Equalization:
     sites: tuple[tuple[TensorId, ...], ...] = ()
     statistics: Mapping[TensorId, ScaledTensor] = field(default_factory=dict[TensorId, ScaledTensor])
     uneven: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    rotations: Mapping[TensorId, Rotation] = field(default_factory=dict[TensorId, Rotation])
+    rotated: Mapping[TensorId, ScaledTensor] = field(default_factory=dict[TensorId, ScaledTensor])
 
     def __bool__(self) -> bool:
-        """Whether anything is divided."""
-        return bool(self.factors)
+        """Whether anything is rotated or divided."""
+        return bool(self.factors or self.rotations)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both divide the same tensors by the same factors; the rest follows from running the model."""
         if not isinstance(other, Equalization) or self.factors.keys() != other.factors.keys():
+            return False
+        if self.rotations != other.rotations:
             return False
         return all(np.array_equal(value, other.factors[key]) for key, value in self.factors.items())
 
@@ -69,20 +86,22 @@ class Equalization:
     def without_sites_of(self, tensors: Collection[TensorId]) -> Equalization:
         """Return it without what shares factors with these tensors."""
         gone = {name for site in self.sites if not set(site).isdisjoint(tensors) for name in site}
-        return Equalization(
+        return replace(
+            self,
             factors={key: value for key, value in self.factors.items() if key not in gone},
             clamps={key: value for key, value in self.clamps.items() if key not in gone},
             statistics={key: value for key, value in self.statistics.items() if key not in gone},
             sites=tuple(site for site in self.sites if gone.isdisjoint(site)),
+            uneven={},
         )
 
 
 class EqualizedStatistics(Mapping[TensorId, Any]):
-    """A profile's statistics, those of equalized tensors in place of their source's."""
+    """A profile's statistics, those of rotated and divided tensors in place of their source's."""
 
     def __init__(self, profile: Any, equalization: Equalization) -> None:
         self._profile = profile
-        self._scaled = equalization.statistics
+        self._scaled = {**equalization.rotated, **equalization.statistics}
         self.fingerprint: str = profile.fingerprint
 
     def __getitem__(self, key: TensorId) -> Any:

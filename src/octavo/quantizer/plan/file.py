@@ -28,7 +28,7 @@ from ...target.vocabulary import ROUNDINGS
 from ..recipe import Recipe
 from .corrections import Corrections
 from .entries import Adjustment, FloatOp, IntegerLayer
-from .equalization import Equalization
+from .equalization import Equalization, Rotation
 from .fields import Malformed, a_list, a_mapping, a_real, a_text, an_integer, an_object, plain, read
 from .journal import Journal
 
@@ -38,7 +38,7 @@ _WITHOUT_JOURNAL = 3
 """The version before: it is read, too."""
 _LISTS = {"layers": IntegerLayer, "float_ops": FloatOp, "adjustments": Adjustment}
 _KEYS = ("format", "schema_version", "fingerprint", "recipe", "activations", "weights", *_LISTS)
-_MORE_KEYS = ("equalization", "bias_shifts", "weight_values", "derived", "journal")
+_MORE_KEYS = ("equalization", "rotations", "bias_shifts", "weight_values", "derived", "journal")
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "block", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
 _INTEGERS = ("dtype", "shape", "params", "data")
@@ -70,6 +70,7 @@ def encode(plan: Any) -> str:
         "equalization": {
             key: {"shape": list(each.shape), "factors": each.ravel().tolist()} for key, each in plan.equalization.factors.items()
         },
+        "rotations": {key: plain(each) for key, each in plan.equalization.rotations.items()},
         "bias_shifts": {key: value.tolist() for key, value in corrections.bias_shifts.items()},
         "weight_values": {key: _integers_to_json(each, plan.weights[key]) for key, each in corrections.weight_values.items()},
         "derived": {
@@ -168,7 +169,10 @@ def _decoded(data: Any) -> dict[str, Any]:
         "names": names,
         "roundings": roundings,
         **{name: read(tuple[kind, ...], name, header[name]) for name, kind in _LISTS.items()},
-        "equalization": Equalization(factors=_each("equalization", header["equalization"], _factors)),
+        "equalization": Equalization(
+            factors=_each("equalization", header["equalization"], _factors),
+            rotations=_each("rotations", header.get("rotations", {}), partial(read, Rotation)),
+        ),
         "corrections": corrections,
         "biases": _each("derived: biases", derived["biases"], _params),
         "enclosed": read(tuple[TensorId, ...], "derived: enclosed", derived["enclosed"]),

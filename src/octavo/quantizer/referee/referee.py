@@ -19,6 +19,7 @@ from ...ir.identity import TensorId
 from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
+from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
 from ..kept_samples import samples_of
 from ..plan.plan import QuantizationPlan, QuantizedModel
@@ -176,7 +177,7 @@ def score_of(model: Model, quantized: QuantizedModel, profile: Profile) -> Score
     if not samples:
         return None
     try:
-        simple, _ = simplify(model)
+        simple = rotated(simplify(model)[0], quantized.plan.equalization.rotations)
         return Referee(RoundedProgram(simple, [quantized.plan], resolve_target(None)), samples).score(quantized.plan)
     except NotImplementedError:
         return None

@@ -11,6 +11,7 @@ from .keep_float import KeepFloat
 from .narrow_ranges import NarrowRanges
 from .per_row import PerRow
 from .ranges import Ranges
+from .rotate import Rotate
 from .set_params import SetParams
 from .step import Step
 from .tune_ranges import TuneRanges
@@ -19,6 +20,7 @@ from .without_shift import WithoutShift
 
 _ORDER: list[type[Step]] = [
     PerRow,
+    Rotate,
     Equalize,
     ExactInputs,
     Ranges,

@@ -55,10 +55,11 @@ class Equalize(Step):
         Where no strength would change anything, none proposes.
         """
         planner, equalizer, kept = evidence.planner, evidence.runs.equalizer, set(planned.choices.asked)
-        if equalizer is None or (self.strength is not None and not equalizer.smooths(planner.simple, kept)):
+        before = planned.choices.equalization
+        if equalizer is None or (self.strength is not None and not equalizer.smooths(planner.simple, kept, before)):
             return None
         for attempt in count():
-            found = equalizer(planner.simple, kept, usual_width(planner.recipe), self.strength, attempt)
+            found = equalizer(planner.simple, kept, usual_width(planner.recipe), self.strength, attempt, before)
             if equalizer.holds():
                 is_nothing = not found.factors and not found.uneven
                 more = Choices(equalization=found, float_tensors=found.uneven)

@@ -1,0 +1,59 @@
+"""Rotate channels, by orthogonal matrices folded into weights, where that leaves activations narrower ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ...ir.identity import TensorId
+from ..choices import Choices
+from ..planner import Planned
+from ..recipe import Recipe
+from .evidence import Evidence
+from .step import Step
+
+_GAIN = 0.8
+"""Tensors are rotated together where that leaves less than this share of the noise of rounding them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotate(Step):
+    """Values of attention's heads, queries and keys, and residual streams, what single channels hold spread over all."""
+
+    name: ClassVar = "rotate"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[Rotate]:
+        """Return it, unless channels are to stay."""
+        return [] if recipe.rotation == "none" else [cls()]
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with what is narrower rotated, where that gains before anything is corrected."""
+        planner, equalizer, choices = evidence.planner, evidence.runs.equalizer, planned.choices
+        if equalizer is None or choices.equalization:
+            return None
+        sites, found = equalizer.rotated(planner.simple, set(choices.asked))
+        narrower = [site for site in sites if _noise_left(found.rotated, equalizer.profile, site.rounded) < _GAIN]
+        rotations = {name: each for site in narrower for name, each in site.rotations.items()}
+        if not rotations:
+            return None
+        rotated = {name: each for name, each in found.rotated.items() if name in rotations}
+        more = choices.with_more(Choices(equalization=replace(found, rotations=rotations, rotated=rotated)))
+        plans = planned.plan, planner.planned(more).plan
+        scores = [
+            referee.score_of(referee.rounding(plan), few=True)
+            for plan in plans
+            if (referee := evidence.referee(plan)) is not None
+        ]
+        return more if len(scores) == len(plans) and scores[1].gain_over(scores[0]).db > 0 else None
+
+
+def _noise_left(rotated: Mapping[TensorId, Any], profile: Mapping[TensorId, Any], tensors: Sequence[TensorId]) -> float:
+    """Return the noise of rounding tensors as a share of what it was, on average."""
+    shares = [(_width(rotated[name]) / _width(profile[name])) ** 2 for name in tensors if name in rotated]
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def _width(known: Any) -> float:
+    return max(max(known.maximum, 0.0) - min(known.minimum, 0.0), 1e-30)

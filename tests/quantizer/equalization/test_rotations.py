@@ -1,0 +1,319 @@
+"""Rotations folded into weights: small transformers compute the same, whatever of them is rotated; plans and files, too."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+
+import octavo
+from octavo.compiler.float_values import FloatValues
+from octavo.compiler.target_choice import resolve_target
+from octavo.errors import QuantizationError
+from octavo.ir.identity import TensorId
+from octavo.ir.simplify import simplify
+from octavo.numerics.rotation import rotate
+from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.equalization import Equalizer
+from octavo.quantizer.equalization.rotating import rotated
+from octavo.quantizer.equalization.rotations import check_rotations, find_rotatable
+from octavo.quantizer.kept_samples import samples_of
+from octavo.quantizer.plan.equalization import Equalization, Rotation
+from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.quantizer.referee.referee import score_of
+from octavo.quantizer.steps.rotate import Rotate
+from reference_sessions import reference_session
+
+TOKENS = 6
+SAME = 2e-5
+"""Of the largest result: softmax of large values makes more of float32's rounding than most ops do."""
+
+
+class Net:
+    """A transformer of one block, in ONNX."""
+
+    def __init__(self, width: int, heads: int, *, groups: int = 1, seed: int = 0) -> None:
+        self.rng, self.nodes, self.values = np.random.default_rng(seed), [], []
+        self.width, self.heads, self.groups = width, heads, groups
+
+    def constant(self, values: Any) -> str:
+        name = f"c{len(self.values)}"
+        self.values.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def normal(self, *shape: int) -> str:
+        return self.constant((self.rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32))
+
+    def node(self, op: str, *inputs: str, **attrs: Any) -> str:
+        self.nodes.append(helper.make_node(op, list(inputs), [f"t{len(self.nodes)}"], **attrs))
+        return self.nodes[-1].output[0]
+
+    def dense(self, x: str, inputs: int, outputs: int, *, bias: bool = True) -> str:
+        made = self.node("MatMul", x, self.normal(inputs, outputs))
+        return self.node("Add", made, self.normal(outputs)) if bias else made
+
+    def gains(self) -> str:
+        values = self.rng.uniform(0.5, 1.5, self.width)
+        values[1] *= 12
+        return self.constant(values.astype(np.float32))
+
+    def layer_norm(self, x: str) -> str:
+        return self.node("LayerNormalization", x, self.gains(), self.normal(self.width), axis=-1)
+
+    def rms_norm(self, x: str) -> str:
+        mean = self.node("ReduceMean", self.node("Mul", x, x), axes=[-1], keepdims=1)
+        root = self.node("Sqrt", self.node("Add", mean, self.constant(np.float32(1e-5))))
+        return self.node("Mul", self.node("Div", x, root), self.gains())
+
+    def head(self, x: str, heads: int, perm: list[int]) -> str:
+        shape = np.array([1, TOKENS, heads, self.width // self.heads], np.int64)
+        return self.node("Transpose", self.node("Reshape", x, self.constant(shape)), perm=perm)
+
+    def attention(self, x: str, *, bias: bool = True) -> str:
+        kept = self.heads // self.groups
+        size = self.width // self.heads
+        query = self.head(self.dense(x, self.width, self.width, bias=bias), self.heads, [0, 2, 1, 3])
+        key = self.head(self.dense(x, self.width, kept * size, bias=bias), kept, [0, 2, 3, 1])
+        value = self.head(self.dense(x, self.width, kept * size, bias=bias), kept, [0, 2, 1, 3])
+        if self.groups > 1:
+            order = self.constant(np.repeat(np.arange(kept), self.groups))
+            key, value = (self.node("Gather", each, order, axis=1) for each in (key, value))
+        weights = self.node("Softmax", self.node("MatMul", query, key), axis=-1)
+        mixed = self.node("Transpose", self.node("MatMul", weights, value), perm=[0, 2, 1, 3])
+        flat = self.node("Reshape", mixed, self.constant(np.array([1, TOKENS, self.width], np.int64)))
+        return self.dense(flat, self.width, self.width, bias=bias)
+
+    def block(self, x: str, norm: Callable[[str], str], *, bias: bool = True) -> str:
+        x = self.node("Add", x, self.attention(norm(x), bias=bias))
+        inner = self.node("Relu", self.dense(norm(x), self.width, 2 * self.width, bias=bias))
+        return self.node("Add", x, self.dense(inner, 2 * self.width, self.width, bias=bias))
+
+    def model(self, result: str) -> Any:
+        self.nodes[-1].output[0] = "y"
+        assert result
+        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, TOKENS, self.width])]
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        graph = helper.make_graph(self.nodes, "net", inputs, outputs, self.values)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def transformer(width: int = 32, heads: int = 4, *, groups: int = 1, kind: str = "layer", seed: int = 0) -> Any:
+    """Return one whose residual stream begins behind a dense layer."""
+    net = Net(width, heads, groups=groups, seed=seed)
+    norm, bias = (net.layer_norm, True) if kind == "layer" else (net.rms_norm, False)
+    x = net.dense("x", width, width)
+    if kind != "bare":
+        x = net.node("Add", x, net.normal(1, TOKENS, width))
+    x = net.block(net.block(x, norm, bias=bias), norm, bias=bias)
+    return net.model(net.dense(norm(x), width, 5))
+
+
+def draws(width: int, count: int, seed: int = 1) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(1, TOKENS, width)).astype(np.float32) for _ in range(count)]
+
+
+def every_rotation(simple: Any) -> dict[TensorId, Rotation]:
+    return {name: each for site in find_rotatable(simple).sites() for name, each in site.rotations.items()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8, 12, 16, 48, 64, 80])
+def test_matrix_is_its_own_inverse_and_keeps_means(size: int, rng: np.random.Generator) -> None:
+    matrix = rotate(np.eye(size), 0, size, (0,))
+    assert np.allclose(matrix @ matrix, np.eye(size), atol=1e-14)
+    assert np.allclose(matrix.sum(axis=0), 1, atol=1e-14)
+    if size in (4, 16, 64):
+        assert (np.abs(matrix) == size**-0.5).all()
+    values = rng.normal(size=(3, size + 2, 5))
+    found = rotate(values, 1, size, (1,))
+    assert np.allclose(found[:, 1:-1], np.einsum("aib,ij->ajb", values[:, 1:-1], matrix), atol=1e-12)
+    assert np.array_equal(found[:, [0, -1]], values[:, [0, -1]])
+
+
+@pytest.mark.parametrize(("width", "heads", "groups"), [(32, 4, 1), (32, 4, 2), (36, 3, 1), (40, 2, 2)])
+@pytest.mark.parametrize("kind", ["layer", "rms", "bare"])
+def test_rotated_model_computes_the_same(width: int, heads: int, groups: int, kind: str) -> None:
+    model = octavo.load(transformer(width, heads, groups=groups, kind=kind))
+    simple, _ = simplify(model)
+    sites = find_rotatable(simple).sites()
+    sizes = sorted(next(iter(site.rotations.values())).size for site in sites)
+    # Queries with keys, and values, of each block, and the stream.
+    assert sizes == [width // heads] * 4 + [width]
+    rotations = every_rotation(simple)
+    check_rotations(simple, rotations)
+    other = rotated(simple, rotations)
+    [sample] = draws(width, 1)
+    before, after = (octavo.compile(each)(sample)["y"] for each in (simple, other))
+    assert np.abs(before - after).max() < SAME * np.abs(before).max()
+    here, names = resolve_target(None), [*map(str, rotations)]
+    floats = FloatValues(here.host, here.isas, here.llvm)
+    values = {}
+    for each in (simple, other):
+        [(_, seen)] = floats.on(each, names, [[sample]])
+        values[each is other] = [value.copy() for value in seen]
+    found = find_rotatable(simple)
+    behind_norms = {*found.without_shifts(rotations), *(TensorId(var.name) for var in found.norms)}
+    for name, old, new in zip(names, values[False], values[True], strict=True):
+        if TensorId(name) not in behind_norms:  # these lose their factors, too
+            turn = rotations[TensorId(name)]
+            expected = rotate(old, turn.axis, turn.size, turn.starts)
+            assert np.abs(new - expected).max() < SAME * np.abs(expected).max(), name
+
+
+def test_each_site_alone_computes_the_same() -> None:
+    simple, _ = simplify(octavo.load(transformer(seed=3)))
+    [sample] = draws(32, 1)
+    before = octavo.compile(simple)(sample)["y"]
+    for site in find_rotatable(simple).sites():
+        after = octavo.compile(rotated(simple, site.rotations))(sample)["y"]
+        assert np.abs(before - after).max() < SAME * np.abs(before).max()
+
+
+def stream(end: Callable[[Net, str], str]) -> list[int]:
+    """Return the sizes of what can be rotated of a dense layer, something, and another dense layer."""
+    net = Net(16, 2)
+    simple, _ = simplify(octavo.load(net.model(net.dense(end(net, net.dense("x", 16, 16)), 16, 4))))
+    return [next(iter(site.rotations.values())).size for site in find_rotatable(simple).sites()]
+
+
+def test_only_what_is_linear_is_rotated() -> None:
+    assert stream(lambda net, x: x) == [16]
+    assert stream(lambda net, x: net.node("Add", x, x)) == [16]
+    assert stream(lambda net, x: net.node("Mul", x, net.constant(np.float32(2)))) == [16]
+    assert stream(lambda net, x: net.node("Add", x, net.normal(16))) == [16]
+    assert stream(lambda net, x: net.node("Relu", x)) == []
+    assert stream(lambda net, x: net.node("Add", x, net.node("Sigmoid", x))) == []
+    assert stream(lambda net, x: net.node("Mul", x, x)) == []
+    assert stream(lambda net, x: net.node("Max", x, net.normal(16))) == []
+    assert stream(lambda net, x: net.node("Add", x, net.constant(np.float32(2)))) == []
+    assert stream(lambda net, x: net.node("Mul", x, net.node("ReduceMean", x, axes=[-1], keepdims=1))) == []
+    # A norm's factors can be moved into what reads it, and into nothing else; what it adds needs a bias there.
+    assert stream(Net.layer_norm) == [16]
+    assert stream(lambda net, x: net.node("Add", x, net.layer_norm(x))) == []
+
+    def unbiased(net: Net, x: str) -> str:
+        return net.dense(net.layer_norm(x), 16, 16, bias=False)
+
+    assert stream(unbiased) == [16]  # what that layer gives, not what the norm does
+
+
+def test_shared_weights_are_not_rotated() -> None:
+    def shared(net: Net, x: str) -> str:
+        weight = net.normal(16, 16)
+        return net.node("Relu", net.node("MatMul", net.node("Relu", net.node("MatMul", x, weight)), weight))
+
+    assert stream(shared) == []
+
+
+def test_kept_tensors_are_not_rotated() -> None:
+    simple, _ = simplify(octavo.load(transformer()))
+    sites = find_rotatable(simple).sites()
+    kept = str(sites[0].rounded[0])
+    assert len(find_rotatable(simple, [kept]).sites()) < len(sites)
+    assert all(kept not in map(str, site.rotations) for site in find_rotatable(simple, [kept]).sites())
+
+
+@pytest.fixture(scope="module", params=["layer", "rms"])
+def quantized(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
+    """Return a model, and quantized as it is and rotated."""
+    model = octavo.load(transformer(kind=request.param))
+    profile = octavo.profile(model, draws(32, 16), keep_samples=16)
+    simple, _ = simplify(model)
+    here = resolve_target(None)
+    with ThreadPoolExecutor(1) as beside:
+        equalizer = Equalizer(profile, samples_of(model, profile), FloatValues(here.host, here.isas, here.llvm), beside)
+        sites, found = equalizer.rotated(simple, ())
+    assert len(sites) == 5
+    assert found.rotations == every_rotation(simple)
+    plain = quantize_graph(model, profile, target=resolve_target("cpu"))
+    return model, plain, quantize_graph(model, profile, target=resolve_target("cpu"), changes=Choices(equalization=found))
+
+
+def test_rotating_gains_and_the_referee_knows(quantized: tuple[Any, Any, Any]) -> None:
+    model, plain, turned = quantized
+    fresh = draws(32, 32, seed=9)
+    floats, first, second = (octavo.compile(each) for each in (model, plain, turned))
+    before, after = (
+        sqnr_db(np.stack([floats(x)["y"] for x in fresh]), np.stack([each(x)["y"] for x in fresh])) for each in (first, second)
+    )
+    assert after > before + 1
+    profile = octavo.profile(model, fresh, keep_samples=32)
+    score = score_of(model, turned, profile)
+    assert score is not None
+    assert abs(score.sqnr_db - after) < 0.3
+
+
+def test_plan_is_saved_and_applied_to_the_letter(quantized: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    model, _, turned = quantized
+    turned.plan.save(tmp_path / "plan.json")
+    plan = octavo.QuantizationPlan.load(tmp_path / "plan.json")
+    assert plan.equalization.rotations == turned.plan.equalization.rotations
+    again = octavo.quantize(model, plan=plan)
+    assert again.fingerprint == turned.fingerprint
+    assert again.params.keys() == turned.params.keys()
+    assert all(np.array_equal(value, again.params[name]) for name, value in turned.params.items())
+    again.plan.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "plan.json").read_text()
+
+
+def test_plan_without_rotations_is_read(quantized: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    model, plain, _ = quantized
+    plain.plan.save(tmp_path / "plan.json")
+    data = json.loads((tmp_path / "plan.json").read_text())
+    assert data.pop("rotations") == {}
+    assert data["recipe"].pop("rotation") == "auto"
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    plan = octavo.QuantizationPlan.load(tmp_path / "old.json")
+    assert octavo.quantize(model, plan=plan).fingerprint == plain.fingerprint
+
+
+def test_plan_that_rotates_half_is_refused(quantized: tuple[Any, Any, Any]) -> None:
+    model, _, turned = quantized
+    for name, turn in turned.plan.equalization.rotations.items():
+        left = {key: each for key, each in turned.plan.equalization.rotations.items() if key != name}
+        for other in (left, {**left, name: replace(turn, size=turn.size // 2)}, {**left, name: replace(turn, starts=(1,))}):
+            plan = replace(turned.plan, equalization=Equalization(rotations=other))
+            with pytest.raises(QuantizationError, match="rotations"):
+                octavo.quantize(model, plan=plan)
+
+
+def test_identity_says_what_became_of_rotated_tensors(quantized: tuple[Any, Any, Any]) -> None:
+    model, _, turned = quantized
+    lineage = octavo.Lineage(model)
+    with tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        octavo.quantize(model, plan=turned.plan)
+    named = [name for name in turned.plan.equalization.rotations if name in turned.tensors]
+    assert named
+    for name in named:
+        assert "its channels are rotated" in lineage[name].reason
+
+
+def test_exported_model_computes_the_same(quantized: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    model, _, turned = quantized
+    octavo.export_onnx(turned, tmp_path / "q.onnx")
+    file = onnx.load(tmp_path / "q.onnx")
+    assert any(name.endswith("_rotated") for node in file.graph.node for name in node.output)
+    session = reference_session(tmp_path / "q.onnx")
+    here = octavo.compile(turned)
+    floats = octavo.compile(model)
+    for x in draws(32, 4, seed=5):
+        [there] = session.run(None, {"x": x})
+        assert sqnr_db(floats(x)["y"], there) > sqnr_db(floats(x)["y"], here(x)["y"]) - 3
+
+
+def test_step_is_tried_and_says_what_it_rotated() -> None:
+    model = octavo.load(transformer())
+    profile = octavo.profile(model, draws(32, 24), keep_samples=24)
+    found = octavo.quantize(model, profile)
+    assert any(entry.step == "rotate" for entry in found.plan.journal.entries)
+    without = octavo.quantize(model, profile, recipe=octavo.Recipe(rotation="none"))
+    assert all(entry.step != "rotate" for entry in without.plan.journal.entries)
+    assert Rotate.of(octavo.Recipe().with_preset("fast")) == []
