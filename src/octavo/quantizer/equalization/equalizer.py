@@ -124,10 +124,12 @@ class Equalizer:
         sites = find_rotatable(simple, kept).sites()
         rotations = {name: each for site in sites for name, each in site.rotations.items()}
         values = {name: ScaledValues(self.profile[name]) for name in rotations if name in self.profile}
+        if not values:
+            return [], Equalization()
         results: list[list[Array]] = []
         with lineage_paused():
             try:
-                for own, seen in self.floats.on(rotated(simple, rotations), [*map(str, values)], self.samples if values else ()):
+                for own, seen in self.floats.on(rotated(simple, rotations), [*map(str, values)], self.samples):
                     results.append(own)
                     for each, value in zip(values.values(), seen, strict=True):
                         each.add(value)
