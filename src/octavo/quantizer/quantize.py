@@ -63,9 +63,9 @@ def quantize(
         these parameters, and no others. In place of profile, recipe and params.
     preset
         How much to try. "fast" corrects biases by what the profile says, and runs nothing. "balanced" tries steps: it corrects
-        biases, rounds weights by what their layers read, evens out channels, narrows ranges, and keeps what brings the outputs
-        nearer to the float model's on samples that no step is fitted to; the plan's journal says what that was. "best" also
-        tries several ranges of activations. What the recipe says other than by default counts.
+        biases, rounds weights by what their layers read, rotates channels and evens them out, narrows ranges, and keeps what
+        brings the outputs nearer to the float model's on samples that no step is fitted to; the plan's journal says what that
+        was. "best" also tries several ranges of activations. What the recipe says other than by default counts.
     seconds
         What all may take: no step is tried that would end later, and the best that was found is returned. None: as long as it
         takes. To plan the model without any step is not left out.
