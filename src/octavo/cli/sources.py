@@ -48,7 +48,6 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         exclude=tuple(args.exclude),
         weight_rounding="nearest" if args.no_corrections else Recipe().weight_rounding,
         equalization="none" if args.no_corrections else Recipe().equalization,
-        rotation="none" if args.no_corrections else Recipe().rotation,
         bias_correction=not args.no_corrections,
         min_sqnr=args.min_sqnr,
         float_tensors=tuple(args.float_tensor),

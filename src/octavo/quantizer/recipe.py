@@ -26,8 +26,7 @@ WeightDtype = Literal["int8"]
 WeightGranularity = Literal["per_axis", "per_tensor"]
 WeightRounding = Literal["nearest", "gram"]
 WeightRange = Literal["auto", "max", "mse"]
-Equalizing = Literal["none", "auto"]
-Rotating = Literal["none", "auto"]
+Equalizing = Literal["none", "factors", "auto"]
 BiasCorrection = bool | Literal["analytic"]
 Preset = Literal["fast", "balanced", "best"]
 AUTO = "auto"
@@ -90,10 +89,9 @@ class Recipe:
     equalization
         "auto": channels of unlike ranges are brought nearer to each other, by factors in the weights of what makes and what reads
         them, where rounding is estimated to lose less then; the float model computes the same. It needs the samples that
-        the profile keeps. "none": they stay.
-    rotation
-        "auto": values of attention's heads, and residual streams, are multiplied by orthogonal matrices that spread what single
-        channels hold, in the weights of what makes and what reads them, where that gains on samples held back. "none": they stay.
+        the profile keeps. Values of attention's heads, and residual streams, are rotated before, by orthogonal matrices in these
+        weights that spread what single channels hold; both where it gains on samples held back. "factors": nothing is rotated.
+        "none": they stay.
     bias_correction
         Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias. "analytic":
         what rounding its weights moves them by, as ranges and means in the profile tell without a run.
@@ -138,7 +136,6 @@ class Recipe:
     weight_range: WeightRange = "auto"
     weight_rounding: WeightRounding = "gram"
     equalization: Equalizing = "auto"
-    rotation: Rotating = "auto"
     bias_correction: BiasCorrection = True
     min_sqnr: float | None = 18.0
     float_tensors: tuple[str, ...] = ()
@@ -256,13 +253,7 @@ class Recipe:
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "fast": {
-        "weight_rounding": "nearest",
-        "equalization": "none",
-        "rotation": "none",
-        "bias_correction": "analytic",
-        "min_sqnr": None,
-    },
+    "fast": {"weight_rounding": "nearest", "equalization": "none", "bias_correction": "analytic", "min_sqnr": None},
     "balanced": {},
     "best": {"range_estimator": AUTO, "wide_weights": 0.3},
 }
@@ -277,7 +268,6 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "weight_range": get_args(WeightRange),
     "weight_rounding": get_args(WeightRounding),
     "equalization": get_args(Equalizing),
-    "rotation": get_args(Rotating),
     "weight_granularity": get_args(WeightGranularity),
 }
 

@@ -269,7 +269,6 @@ def test_plan_without_rotations_is_read(quantized: tuple[Any, Any, Any], tmp_pat
     plain.plan.save(tmp_path / "plan.json")
     data = json.loads((tmp_path / "plan.json").read_text())
     assert data.pop("rotations") == {}
-    assert data["recipe"].pop("rotation") == "auto"
     (tmp_path / "old.json").write_text(json.dumps(data))
     plan = octavo.QuantizationPlan.load(tmp_path / "old.json")
     assert octavo.quantize(model, plan=plan).fingerprint == plain.fingerprint
@@ -314,6 +313,6 @@ def test_step_is_tried_and_says_what_it_rotated() -> None:
     profile = octavo.profile(model, draws(32, 24), keep_samples=24)
     found = octavo.quantize(model, profile)
     assert any(entry.step == "rotate" for entry in found.plan.journal.entries)
-    without = octavo.quantize(model, profile, recipe=octavo.Recipe(rotation="none"))
+    without = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="factors"))
     assert all(entry.step != "rotate" for entry in without.plan.journal.entries)
     assert Rotate.of(octavo.Recipe().with_preset("fast")) == []

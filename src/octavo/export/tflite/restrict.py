@@ -103,7 +103,8 @@ def restricted(model: Model, recipe: Recipe) -> Recipe:
         if op.name == "BATCH_MATMUL":
             overrides |= {str(name): Override(weight_granularity="per_tensor") for name in names}
     overrides |= recipe.overrides
-    return replace(recipe, exclude=tuple(excluded), tensors=tensors, overrides=overrides, rotation="none")
+    equalization = "factors" if recipe.equalization == "auto" else recipe.equalization  # files name the source's own tensors
+    return replace(recipe, exclude=tuple(excluded), tensors=tensors, overrides=overrides, equalization=equalization)
 
 
 def unequal_clamps(quantized: QuantizedModel) -> list[TensorId]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import brief
 
-_LATER = ("per_row", "block", "weight_block", "rotation", "rotations")
+_LATER = ("per_row", "block", "weight_block", "rotations")
 """Fields that files from before lack: they are as by default there."""
 _MOST = 2**31
 

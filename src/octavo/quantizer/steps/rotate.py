@@ -26,7 +26,7 @@ class Rotate(Step):
     @classmethod
     def of(cls, recipe: Recipe) -> list[Rotate]:
         """Return it, unless channels are to stay."""
-        return [] if recipe.rotation == "none" else [cls()]
+        return [cls()] if recipe.equalization == "auto" else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with what is narrower rotated, where that gains before anything is corrected."""
