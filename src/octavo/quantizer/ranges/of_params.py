@@ -10,6 +10,11 @@ from .estimator import QuantScheme
 Range = tuple[float, float]
 
 
+def width(low: float, high: float) -> float:
+    """Return the width of the range that integers cover: 0 is always in it."""
+    return max(high, 0.0) - min(low, 0.0)
+
+
 def range_of(params: QuantParams) -> Range:
     """Return the least and the greatest number that per-tensor parameters have."""
     scale, zero_point = float(params.scale), int(params.zero_point)

@@ -11,6 +11,7 @@ from ..choices import Choices
 from ..planner import Planned
 from ..ranges.estimator import QuantScheme
 from ..ranges.mean import Mean
+from ..ranges.of_params import width
 from ..recipe import AUTO, WIDEST, Recipe
 from ..tensor_choice import TensorChoice
 from .evidence import Evidence
@@ -56,14 +57,9 @@ def ranges_without_outliers(choices: Iterable[TensorChoice]) -> dict[TensorId, t
         if seen is None:
             continue
         ends = Mean().range_of(seen, QuantScheme(dtype=choice.params.dtype))
-        observed = _width(float(seen.minimum), float(seen.maximum))
-        shares.append(_width(*ends) / observed if observed else 1.0)
+        observed = width(float(seen.minimum), float(seen.maximum))
+        shares.append(width(*ends) / observed if observed else 1.0)
         if shares[-1] < _SHARE:
             found[choice.id] = ends
     is_worth = len(found) >= _LEAST * len(shares) or min(shares, default=1.0) < _STRONG
     return found if is_worth else {}
-
-
-def _width(low: float, high: float) -> float:
-    """Return the width of the range that integers cover: 0 is always in it."""
-    return max(high, 0.0) - min(low, 0.0)

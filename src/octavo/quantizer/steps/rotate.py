@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
+from ..ranges.of_params import width
 from ..recipe import Recipe
 from .evidence import Evidence
 from .step import Step
@@ -51,9 +52,8 @@ class Rotate(Step):
 
 def _noise_left(rotated: Mapping[TensorId, Any], profile: Mapping[TensorId, Any], tensors: Sequence[TensorId]) -> float:
     """Return the noise of rounding tensors as a share of what it was, on average."""
-    shares = [(_width(rotated[name]) / _width(profile[name])) ** 2 for name in tensors if name in rotated]
+    widths = [
+        [width(each[name].minimum, each[name].maximum) for each in (rotated, profile)] for name in tensors if name in rotated
+    ]
+    shares = [(left / before) ** 2 for left, before in widths if before]
     return sum(shares) / len(shares) if shares else 1.0
-
-
-def _width(known: Any) -> float:
-    return max(max(known.maximum, 0.0) - min(known.minimum, 0.0), 1e-30)
