@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from octavo.numerics.statistics.covariance import SHRINKAGE, CovarianceSums
-from octavo.numerics.statistics.gptq import gptq_round
+from octavo.numerics.statistics.gptq import Gram, gptq_round
 
 
 def drawn(rng: np.random.Generator, mixing: np.ndarray, samples: int) -> list[np.ndarray]:
@@ -72,6 +72,6 @@ def test_weights_rounded_by_them_are_better_on_what_no_sample_showed(
         weight, scale = rng.normal(size=(1, 16, inputs)), np.full((1, 16), 0.4)
         powers: list[float] = []
         for gram in (sums.plain(), sums.shrunk()):
-            error = gptq_round(weight, gram, scale, qmin=-7, qmax=7) * 0.4 - weight
+            error = gptq_round(weight, Gram.of(gram), scale, qmin=-7, qmax=7) * 0.4 - weight
             powers.append(float(np.einsum("goi,ij,goj->", error, truth, error)))
         assert powers[1] < 0.85 * powers[0]

@@ -22,7 +22,7 @@ from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics import PerBlock, dequantize, quantize
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
-from octavo.numerics.statistics.gptq import gptq_round_in_blocks
+from octavo.numerics.statistics.gptq import Gram, gptq_round_in_blocks
 from octavo.numerics.statistics.ranges import block_params
 from octavo.target import CPU, OpSupport
 from reference_sessions import reference_session
@@ -292,7 +292,7 @@ def test_scales_fitted_to_integers_leave_less(rng: np.random.Generator) -> None:
 
     def power(refits: int) -> npt.NDArray[np.float64]:
         gram = inputs.T @ inputs / 512
-        found, scales = gptq_round_in_blocks(weight, gram[np.newaxis], scale, points, qmin=-8, qmax=7, refits=refits)
+        found, scales = gptq_round_in_blocks(weight, Gram.of(gram[np.newaxis]), scale, points, qmin=-8, qmax=7, refits=refits)
         assert found.min() >= -8
         assert found.max() <= 7
         error = (found - np.repeat(points, 32, axis=2)) * np.repeat(scales, 32, axis=2) - weight

@@ -42,6 +42,9 @@ CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
+_LARGE = 2**26
+"""Bytes of a model's constants: with more, to fit corrections takes longer than everything else, and each kind of step once is
+what there is time for."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -216,11 +219,12 @@ class Tuning:
     def best(self) -> Steps:
         """Return the steps that gain, of those that the recipe wants tried."""
         best: Steps = ()
-        for kind in (order()[-1], *order()):  # what others gain is asked beside corrections, which make up for much
+        # What others gain is asked beside corrections, which make up for much.
+        for kind in order() if self._is_large else (order()[-1], *order()):
             best = self._better(best, kind.of(self.planner.recipe))
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
-        best = self._without_useless(best)
+        best = best if self._is_large else self._without_useless(best)
         is_worth = bool(best) and _is_worth(self._gain(best, ()), min(step.min_gain_db for step in best))
         return best if is_worth else ()
 
@@ -326,7 +330,11 @@ class Tuning:
         while best and not self._is_late():
             started = time.monotonic()
             others = {step: tuple(each for each in best if each != step) for step in best if step not in sure}
-            gains = {step: self._gain(best, left) for step, left in others.items()}
+            gains = {step: self.score(best).gain_over(self.score(left)) for step, left in others.items()}
+            # More folds are asked of what the first one finds useless: each fits all steps anew.
+            gains = {
+                step: self._gain(best, others[step]) for step, gain in gains.items() if not _is_worth(gain, step.min_gain_db)
+            }
             useless = [
                 step
                 for step, gain in gains.items()
@@ -347,7 +355,11 @@ class Tuning:
     @property
     def _fits_again(self) -> bool:
         """Whether steps that are kept are fitted to more samples than while they are tried."""
-        return len(self.split.folds[0].fitted.few) != len(self.split.every.few)
+        return not self._is_large and len(self.split.folds[0].fitted.few) != len(self.split.every.few)
+
+    @property
+    def _is_large(self) -> bool:
+        return self.planner.model.constant_bytes > _LARGE
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""

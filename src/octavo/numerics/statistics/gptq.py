@@ -16,15 +16,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 Bound = int | Floats
 """Of integers: of all, or (groups, inputs, outputs)."""
 
 DAMPING = 0.01
 """Share of the mean diagonal that is added to it: keeps the inverse sane where inputs hardly vary, as in the paper."""
 
+_FEW = 12
+"""Inputs whose errors are spread one by one; those of more are spread together, by products of matrices."""
+
 _BLOCK = 64
-"""Inputs whose errors are spread together, so that most of the work is products of matrices."""
+"""Inputs of a triangle that is inverted as a whole."""
+
+_DTYPE = np.float32
+"""Sums of as many products are off by far less than what rounding to integers leaves. Only Cholesky's triangles need more."""
 
 CLAMPED = (0.9, 0.8, 0.7)
 """Shares of a scale that are tried: more of them, or shares between them, leave hardly less."""
@@ -45,10 +51,42 @@ _MANY = 128
 """Of so many integers a second pass moves hardly any, and takes as long as the first."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Gram:
+    """How the inputs of layers vary together, as it takes to round the weights of any that read them.
+
+    Parameters
+    ----------
+    matrix
+        Covariances up to a factor, (groups, inputs, inputs), those first that vary most: each group has inputs of its own.
+    upper
+        What makes up for what: triangles whose products with themselves are the inverses.
+    order
+        (groups, inputs): where each of the inputs was.
+    """
+
+    matrix: Floats
+    upper: Floats
+    order: npt.NDArray[np.intp]
+
+    @staticmethod
+    def of(covariances: Floats) -> Gram:
+        """Return it of covariances up to a factor, (groups, inputs, inputs): symmetric, no negative eigenvalues."""
+        inputs = covariances.shape[1]
+        diagonal = np.diagonal(covariances, axis1=1, axis2=2)
+        mean = diagonal.mean(axis=1)
+        # The largest first: their errors are spread over most others.
+        order = np.argsort(-diagonal, axis=1, kind="stable")
+        matrix = np.stack([each[places][:, places] for each, places in zip(covariances, order, strict=True)])
+        # Inputs that never vary leave nothing to be made up for: any positive diagonal gives rounding to nearest.
+        matrix[:, np.arange(inputs), np.arange(inputs)] += np.where(mean > 0, DAMPING * mean, 1.0)[:, None]
+        return Gram(matrix.astype(_DTYPE), _inverse_root(matrix), order)
+
+
 Over = Callable[[Callable[[slice], Floats], Sequence[slice]], Iterable[Floats]]
 
 
-def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int, over: Over = map) -> npt.NDArray[np.int64]:
+def gptq_round(weight: Floats, gram: Gram, scale: Floats, *, qmin: int, qmax: int, over: Over = map) -> npt.NDArray[np.int64]:
     """Return integers q, [qmin; qmax], of weights such that the rows of (q * scale - weight) @ inputs have little power.
 
     Parameters
@@ -56,7 +94,7 @@ def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: 
     weight
         (groups, outputs, inputs): each group reads inputs of its own.
     gram
-        Covariance of the inputs of each group up to a factor, (groups, inputs, inputs): symmetric, no negative eigenvalues.
+        Of the inputs.
     scale
         (groups, outputs), of each row.
     qmin, qmax
@@ -76,7 +114,7 @@ def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: 
 
 
 def gptq_round_and_scale(
-    weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int
+    weight: Floats, gram: Gram, scale: Floats, *, qmin: int, qmax: int
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Return integers of weights as `gptq_round` does, and the scale of each row, (groups, outputs).
 
@@ -99,7 +137,7 @@ def gptq_round_and_scale(
 
 def gptq_round_in_blocks(
     weight: Floats,
-    gram: Floats,
+    gram: Gram,
     scale: Floats,
     zero_point: npt.NDArray[np.integer[Any]],
     *,
@@ -120,7 +158,7 @@ def gptq_round_in_blocks(
         How often scales are fitted; 0 leaves them.
     """
     layer, size = _Layer.of(weight, gram), weight.shape[2] // scale.shape[2]
-    block_of = layer.order // size
+    block_of = layer.gram.order // size
     chosen = scale.transpose(0, 2, 1)
 
     def spread(scales: Floats) -> Floats:
@@ -143,100 +181,75 @@ def gptq_round_in_blocks(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """Weights (groups, inputs, outputs) and the covariance of their inputs, those that vary most first.
+    """Weights (groups, inputs, outputs), of the inputs that vary most first.
 
-    The triangle says what makes up for what. Outputs lie last, so that what is done for one input after the other reads and
-    writes memory in order.
+    Outputs lie last, so that what is done for one input after the other reads and writes memory in order.
     """
 
     weight: Floats
-    gram: Floats
-    upper: Floats
-    order: npt.NDArray[np.intp]
+    gram: Gram
 
     @staticmethod
-    def of(weight: Floats, gram: Floats) -> _Layer:
-        inputs = weight.shape[2]
-        diagonal = np.diagonal(gram, axis1=1, axis2=2)
-        mean = diagonal.mean(axis=1)
-        # The largest first: their errors are spread over most others.
-        order = np.argsort(-diagonal, axis=1, kind="stable")
-        sorted_gram = np.stack([matrix[places][:, places] for matrix, places in zip(gram, order, strict=True)])
-        # Inputs that never vary leave nothing to be made up for: any positive diagonal gives rounding to nearest.
-        sorted_gram[:, np.arange(inputs), np.arange(inputs)] += np.where(mean > 0, DAMPING * mean, 1.0)[:, None]
-        upper = _inverse_root(sorted_gram)
-        by_input = np.ascontiguousarray(weight.transpose(0, 2, 1))
-        return _Layer(np.take_along_axis(by_input, order[:, :, None], axis=1), sorted_gram, upper, order)
+    def of(weight: Floats, gram: Gram) -> _Layer:
+        by_input = np.ascontiguousarray(weight.transpose(0, 2, 1), _DTYPE)
+        return _Layer(np.take_along_axis(by_input, gram.order[:, :, None], axis=1), gram)
 
     def swept(self, scale: Floats, qmin: Bound, qmax: Bound) -> Floats:
         """Return integers, rounded one input after the other; scales are (groups, inputs or 1, outputs), here and below."""
-        left = self.weight.copy()
-        inputs, upper = left.shape[1], self.upper
-        rounded: Any = np.empty_like(left)
-        for start in range(0, inputs, _BLOCK):
-            end = min(start + _BLOCK, inputs)
-            errors = np.empty((left.shape[0], end - start, left.shape[2]))
+        left, upper, scale = self.weight.copy(), self.gram.upper, scale.astype(_DTYPE)
+        rounded, errors = np.empty_like(left), np.empty_like(left)
+
+        def sweep(start: int, end: int) -> None:
             for index in range(start, end):
                 own = scale[:, index if scale.shape[1] > 1 else 0]
                 row = _clamped(np.rint(left[:, index] / own), *_at(index, qmin, qmax))
-                rounded[:, index] = row
                 error = (left[:, index] - row * own) / upper[:, index, index, None]
+                rounded[:, index], errors[:, index] = row, error
                 left[:, index + 1 : end] -= upper[:, index, index + 1 : end, None] * error[:, None]
-                errors[:, index - start] = error
-            if end < inputs:
-                left[:, end:] -= upper[:, start:end, end:].transpose(0, 2, 1) @ errors
+
+        def spread(start: int, half: int, end: int) -> None:
+            left[:, half:end] -= upper[:, start:half, half:end].transpose(0, 2, 1) @ errors[:, start:half]
+
+        _in_turn(0, left.shape[1], sweep, spread)
         return rounded
 
     def polished(self, integers: Floats, scale: Floats, qmin: Bound, qmax: Bound) -> Floats:
         """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less."""
-        rounded = integers.copy()
-        scale = np.broadcast_to(scale, rounded.shape)
-        slope = self.gram @ (rounded * scale - self.weight)  # half the error's, by each weight
-        bound = np.diagonal(self.gram, axis1=1, axis2=2)[:, :, None] * scale / 2  # beyond it a step of 1 gains
-        inputs = rounded.shape[1]
+        rounded, gram = integers.copy(), self.gram.matrix
+        scale = np.broadcast_to(scale.astype(_DTYPE), rounded.shape)
+        bound = np.diagonal(gram, axis1=1, axis2=2)[:, :, None] * scale / 2  # beyond it a step of 1 gains
         for _ in range(1 if np.max(qmax - qmin) >= _MANY else _PASSES):
-            has_changed = False
-            for start in range(0, inputs, _BLOCK):
-                block = slice(start, min(start + _BLOCK, inputs))
-                changes = self._change_block(rounded, slope[:, block].copy(), bound, scale, block, (qmin, qmax))
-                if changes:
-                    moved = [*changes]
-                    slope += self.gram[:, :, moved] @ np.stack([changes[each] for each in moved], axis=1)
-                    has_changed = True
-            if not has_changed:
+            slope = gram @ (rounded * scale - self.weight)  # half the error's, by each weight
+            changes = np.zeros_like(rounded)
+
+            def move(start: int, end: int, slope: Floats = slope, changes: Floats = changes) -> None:
+                for index in range(start, end):
+                    mine = slope[:, index]
+                    gains = np.abs(mine) > bound[:, index]
+                    if gains.any():
+                        before = rounded[:, index]
+                        moved = _clamped(before - np.sign(mine) * gains, *_at(index, qmin, qmax))
+                        changes[:, index] = change = (moved - before) * scale[:, index]
+                        rounded[:, index] = moved
+                        slope[:, index + 1 : end] += gram[:, index, index + 1 : end, None] * change[:, None]
+
+            def spread(start: int, half: int, end: int, slope: Floats = slope, changes: Floats = changes) -> None:
+                if changes[:, start:half].any():
+                    slope[:, half:end] += gram[:, half:end, start:half] @ changes[:, start:half]
+
+            _in_turn(0, rounded.shape[1], move, spread)
+            if not changes.any():
                 break
         return rounded
-
-    def _change_block(
-        self, rounded: Floats, slope: Floats, bound: Floats, scale: Floats, block: slice, ends: tuple[Bound, Bound]
-    ) -> dict[int, Floats]:
-        """Move integers of a block of inputs, of which the slopes are given; return the changes of weights, by input."""
-        changes: dict[int, Floats] = {}
-        if not (np.abs(slope) > bound[:, block]).any():  # as nearly always behind the first pass
-            return changes
-        for index in range(block.start, block.stop):
-            at = index - block.start
-            mine = slope[:, at]
-            gains = np.abs(mine) > bound[:, index]
-            if not gains.any():
-                continue
-            before = rounded[:, index]
-            moved = _clamped(before - np.sign(mine) * gains, *_at(index, *ends))
-            change = (moved - before) * scale[:, index]
-            if change.any():
-                rounded[:, index] = moved
-                slope[:, at + 1 :] += self.gram[:, index, index + 1 : block.stop, None] * change[:, None]
-                changes[index] = change
-        return changes
 
     def power(self, integers: Floats, scale: Floats) -> Floats:
         """Return the power of the error of each row, (groups, 1, outputs)."""
         error = integers * scale - self.weight
-        return np.einsum("gio,gio->go", error, self.gram @ error)[:, np.newaxis]
+        return np.einsum("gio,gio->go", error, self.gram.matrix @ error)[:, np.newaxis]
 
     def slope(self, integers: Floats, scale: Floats) -> Floats:
         """Return by how much exact results grow with rounded ones, (groups, 1, outputs)."""
-        exact = self.gram @ self.weight
+        exact = self.gram.matrix @ self.weight
         together = np.einsum("gio,gio->go", exact, integers * scale)
         power = np.einsum("gio,gio->go", exact, self.weight)
         found = np.divide(power, together, out=np.ones_like(power), where=together > 0)
@@ -249,10 +262,10 @@ class _Layer:
         of _MAX_SLOPE of `of_blocks`.
         """
         found = of_blocks.copy()
-        slope = self.gram @ (integers * scale - self.weight)
+        slope = self.gram.matrix @ (integers * scale - self.weight)
         for block in range(of_blocks.shape[1]):
             own = np.where(block_of[:, :, np.newaxis] == block, integers, 0)
-            results = self.gram @ own
+            results = self.gram.matrix @ own
             power, along = np.einsum("gio,gio->go", own, results), np.einsum("gio,gio->go", own, slope)
             wanted = found[:, block] - np.divide(along, power, out=np.zeros_like(power), where=power > 0)
             limited = np.clip(wanted, found[:, block] / _MAX_SLOPE, found[:, block] * _MAX_SLOPE)
@@ -263,7 +276,7 @@ class _Layer:
     def placed(self, integers: Floats) -> npt.NDArray[np.int64]:
         """Return integers (groups, outputs, inputs) in the order in which the weights were given."""
         result = np.empty(integers.shape, np.int64)
-        np.put_along_axis(result, self.order[:, :, None], integers.astype(np.int64), axis=1)
+        np.put_along_axis(result, self.gram.order[:, :, None], integers.astype(np.int64), axis=1)
         return result.transpose(0, 2, 1)
 
 
@@ -272,7 +285,7 @@ def _inverse_root(matrices: Floats) -> Floats:
 
     A = R R^T, R upper, gives U = R^-1; R is what Cholesky's lower triangle is where rows and columns stand in reverse.
     """
-    lower: Any = np.linalg.cholesky(matrices[:, ::-1, ::-1])
+    lower: Any = np.linalg.cholesky(matrices[:, ::-1, ::-1]).astype(_DTYPE)
     return np.ascontiguousarray(_lower_inverse(lower)[:, ::-1, ::-1])
 
 
@@ -288,6 +301,17 @@ def _lower_inverse(lower: Floats) -> Floats:
     found[:, :half, :half], found[:, half:, half:] = first, second
     found[:, half:, :half] = -second @ (lower[:, half:, :half] @ first)
     return found
+
+
+def _in_turn(start: int, end: int, few: Callable[[int, int], None], spread: Callable[[int, int, int], None]) -> None:
+    """Do a few inputs after the other, and spread what those in [start; half) leave over those in [half; end)."""
+    if end - start <= _FEW:
+        few(start, end)
+        return
+    half = (start + end) // 2
+    _in_turn(start, half, few, spread)
+    spread(start, half, end)
+    _in_turn(half, end, few, spread)
 
 
 def _at(index: int, low: Bound, high: Bound) -> tuple[Bound, Bound]:

@@ -154,28 +154,36 @@ class _Run:
         states = [program.start(prepared, arrays) for arrays in samples]
         operands: dict[int, list[Any]] = {}
         for var in program.made_by_calls(prepared, states, operands):
+            known: dict[tuple[int, bool, bool], Inputs] = {}
             for layer in readers.get(var, ()):
                 name, rows = layer.entry.inputs[0], self._rounding.rows.get(layer.entry.output, {})
                 if name not in rows and var not in states[0].integer:
                     continue
-                read = (program.value_read(name, state, rows.get(name)) for state in states)
-                values = [layer.product.channels_last(value) for value in read]
-                operands |= program.operands(layer.entry.output, self._corrected(layer, values))
+                key = layer.product.axis, name in rows, name in layer.entry.per_row
+                if key not in known:
+                    values = [program.value_read(name, state, rows.get(name)) for state in states]
+                    known[key] = self._inputs(layer, [layer.product.channels_last(value) for value in values])
+                operands |= program.operands(layer.entry.output, self._corrected(layer, known[key]))
 
-    def _corrected(self, layer: _Layer, values: Sequence[npt.NDArray[np.float32]]) -> dict[TensorId, npt.NDArray[np.float32]]:
-        """Return the constants of a layer that reads these values, channels last, sample by sample."""
-        entry, product = layer.entry, layer.product
-        read = None if entry.reads_reals else self._plan.activations[entry.inputs[0]]
-        factors = self._rounding.factors.get(entry.inputs[0], np.ones((), np.float32))
+    def _inputs(self, layer: _Layer, values: Sequence[npt.NDArray[np.float32]]) -> Inputs:
+        """Return what a layer reads, channels last, sample by sample."""
+        name, product = layer.entry.inputs[0], layer.product
+        factors = self._rounding.factors.get(name, np.ones((), np.float32))
         by_channel = product.channels_last(factors) if factors.ndim else factors.reshape(1)
         by_channel = by_channel.reshape(-1, by_channel.shape[-1])[0]
-        inputs = Inputs(values=values, factors=by_channel, unit=fine_unit(values, by_channel) if read is None else read.scale)
+        unit = fine_unit(values, by_channel) if layer.entry.reads_reals else self._plan.activations[name].scale
+        return Inputs(values=values, factors=by_channel, unit=unit)
+
+    def _corrected(self, layer: _Layer, inputs: Inputs) -> dict[TensorId, npt.NDArray[np.float32]]:
+        """Return the constants of a layer that reads these."""
+        entry, product = layer.entry, layer.product
+        read = None if entry.reads_reals else self._plan.activations[entry.inputs[0]]
         integers, params = self._rounded(layer, inputs)
         weights = dequantize(integers, params)
         found = {**self._rounding.layers[entry.output], product.weight: weights / self._gain(product.weight)}
         if layer.bias is not None and self._moves_biases:
             total, gain = inputs.total() * float(inputs.unit), self._bias_gain(layer)
-            mean = product.mean(total, len(values), product.weights_of(weights).astype(np.float64))
+            mean = product.mean(total, len(inputs.values), product.weights_of(weights).astype(np.float64))
             shift = (self._floats.means[product.name] * gain.reshape(-1) - mean).astype(np.float32)
             self.shifts[entry.output] = shift
             found[layer.bias] = self._bias(layer, shift, read, params) / gain

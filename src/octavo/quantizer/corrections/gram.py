@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...numerics.statistics.covariance import CovarianceSums
+from ...numerics.statistics.gptq import Gram
 from ...numerics.statistics.inherited import InheritedErrors, SampleErrors
 from ..sample_threads import THREADS, in_order
 from .layers import Product
@@ -50,6 +51,16 @@ class Inputs:
     values: Sequence[npt.NDArray[np.float32]]
     factors: npt.NDArray[np.float32]
     unit: npt.NDArray[np.float32]
+    _grams: dict[tuple[int, int], Gram] = field(default_factory=dict[tuple[int, int], Gram])
+
+    def once(self, product: Product, some: slice, find: Callable[[], Gram]) -> Gram:
+        """Return what is found of some inputs of a product; products of matrices that read the same have the same."""
+        if not product.is_matmul:
+            return find()
+        key = some.start, some.stop
+        if key not in self._grams:
+            self._grams[key] = find()
+        return self._grams[key]
 
     @property
     def scale(self) -> npt.NDArray[np.float32]:

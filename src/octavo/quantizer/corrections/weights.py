@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics import PerAxis, PerBlock, QuantParams
-from ...numerics.statistics.gptq import REFITS, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
+from ...numerics.statistics.gptq import REFITS, Gram, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
 from ...numerics.statistics.ranges import symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe
 from ..sample_threads import in_order
@@ -78,7 +78,7 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
     step = max(1, MAX_INPUTS // blocks.size) * blocks.size
     for start in range(0, size, step):
         some, own = slice(start, start + step), slice(start // blocks.size, (start + step) // blocks.size)
-        gram = covariances(product, inputs, some).moments()
+        gram = Gram.of(covariances(product, inputs, some).moments())
         found[:, :, some], scale[:, :, own] = gptq_round_in_blocks(
             wanted[:, :, some],
             gram,
@@ -121,16 +121,20 @@ def rounded_weights(
         errors = inherited_errors(product, inputs, wanted * unit, exact)
         wanted, known = errors.made_up_for() / unit, errors.covariances()
     found = np.empty(wanted.shape, np.int64)
+
+    def gram(some: slice) -> Gram:
+        if known is not None:
+            return Gram.of(known.shrunk())
+        return inputs.once(product, some, lambda: Gram.of(covariances(product, inputs, some).shrunk()))
+
     if weights.is_free and size <= MAX_INPUTS:
-        gram = (known or covariances(product, inputs)).shrunk()
-        found[:], scales = gptq_round_and_scale(wanted, gram, scale, **bounds)
+        found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size)), scale, **bounds)
         given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
     else:
         step = -(-size // -(-size // BLOCK_INPUTS))
         for start in range(0, size, step):
             some = slice(start, start + step)
-            gram = (known or covariances(product, inputs, some)).shrunk()
-            found[:, :, some] = gptq_round(wanted[:, :, some], gram, scale, over=in_order, **bounds)
+            found[:, :, some] = gptq_round(wanted[:, :, some], gram(some), scale, over=in_order, **bounds)
     integers = np.empty(weights.values.size, given.dtype)
     integers[product.indices.reshape(-1)] = found.reshape(outputs, -1).T.reshape(-1)
     return integers.reshape(weights.values.shape), given

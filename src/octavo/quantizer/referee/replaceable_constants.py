@@ -39,11 +39,12 @@ class ReplaceableConstant:
         """Return the tensor with the numbers of others in it."""
         if self.places is None or self.names.isdisjoint(values):
             return self.value
-        found = as_array(self.value).copy()
+        found = as_array(self.value)
         for name in self.names & values.keys():
-            places = self.places - starts[name]
-            is_own = (places >= 0) & (places < values[name].size)
-            found[is_own] = values[name].reshape(-1)[places[is_own]]
+            value = values[name].reshape(-1)
+            places = self.places - np.int32(starts[name])
+            is_own = (places >= 0) & (places < value.size)
+            found = np.where(is_own, np.take(value, places, mode="clip"), found)
         return tvm.runtime.tensor(found)
 
 
@@ -93,6 +94,14 @@ def constant_of(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: M
     is_place = bool(((places >= 0) & (places < flat.size)).all())
     if not is_place or not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
         raise NotImplementedError("kernels compute with constants of the model")
-    ordered = list(starts)
-    numbers = np.unique(np.searchsorted(np.array([*starts.values()]), places[places > 0], side="right"))
-    return ReplaceableConstant(value=value, places=places, names=frozenset(ordered[number - 1] for number in numbers))
+    return ReplaceableConstant(value=value, places=places, names=_names_at(places, starts))
+
+
+def _names_at(places: npt.NDArray[np.int32], starts: Mapping[TensorId, int]) -> frozenset[TensorId]:
+    """Return the constants that places are of."""
+    ordered, ends = list(starts), np.array([*starts.values()])
+    first, last = (int(np.searchsorted(ends, each, side="right")) - 1 for each in (places[places > 0].min(), places.max()))
+    if first == last:  # nearly always: the places need not be looked at one by one
+        return frozenset([ordered[first]])
+    numbers = np.unique(np.searchsorted(ends, places[places > 0], side="right"))
+    return frozenset(ordered[number - 1] for number in numbers)
