@@ -13,6 +13,7 @@ from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
+from octavo.quantizer import tune
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
@@ -133,6 +134,24 @@ def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, 
     *compared, last = [max(params.scale for params in scored.activations.values()) for scored in FakeReferee.scored]
     assert max(compared) == pytest.approx((WIDE + SAMPLES - HELD_BACK) / 255), "none that is compared knows the samples held back"
     assert last == pytest.approx((WIDE + SAMPLES) / 255)
+
+
+def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_all_others(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unclear = [[0.002, 0.0118, 0.0117, 0.0119], [0.0105] * 4, [0.0105] * 4]
+    with_fakes(
+        monkeypatch,
+        lambda names: {PLAIN: [[0.01] * 4] * 3, R1: [[0.001] * 4] * 3, R1 | R3: [[0.0005] * 4] * 3}.get(names, unclear),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+        last=[Last(name="r3")],
+    )
+    monkeypatch.setattr(tune, "_LARGE", profiled[0].constant_bytes - 1)
+    plan = quantized(profiled)
+    assert verdicts(plan) == [("r1", True), ("r2", False), ("r3", True)]
+    assert [(name, before) for name, before, _ in FakeStep.seen] == [("r1", PLAIN), ("r2", R1), ("r3", R1)]
+    assert plan.journal.held_back == HELD_BACK
 
 
 @pytest.mark.parametrize(("lost", "is_refitted"), [(0.3, True), (2.0, False)])

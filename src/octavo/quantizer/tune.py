@@ -43,8 +43,7 @@ CERTAIN = 0.5
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
 _LARGE = 2**26
-"""Bytes of a model's constants: with more, to fit corrections takes longer than everything else, and each kind of step once is
-what there is time for."""
+"""Bytes of a model's constants: with more, there is time to ask for each step once, on one fold, and to correct once."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -371,7 +370,7 @@ class Tuning:
         """Return what the model with some steps gains over that with others, on as many folds as it takes to say so."""
         gain = self.score(steps, 1).gain_over(self.score(others, 1))
         for folds in range(2, len(self.referees) + 1):
-            if _is_clear(gain) or self._is_late():
+            if self._is_large or _is_clear(gain) or self._is_late():
                 break
             gain = self.score(steps, folds).gain_over(self.score(others, folds))
         return gain
