@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -71,6 +71,17 @@ def check_type(value: object, kind: type | UnionType, error: type[OctavoError], 
     """
     if not isinstance(value, kind) or isinstance(value, bool):
         raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {brief(value)}'}")
+
+
+def check_value(is_fine: object, error: type[OctavoError], name: str, expected: str, value: object) -> None:
+    """Raise `error` where a value is not what is expected of that name, in words."""
+    if not is_fine:
+        raise error(f"{name} must be {expected}, got {brief(value)}")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a real number of Python's; bool is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_path(value: object, error: type[OctavoError], expected: str) -> pathlib.Path:

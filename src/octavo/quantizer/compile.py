@@ -23,7 +23,7 @@ from ..profiling import Profile, check_model, unfit_tensors
 from ..runtime.executable import Executable
 from ..target.precision import Precision
 from .plan import QuantizedModel
-from .quantize import by_profile
+from .quantize import by_profile, check_subject
 from .recipe import Recipe
 
 PRECISIONS = ("float32", *HALF_DTYPES)
@@ -122,10 +122,7 @@ def prepared(
     """Return the model that is lowered, quantized first where `profile` is for that, and what it is downcast to."""
     wanted = _wanted_precision(model, target, precision, profile)
     if profile is not None and wanted is None:
-        checked = checked_model(model)
-        check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
-        check_model(profile, checked)
-        return by_profile(target, checked, profile, recipe), None
+        return by_profile(target, model, check_subject(model, profile, recipe), recipe), None
     if recipe is not None:
         raise QuantizationError("a recipe says how to quantize by a profile: give one, and no 16-bit precision")
     return model, wanted

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
-from ..errors import ProfileError, QuantizationError, QuantizationWarning, check_type
+from ..errors import ProfileError, QuantizationError, QuantizationWarning, check_type, check_value, is_number
 from ..ir.graph import Model
 from ..ir.graph.model import checked_model
 from ..numerics.arrays import Samples
@@ -92,14 +92,21 @@ def quantize(
             )
         forget_profilers(checked)
         return apply_plan(checked, read, target=chosen)
+    profile = check_subject(checked, profile, recipe)
+    is_fine = seconds is None or (is_number(seconds) and 0 < seconds < math.inf)
+    check_value(is_fine, QuantizationError, "seconds", "a positive number, or None for as long as it takes", seconds)
+    check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
+    return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params, seconds=seconds)
+
+
+def check_subject(model: Model, profile: Profile | None, recipe: Recipe | None) -> Profile:
+    """Return a profile, which is one of this float model; ModelError, ProfileError or QuantizationError for anything else."""
+    checked_model(model)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
-    if seconds is not None and (isinstance(seconds, bool) or not 0 < seconds < math.inf):
-        raise QuantizationError(f"seconds must be a positive number, or None for as long as it takes, got {seconds!r}")
-    check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
     assert profile is not None, "its type was checked"
-    check_model(profile, checked)
-    return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params, seconds=seconds)
+    check_model(profile, model)
+    return profile
 
 
 def by_profile(
@@ -114,15 +121,14 @@ def by_profile(
     started, recipe = time.monotonic(), recipe or Recipe()
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
-    samples, known = samples_of(model, profile), Choices()
-    if params is None:
-        known = known_choices(target, model, profile, recipe)
+    samples, split = samples_of(model, profile), None
+    known = known_choices(target, model, profile, recipe) if params is None else Choices()
     with ThreadPoolExecutor(1) as beside:
-        split = split_of(target, profile, samples, recipe, beside)
-        if split is not None and params is not None:  # what a callback says of a tensor is said of the tensor as it is
-            split = split.without_equalizers()
-        split = split if split is None or seconds is None else replace(split, deadline=started + seconds)
-        if split is None and is_tried(recipe):
+        if len(samples) >= MIN_SAMPLES:
+            deadline = math.inf if seconds is None else started + seconds
+            # What a callback says of a tensor is said of the tensor as it is.
+            split = split_of(target, profile, samples, recipe, beside, equalizes=params is None, deadline=deadline)
+        elif is_tried(recipe):
             warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
         return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=known, split=split)
 
@@ -148,32 +154,39 @@ def split_of(
     samples: Samples,
     recipe: Recipe,
     beside: Executor,
+    *,
     compared: Samples | None = None,
-) -> Split | None:
-    """Return what runs the model on samples; None where these are too few to hold any back.
+    equalizes: bool = True,
+    deadline: float = math.inf,
+) -> Split:
+    """Return what runs the model on samples.
 
     Parameters
     ----------
     samples
-        All that the profile keeps, as the model takes them.
+        All that the profile keeps, as the model takes them; one at least.
     compared
-        On which plans are compared; without it some of the samples are held back for that.
+        On which plans are compared; without it some of the samples are held back for that, or all serve where they are too few.
+    equalizes
+        Whether channels may be evened out.
+    deadline
+        See `Split`.
     """
-    if len(samples) < MIN_SAMPLES and compared is None:
-        return None
     programs, every = Programs(target=resolve_target(None)), range(len(samples))
 
     def runs(places: Sequence[int]) -> SampleRuns:
-        return runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=_has_functions(target))
+        has_functions = _has_functions(target)
+        found = runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=has_functions)
+        return found if equalizes else replace(found, equalizer=None)
 
     all_runs = runs(every)
-    if compared is not None:
-        return Split(folds=[Fold(fitted=all_runs, held_back=compared)], every=all_runs)
+    if compared is not None or len(samples) < MIN_SAMPLES:
+        return Split(folds=[Fold(fitted=all_runs, held_back=compared or samples)], every=all_runs, deadline=deadline)
     folds = [
         Fold(fitted=runs([place for place in every if place not in places]), held_back=[samples[place] for place in places])
         for places in places_held_back(len(samples))
     ]
-    return Split(folds=folds, every=all_runs)
+    return Split(folds=folds, every=all_runs, deadline=deadline)
 
 
 def _has_functions(target: ResolvedTarget) -> bool:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from ..errors import QuantizationError, TargetError, brief
+from ..errors import QuantizationError, TargetError, brief, check_value, is_number
 from ..numerics import QuantParams
 from ..runtime.atomic_write import read_text
 from ..target import TargetDescription
@@ -21,13 +20,6 @@ from ..target.vocabulary import WEIGHT_BLOCKS
 from .override import Override, check_fields
 from .ranges import RangeEstimator, range_estimator
 
-ActivationDtype = Literal["uint8", "int8", "int16"]
-WeightDtype = Literal["int8"]
-WeightGranularity = Literal["per_axis", "per_tensor"]
-WeightRounding = Literal["nearest", "gram"]
-WeightRange = Literal["auto", "max", "mse"]
-Equalizing = Literal["none", "factors", "auto"]
-BiasCorrection = bool | Literal["analytic"]
 Preset = Literal["fast", "balanced", "best"]
 AUTO = "auto"
 """The range estimator that is a choice among others."""
@@ -124,19 +116,19 @@ class Recipe:
         If a field holds none of its supported values.
     """
 
-    activation_dtype: ActivationDtype | None = None
-    weight_dtype: WeightDtype = "int8"
-    weight_granularity: WeightGranularity = "per_axis"
+    activation_dtype: Literal["uint8", "int8", "int16", None] = None
+    weight_dtype: Literal["int8"] = "int8"
+    weight_granularity: Literal["per_axis", "per_tensor"] = "per_axis"
     range_estimator: str = WIDEST
     percentile: float = 99.99
     weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
     weight_block: int | None = None
     wide_weights: float = 0.0
     wide_activations: int = 0
-    weight_range: WeightRange = "auto"
-    weight_rounding: WeightRounding = "gram"
-    equalization: Equalizing = "auto"
-    bias_correction: BiasCorrection = True
+    weight_range: Literal["auto", "max", "mse"] = "auto"
+    weight_rounding: Literal["nearest", "gram"] = "gram"
+    equalization: Literal["none", "factors", "auto"] = "auto"
+    bias_correction: bool | Literal["analytic"] = True
     min_sqnr: float | None = 18.0
     float_tensors: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -148,41 +140,22 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
-        for name, supported in _SUPPORTED.items():
-            value, known = getattr(self, name), ", ".join(str(each) for each in supported if each is not None)
-            _check(name, value in supported, f"one of {known}{' or None' * (None in supported)}", value)
-        bits: Any = self.weight_bits
-        wide, count, goal, biases = self.wide_weights, self.wide_activations, self.min_sqnr, self.bias_correction
-        given = cast("Mapping[Any, Any]", bits) if isinstance(bits, Mapping) else {ANY: bits}
-        are_fine = all(isinstance(name, str) and type(each) is int and 2 <= each <= WEIGHT_BITS for name, each in given.items())
-        _check("weight_bits", are_fine, f"a whole number from 2 to {WEIGHT_BITS}, or a mapping of names to such", bits)
-        object.__setattr__(self, "weight_bits", dict(given) if isinstance(bits, Mapping) else bits)
-        if self.weight_block is not None and min(given.values(), default=WEIGHT_BITS) > BLOCK_BITS:
+        for name, (expected, is_fine) in _RULES.items():
+            check_value(is_fine(getattr(self, name)), QuantizationError, f"recipe: {name}", expected, getattr(self, name))
+        bits = self.weight_bits
+        fewest = min(bits.values(), default=WEIGHT_BITS) if isinstance(bits, Mapping) else bits
+        if self.weight_block is not None and fewest > BLOCK_BITS:
             raise QuantizationError(
                 f"recipe: weight_block is of weights of {BLOCK_BITS} bits and fewer: set weight_bits, too, got {bits!r}"
             )
-        _check("wide_weights", _is_number(wide) and 0 <= wide <= 1, "a share from 0 to 1", wide)
-        _check("wide_activations", type(count) is int and count >= 0, "a number of activations, 0 or more", count)
-        _check(
-            "min_sqnr", goal is None or (_is_number(goal) and 0 <= goal < math.inf), "a number of dB, 0 or more, or None", goal
-        )
-        _check("bias_correction", isinstance(biases, bool) or biases == "analytic", "True, False or 'analytic'", biases)
-        _check("range_estimator", isinstance(cast("Any", self.range_estimator), str), "a name", self.range_estimator)
         try:
             range_estimator("percentile", {"percentile": self.percentile})
             _ = self.estimator
         except ValueError as error:
             raise QuantizationError(f"recipe: {error}") from error
-        for name in ("float_tensors", "exclude", "float_ops"):
-            names: Any = getattr(self, name)
-            are_names = isinstance(names, (tuple, list, set, frozenset)) and all(isinstance(entry, str) for entry in names)
-            _check(name, are_names, "a tuple of names", names)
-            object.__setattr__(self, name, tuple(names))
-        tensors: Any = self.tensors
-        if not isinstance(tensors, Mapping) or not all(
-            isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
-        ):
-            raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport or QuantParams")
+        object.__setattr__(self, "weight_bits", dict(bits) if isinstance(bits, Mapping) else bits)
+        for name in _NAMES:
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "overrides", _overrides(self.overrides))
 
     def with_preset(self, preset: str) -> Recipe:
@@ -193,7 +166,7 @@ class Recipe:
         QuantizationError
             There is no such preset.
         """
-        _check("preset", preset in PRESETS, f"one of {', '.join(PRESETS)}", preset)
+        check_value(preset in PRESETS, QuantizationError, "recipe: preset", f"one of {', '.join(PRESETS)}", preset)
         usual = Recipe()
         return replace(
             self, **{name: each for name, each in PRESETS[preset].items() if getattr(self, name) == getattr(usual, name)}
@@ -261,31 +234,48 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 fewer than 8 bits of weights leaves 8 to those that cost most."""
 
 
-_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "activation_dtype": (*get_args(ActivationDtype), None),
-    "weight_dtype": get_args(WeightDtype),
-    "weight_block": (*WEIGHT_BLOCKS, None),
-    "weight_range": get_args(WeightRange),
-    "weight_rounding": get_args(WeightRounding),
-    "equalization": get_args(Equalizing),
-    "weight_granularity": get_args(WeightGranularity),
+def _are_bits(value: Any) -> bool:
+    named = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else {ANY: value}
+    return all(isinstance(name, str) and type(bits) is int and 2 <= bits <= WEIGHT_BITS for name, bits in named.items())
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (tuple, list, set, frozenset)) and all(isinstance(entry, str) for entry in value)
+
+
+def _one_of(*values: Any) -> tuple[str, Callable[[Any], bool]]:
+    known = ", ".join(str(each) for each in values if each is not None)
+    return f"one of {known}{' or None' * (None in values)}", lambda value: value in values
+
+
+_NAMES = ("float_tensors", "exclude", "float_ops")
+_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **{name: _one_of(*get_args(kind)) for name, kind in get_type_hints(Recipe).items() if get_origin(kind) is Literal},
+    "weight_block": _one_of(*WEIGHT_BLOCKS, None),
+    "weight_bits": (f"a whole number from 2 to {WEIGHT_BITS}, or a mapping of names to such", _are_bits),
+    "wide_weights": ("a share from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1),
+    "wide_activations": ("a number of activations, 0 or more", lambda value: type(value) is int and value >= 0),
+    "min_sqnr": (
+        "a number of dB, 0 or more, or None",
+        lambda value: value is None or (is_number(value) and 0 <= value < math.inf),
+    ),
+    "bias_correction": ("True, False or 'analytic'", lambda value: isinstance(value, bool) or value == "analytic"),
+    "range_estimator": ("a name", lambda value: isinstance(value, str)),
+    **dict.fromkeys(_NAMES, ("a tuple of names", _are_names)),
+    "tensors": (
+        "a mapping of names to TensorSupport or QuantParams",
+        lambda value: (
+            isinstance(value, Mapping) and all(isinstance(entry, TensorSupport | QuantParams) for entry in value.values())
+        ),
+    ),
+    "overrides": ("a mapping of names to Override", lambda value: isinstance(value, Mapping)),
 }
+"""What each field must be, in words, and whether a value is that."""
 
 
-def _check(field: str, is_supported: object, expected: str, value: object) -> None:
-    if not is_supported:
-        raise QuantizationError(f"recipe: {field} must be {expected}, got {value!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _overrides(value: Any) -> dict[str, Override]:
-    if not isinstance(value, Mapping):
-        raise QuantizationError(f"recipe: overrides must be a mapping of names to Override, got {value!r}")
+def _overrides(value: Mapping[Any, Any]) -> dict[str, Override]:
     overrides: dict[str, Override] = {}
-    for name, each in cast("Mapping[Any, Any]", value).items():
+    for name, each in value.items():
         where = f"recipe: overrides: {name}"
         override = overrides[str(name)] = Override.of(where, each)
         if override.range_estimator == AUTO:
@@ -300,22 +290,14 @@ def _overrides(value: Any) -> dict[str, Override]:
     return overrides
 
 
-_WILDCARDS = {"*": ".*", "?": "."}
-
-
 def fits(pattern: str, name: str) -> bool:
     """Return whether a name is `pattern`, in which * stands for any characters and ? for one; brackets stand for themselves."""
-    return pattern == name or (has_wildcards(pattern) and _compiled(pattern).fullmatch(name) is not None)
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def has_wildcards(pattern: str) -> bool:
     """Return whether a name may stand for several."""
-    return not _WILDCARDS.keys().isdisjoint(pattern)
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join(_WILDCARDS.get(each) or re.escape(each) for each in pattern), re.DOTALL)
+    return "*" in pattern or "?" in pattern
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -330,22 +312,15 @@ def read_recipe(path: str | Path) -> Recipe:
     """
     text = read_text(path, QuantizationError, "the recipe")
     try:
-        return _recipe(json.loads(text))
+        said: dict[str, Any] | Any = json.loads(text)
+        if not isinstance(said, dict):
+            raise QuantizationError(f"recipe: expected an object of its fields, got {brief(said)}")
+        check_fields("recipe", said, Recipe)
+        named: dict[str, Any] | Any = said.get("tensors", {})
+        check_value(isinstance(named, dict), QuantizationError, "recipe: tensors", "an object of names", named)
+        said["tensors"] = {name: TensorSupport.from_json(f"tensors: {name}", entry) for name, entry in named.items()}
+        return Recipe(**said)
     except json.JSONDecodeError as error:
         raise QuantizationError(f"{path}: the recipe is no JSON: {error}") from error
     except (QuantizationError, TargetError) as error:
         raise QuantizationError(f"{path}: {error}") from error
-
-
-def _recipe(data: Any) -> Recipe:
-    if not isinstance(data, dict):
-        raise QuantizationError(f"recipe: expected an object of its fields, got {brief(data)}")
-    said = cast("dict[str, Any]", data)
-    check_fields("recipe", said, Recipe)
-    tensors = said.get("tensors", {})
-    if not isinstance(tensors, dict):
-        raise QuantizationError(f"recipe: tensors must be an object of names, got {brief(tensors)}")
-    named = cast("dict[str, Any]", tensors)
-    entries = {name: TensorSupport.from_json(f"tensors: {name}", entry) for name, entry in named.items()}
-    values: dict[str, Any] = {**said, "tensors": entries}
-    return Recipe(**values)

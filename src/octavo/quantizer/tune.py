@@ -74,11 +74,6 @@ class Split:
     every: SampleRuns
     deadline: float = math.inf
 
-    def without_equalizers(self) -> Split:
-        """Return the same where channels are not evened out."""
-        folds = [replace(fold, fitted=replace(fold.fitted, equalizer=None)) for fold in self.folds]
-        return replace(self, folds=folds, every=replace(self.every, equalizer=None))
-
 
 def places_held_back(count: int) -> list[list[int]]:
     """Return the places of those of so many samples that each fold holds back: each third, and no more than say enough."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +19,30 @@ import octavo
 import profile_bytes
 from octavo.errors import QuantizationError
 from octavo.quantizer.search import Candidate, SearchResult, search_on_ray
-from octavo.quantizer.search.bench import Bench, Measuring
+from octavo.quantizer.search.bench import Bench
 from octavo.quantizer.search.halving import Halving
 from octavo.quantizer.tune import Steps
 
 
-class Ahead(Measuring):
+@dataclass(kw_only=True, eq=False)
+class Ahead(Bench):
     """What is begun, and what of that was asked for, is noted."""
 
     width = 3
+    begun: list[Steps]
+    asked: list[Steps]
 
-    def __init__(self) -> None:
-        self.begun: list[Steps] = []
-        self.asked: list[Steps] = []
-
-    def start(self, bench: Bench) -> None:
-        self.bench = Bench(model=bench.model, **bench.options)
-        self.bench.start(bench.float_metric)
+    def start(self, float_metric: float | None = None) -> None:
+        super().start(float_metric)
+        self.elsewhere = Bench(model=self.model, **self.options)
+        self.elsewhere.start(self.float_metric)
 
     def begin(self, candidates: Sequence[Steps]) -> None:
         self.begun += [steps for steps in candidates if steps not in self.begun]
 
     def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
         self.asked.append(steps)
-        return super().measure(steps, check)
+        return self.elsewhere.measure(steps, check)
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
@@ -49,24 +51,28 @@ def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
 ) -> None:
     given: dict[str, Any] = {"recipe": PLAIN, "seconds": None, "evaluate": closeness, "candidates": 8}
 
-    def found(measuring: Measuring | None = None, folder: Path | None = None, **other: Any) -> SearchResult:
-        return octavo.search(model, profile, folder=folder, measuring=measuring, **{**given, **other})
+    def found(folder: Path | None = None, **other: Any) -> SearchResult:
+        return octavo.search(model, profile, folder=folder, **{**given, **other})
+
+    def found_ahead(folder: Path | None = None, **other: Any) -> tuple[SearchResult, list[Steps], list[Steps]]:
+        begun, asked = list[Steps](), list[Steps]()
+        return found(folder, bench_of=partial(Ahead, begun=begun, asked=asked), **other), begun, asked
 
     if share is not None:
         first = found(candidates=1).candidates[0]
         assert first.score is not None
         given["max_drop"] = -share * first.score.metric
 
-    here, ahead = found(), Ahead()
+    here, (ahead, begun, asked) = found(), found_ahead()
     assert len(here.candidates) >= 3
-    assert plain(found(ahead)) == plain(here)
-    assert len(ahead.begun) >= len(ahead.asked) - 2, "with what may be asked for, more or less is begun"
+    assert plain(ahead) == plain(here)
+    assert len(begun) >= len(asked) - 2, "with what may be asked for, more or less is begun"
     # A search that was cut off goes on: what its folder has is not begun again.
-    found(Ahead(), tmp_path / "search", candidates=2)
-    rest = Ahead()
-    assert plain(found(rest, tmp_path / "search")) == plain(here)
-    assert rest.asked == ahead.asked[2:]
-    assert not set(rest.begun) & set(ahead.asked[:2])
+    found_ahead(tmp_path / "search", candidates=2)
+    rest, begun_then, asked_then = found_ahead(tmp_path / "search")
+    assert plain(rest) == plain(here)
+    assert asked_then == asked[2:]
+    assert not set(begun_then) & set(asked[:2])
 
 
 @pytest.mark.parametrize("enough_from", [1, 5, 17, 39])

@@ -27,29 +27,6 @@ Part = Literal["activation", "weights"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """What is wrong with one rounding.
-
-    Parameters
-    ----------
-    cause
-        Its name.
-    remedy
-        What to do, in words.
-    effect, left
-        Power of the error at the outputs without and with the remedy, as a share of the outputs' power.
-    steps
-        What the loop can try, by what it does in words, what costs least first.
-    """
-
-    cause: Cause
-    remedy: str
-    effect: float
-    left: float
-    steps: Mapping[str, Step] = field(default_factory=dict[str, Step])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RootCause:
     """One rounding.
 
@@ -79,7 +56,7 @@ class RootCause:
     part: Part
     sqnr_db: float
     share: float
-    cause: Cause | None
-    remedy: str
-    gain_db: float
-    steps: Mapping[str, Step] = field(repr=False)
+    cause: Cause | None = None
+    remedy: str = ""
+    gain_db: float = 0.0
+    steps: Mapping[str, Step] = field(default_factory=dict[str, Step], repr=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,11 @@ from ..ranges.of_params import Range, range_of, scheme_of
 from ..recipe import WEIGHT_BITS
 from ..referee import Referee
 from ..referee.program import as_array
-from ..referee.rounded import Rounder, Steps
+from ..referee.rounded import Steps
 from ..referee.rounding import Rounding
 from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
-from .causes import Finding, Part
+from .causes import Cause, Part, RootCause
 
 _COARSE = 2.0
 """So many times the step that the values need is no step of theirs."""
@@ -48,11 +50,13 @@ _UNLIKE_WEIGHTS = 1.1
 """By this factor a weight's scale differs from the one that its values need where it is another's."""
 _LARGE_BIAS = 2**23
 """A bias of so many steps may be why the scale of its channel is wider: an accumulator has room for twice as many at least."""
+_LEAST = 1e-3
+"""Of the error: so much is left by any remedy, as far as gains are said."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Experiments:
-    """What can be tried on one quantized model.
+    """What can be tried on one quantized model. Effects are power of the error of the worst output, in shares of its power.
 
     Parameters
     ----------
@@ -65,61 +69,85 @@ class Experiments:
     referee: Referee
     simple: Model
     plan: QuantizationPlan
-    rounding: Rounding = field(init=False)
-    ranges: Mapping[TensorId, Range] = field(init=False)
+    wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
+    """Of layers whose corrections do harm; found with the effects."""
+    _rounding: Rounding = field(init=False)
+    _together: float = field(init=False)
+    """What all roundings do."""
+    _ranges: Mapping[TensorId, Range] = field(init=False)
     """What was observed of each activation on all samples."""
     _view: DataflowView = field(init=False)
     _layers: dict[TensorId, IntegerLayer] = field(init=False)
     _groups: dict[str, npt.NDArray[np.int64]] = field(init=False)
-    wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
     _unshifted: dict[TensorId, float] = field(default_factory=dict[TensorId, float])
     """What `_without_mean_error` found."""
 
     def __post_init__(self) -> None:
         """Look up layers, and look at all samples."""
-        self.rounding = self.referee.rounding(self.plan)
-        self.ranges = self.referee.ranges([*self.plan.activations])
+        self._rounding = self.referee.rounding(self.plan)
+        self._together = self._effect(self._rounding)
+        self._ranges = self.referee.ranges([*self.plan.activations])
         self._view = DataflowView(self.simple.module["main"])
         self._layers = {layer.output: layer for layer in self.plan.layers}
         self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
 
-    @property
-    def pass_through(self) -> frozenset[TensorId]:
-        """The activations whose rounding does nothing, for what they move is rounded already."""
-        return pass_through_tensors(self._view, self.plan.activations, self.simple.params)
+    def effects(self) -> dict[tuple[Part, TensorId], float]:
+        """Return what each rounding alone does; an activation that passes rounded ones through has none."""
+        passed = pass_through_tensors(self._view, self.plan.activations, self.simple.params)
+        activations = self.referee.effects(self._rounding, [name for name in self.plan.activations if name not in passed])
+        layers = self.referee.layer_effects(self._rounding, [name for name, layer in self._layers.items() if layer.weight])
+        found: dict[tuple[Part, TensorId], float] = {("activation", name): effect for name, effect in activations.items()}
+        for name, effect in layers.items():
+            found["weights", name] = self._weight_effect(self._layers[name], effect)
+        return found
 
     def is_unfit(self, part: Part, name: TensorId) -> bool:
         """Return whether parameters do not fit what they are of, whatever that costs: of an activation, or of a layer."""
         if part == "weights":
-            return self.has_wrong_bias(name) or bool(self._unfit_channels(self._layers[name]))
+            return self._has_wrong_bias(self._layers[name]) or bool(self._unfit_channels(self._layers[name]))
         params, (low, high) = self.plan.activations[name], self._range(name)
         ends = range_of(params)
         cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
         return cut or float(params.scale) > _COARSE * float(scheme_of(params).params(low, high).scale)
 
-    def finding(self, part: Part, name: TensorId, effect: float) -> Finding:
-        """Return what is wrong with the rounding of an activation, or of a layer's weights, that does so much to the outputs."""
-        return self._of_weights(name) if part == "weights" else self._of_activation(name, effect)
+    def explained(self, row: RootCause, effect: float) -> RootCause:
+        """Return a row with what makes its rounding do so much, and what would help."""
+        return self._of_weights(row) if row.part == "weights" else self._of_activation(row, effect)
+
+    def _caused(
+        self,
+        row: RootCause,
+        cause: Cause,
+        remedy: str,
+        *,
+        effect: float,
+        left: float,
+        steps: Mapping[str, Step] = MappingProxyType({}),
+    ) -> RootCause:
+        """Return a row with a cause, of which a remedy leaves so much."""
+        gone, together = max(0.0, min(effect, self._together) - left), self._together
+        gain = -10 * math.log10(max(1 - gone / max(together, gone), _LEAST)) if gone else 0.0
+        return replace(row, cause=cause, remedy=remedy, gain_db=gain, steps=steps)
+
+    def _effect(self, rounding: Rounding) -> float:
+        return self.referee.score_of(rounding, few=True).error
 
     # ------------------------------------------------------------------------------------------------------- activations
 
-    def _of_activation(self, name: TensorId, effect: float) -> Finding:
-        params, (low, high) = self.plan.activations[name], self._range(name)
-        fitting = scheme_of(params).params(low, high)
-        ratio, seen = float(params.scale) / float(fitting.scale), f"[{low:.4g}; {high:.4g}]"
-        is_unfit = self.is_unfit("activation", name)
-        if is_unfit and (left := self._alone(self.rounding.only().with_params({name: fitting}))) < effect:
-            fitted = SetParams(tensor=name, params=dict.fromkeys(self.plan.sharing(name), fitting))
-            cause, said = (
-                "coarse scale",
-                f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them",
-            )
-            if ratio <= _COARSE:
-                has = "[{:.4g}; {:.4g}]".format(*range_of(params))
-                cause, said = "clipping", f"its range {has} cuts values, which lie in {seen}: choose a wider one"
-            steps = {f"its range is [{low:.5g}; {high:.5g}], that of its values": fitted}
-            return Finding(cause=cause, remedy=said, effect=effect, left=left, steps=steps)
-        group = self.plan.sharing(name)
+    def _of_activation(self, row: RootCause, effect: float) -> RootCause:
+        name, params, (low, high) = row.id, self.plan.activations[row.id], self._range(row.id)
+        fitting, group = scheme_of(params).params(low, high), self.plan.sharing(name)
+        fitted = self._rounding.only().with_params({name: fitting})
+        if self.is_unfit("activation", name) and (left := self._effect(fitted)) < effect:
+            ratio, seen = float(params.scale) / float(fitting.scale), f"[{low:.4g}; {high:.4g}]"
+            step = SetParams(tensor=name, params=dict.fromkeys(group, fitting))
+            steps = {f"its range is [{low:.5g}; {high:.5g}], that of its values": step}
+            if ratio > _COARSE:
+                said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
+                return self._caused(row, "coarse scale", said, effect=effect, left=left, steps=steps)
+            has = "[{:.4g}; {:.4g}]".format(*range_of(params))
+            said = f"its range {has} cuts values, which lie in {seen}: choose a wider one"
+            return self._caused(row, "clipping", said, effect=effect, left=left, steps=steps)
         wider = {
             "it has 16 bits": WidenTensor(tensor=name),
             "it stays float": FloatTensors(names=group, reasons=(said_alone(effect),) * len(group)),
@@ -127,15 +155,14 @@ class Experiments:
         by_channel = self._rounded_by_channel(name)
         if by_channel < _GONE * effect:
             said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
-            return Finding(cause="unlike channels", remedy=said, effect=effect, left=by_channel, steps=wider)
-        bits = (params.qmax - params.qmin).bit_length()
-        few = f"{bits} bits are too few for it{self._between(name)}"
+            return self._caused(row, "unlike channels", said, effect=effect, left=by_channel, steps=wider)
+        few = f"{(params.qmax - params.qmin).bit_length()} bits are too few for it{self._between(name)}"
         said = f"{few}: leave it float (Recipe(float_tensors=), min_sqnr=), or take 16 bits"
-        return Finding(cause="rounding", remedy=said, effect=effect, left=0.0, steps=wider)
+        return self._caused(row, "rounding", said, effect=effect, left=0.0, steps=wider)
 
     def _range(self, name: TensorId) -> Range:
         """Return what was observed of a tensor, and of those that share its parameters."""
-        known = [self.ranges[each] for each in self.plan.sharing(name)]
+        known = [self._ranges[each] for each in self.plan.sharing(name)]
         return min(0.0, *(low for low, _ in known)), max(0.0, *(high for _, high in known))
 
     def _between(self, name: TensorId) -> str:
@@ -143,16 +170,16 @@ class Experiments:
         binding = next((each for each in self._view.bindings if each.var.name == str(name)), None)
         if binding is None:
             return ""
-        before, after = operand_vars(binding.value), self._view.users(binding.var)
-        values = [[self._view.definition(var) for var in each] for each in (before, (binding.var,), after)]
-        steps = [dict.fromkeys(op_name(value) for value in each if isinstance(value, Call)) for each in values]
-        return f" ({' -> '.join(', '.join(step) for step in steps if step)})"
+        around = (operand_vars(binding.value), (binding.var,), self._view.users(binding.var))
+        values = [[self._view.definition(var) for var in each] for each in around]
+        ops = [", ".join(dict.fromkeys(op_name(value) for value in each if isinstance(value, Call))) for each in values]
+        return f" ({' -> '.join(filter(None, ops))})"
 
     def _rounded_by_channel(self, name: TensorId) -> float:
         """Return the effect of rounding a tensor with a scale for each channel, inf where equalization has no channels of it."""
         groups = self._groups.get(str(name))
         if groups is None:
-            return float("inf")
+            return math.inf
         values = self.referee.values(name)
         others = tuple(axis for axis, size in enumerate(groups.shape) if size == 1)
         low = np.minimum(np.min([value.min(axis=others, keepdims=True) for value in values], axis=0), 0)
@@ -160,9 +187,64 @@ class Experiments:
         qmin, qmax = INTEGER_RANGE[self.plan.activations[name].dtype]
         scale = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny).astype(np.float32)
         steps = Steps(scale=scale, low=np.full((), -np.inf, np.float32), high=np.full((), np.inf, np.float32))
-        return self._alone(replace(self.rounding.only(), activations={name: steps}))
+        return self._effect(replace(self._rounding.only(), activations={name: steps}))
 
     # ----------------------------------------------------------------------------------------------------------- weights
+
+    def _of_weights(self, row: RootCause) -> RootCause:
+        name, layer = row.id, self._layers[row.id]
+        weight, shifts, unfit = layer.weight, self.plan.corrections.bias_shifts, self._unfit_channels(layer)
+        assert weight is not None, "it has one"
+        fitted = self._fitted(weight)
+        of_weights = self._effect(self._only_weight(layer))
+        rounded = dequantize(quantize(self.simple.params[weight], fitted), fitted)
+        nearest = min(of_weights, self._effect(self._only_weight(layer, {weight: rounded})))
+        if self._has_wrong_bias(layer):
+            said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
+            if name in self.wrong_biases:
+                said = "the correction of its bias makes the outputs worse: take the float one's"
+            steps: dict[str, Step] = {"its bias is quantized anew": SetParams(tensor=name, params={})}
+            if name in shifts:
+                steps["its bias is the float one's, without a correction"] = WithoutShift(layer=name)
+            effect = self._effect(self._rounding.only(layers=[name]))
+            return self._caused(row, "bias", said, effect=effect, left=of_weights, steps=steps)
+        if unfit:
+            listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
+            said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
+            step = SetParams(tensor=name, params={weight: fitted})
+            steps = {"the scales of its weights are those of each channel's values": step}
+            return self._caused(row, "weight scale", said, effect=of_weights, left=nearest, steps=steps)
+        unshifted = self._without_mean_error(layer)
+        if name in shifts and self.plan.recipe.bias_correction != "analytic":  # the mean is taken off already
+            of_weights = unshifted
+        elif unshifted < _GONE * of_weights:
+            said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
+            return self._caused(row, "shifted mean", said, effect=of_weights, left=unshifted)
+        said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
+        steps = {}
+        if fitted.num_bits < WEIGHT_BITS:
+            full = SetParams(tensor=name, params={weight: self._fitted(weight, WEIGHT_BITS)})
+            steps[f"its weights have {WEIGHT_BITS} bits"] = full
+        return self._caused(row, "weight rounding", said, effect=of_weights, left=min(of_weights, nearest), steps=steps)
+
+    def _weight_effect(self, layer: IntegerLayer, effect: float) -> float:
+        """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
+
+        A corrected bias makes up for what the layers before are off, too: alone it is an error. Then the weights count without
+        the mean error that it takes off, unless the model is better without the correction.
+        """
+        name = layer.output
+        if name not in self.plan.corrections.bias_shifts or self._has_wrong_bias(layer):
+            return effect
+        found = self._without_mean_error(layer)
+        is_suspect = effect > _SUSPECT * found and effect > _SUSPECT_SHARE * self._together
+        # A correction of weights that other scales stand for harms too: then these scales are the fault.
+        if is_suspect and not self._unfit_channels(layer):
+            without = replace(self._rounding, layers={**self._rounding.layers, name: self._weight(layer)})
+            if self._effect(without) < _BETTER * self._together:
+                self.wrong_biases.add(name)
+                return effect
+        return found
 
     def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
         """Return the channels whose scales are others than their values need, and how many times those they are."""
@@ -172,54 +254,25 @@ class Experiments:
         scale, needed = (np.ravel(each.scale) for each in (self.plan.weights[weight], self._fitted(weight)))
         if how == "mse" or (how != "max" and self.plan.weights[weight].num_bits < WEIGHT_BITS):  # what is clamped has others
             return []
+        bias, steps = self._bias(layer)
+        is_large = np.abs(bias) >= _LARGE_BIAS * steps  # which may be why a scale is wider than its weights need
         ratios = scale.astype(np.float64) / needed
-        ratios = np.where((ratios > 1) & self._is_large_bias(layer, ratios.size), 1.0, ratios)
+        ratios = np.where((ratios > 1) & (is_large if is_large.size == ratios.size else is_large.any()), 1.0, ratios)
         unfit = [(index, float(ratio)) for index, ratio in enumerate(ratios) if not 1 / _UNLIKE_WEIGHTS < ratio < _UNLIKE_WEIGHTS]
         return sorted(unfit, key=lambda each: -abs(np.log(each[1])))
 
-    def _is_large_bias(self, layer: IntegerLayer, channels: int) -> npt.NDArray[np.bool_]:
-        """Return of each channel whether its bias may be why its scale is wider than its weights need."""
-        bias, steps = self._bias(layer)
-        is_large = np.abs(bias) >= _LARGE_BIAS * steps
-        return is_large if is_large.size == channels else np.full(channels, is_large.any())
-
-    def weight_effect(self, name: TensorId, effect: float, together: float) -> float:
-        """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
-
-        A corrected bias makes up for what the layers before are off, too: alone it is an error. Then the weights count without
-        the mean error that it takes off, unless the model is better without the correction.
-        """
-        layer = self._layers[name]
-        if layer.output not in self.plan.corrections.bias_shifts or self._bias_error(layer) > _BIAS_STEPS:
-            return effect
-        found = self._without_mean_error(name)
-        is_suspect = effect > _SUSPECT * found and effect > _SUSPECT_SHARE * together
-        # A correction of weights that other scales stand for harms too: then these scales are the fault.
-        if is_suspect and not self._unfit_channels(layer) and self._is_better_without_bias(name, together):
-            self.wrong_biases.add(name)
-            return effect
-        return found
-
-    def _is_better_without_bias(self, name: TensorId, together: float) -> bool:
-        layers = {**self.rounding.layers, name: self._weight(name)}
-        return self._alone(replace(self.rounding, layers=layers)) < _BETTER * together
-
-    def has_wrong_bias(self, name: TensorId) -> bool:
-        """Return whether a bias is not the float one's, nor the corrected one's."""
-        return name in self.wrong_biases or self._bias_error(self._layers[name]) > _BIAS_STEPS
-
-    def _bias_error(self, layer: IntegerLayer) -> float:
-        """Return how far a bias is from the float one with its correction, in steps of its own; 0 where that is not known.
+    def _has_wrong_bias(self, layer: IntegerLayer) -> bool:
+        """Return whether a bias is not the float one's, nor the corrected one's.
 
         Next to a channel of tiny weights a bias may have finer steps than float32 has there: then those count.
         """
         found, steps = self._bias(layer)
-        if layer.bias is None or not found.size or layer.bias not in self.simple.params:
-            return 0.0
+        if layer.output in self.wrong_biases or layer.bias is None or not found.size or layer.bias not in self.simple.params:
+            return layer.output in self.wrong_biases
         shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
         expected = np.ravel(self.simple.params[layer.bias]) + np.ravel(shift)
         steps = np.maximum(steps, np.spacing(np.abs(expected, dtype=np.float32)))
-        return float(np.max(np.abs(found - expected) / steps))
+        return bool(np.max(np.abs(found - expected) / steps) > _BIAS_STEPS)
 
     def _bias(self, layer: IntegerLayer) -> tuple[Array, npt.NDArray[np.float64]]:
         """Return what the integers of a layer's bias stand for, and its steps; none of one that has no such."""
@@ -228,70 +281,29 @@ class Experiments:
             return np.zeros(0, np.float32), np.zeros(0)
         return np.ravel(dequantize(self.plan.weight_values[layer.bias], params)), np.ravel(params.scale).astype(np.float64)
 
-    def _of_weights(self, name: TensorId) -> Finding:
-        layer, unfit = self._layers[name], self._unfit_channels(self._layers[name])
-        weight, shifts = layer.weight, self.plan.corrections.bias_shifts
-        assert weight is not None, "it has one"
-        fitted = self._fitted(weight)
-        of_weights = self._alone(self._with_weight(name, self._weight(name)))
-        exact = self.simple.params[weight]
-        nearest = self._alone(self._with_weight(name, {weight: dequantize(quantize(exact, fitted), fitted)}))
-        if self.has_wrong_bias(name):
-            said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
-            if name in self.wrong_biases:
-                said = "the correction of its bias makes the outputs worse: take the float one's"
-            steps: dict[str, Step] = {"its bias is quantized anew": SetParams(tensor=name, params={})}
-            if name in shifts:
-                steps["its bias is the float one's, without a correction"] = WithoutShift(layer=name)
-            effect = self._alone(self.rounding.only(layers=[name]))
-            return Finding(cause="bias", remedy=said, effect=effect, left=of_weights, steps=steps)
-        if unfit:
-            listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
-            said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
-            steps = {
-                "the scales of its weights are those of each channel's values": SetParams(tensor=name, params={weight: fitted})
-            }
-            return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights), steps=steps)
-        unshifted = self._without_mean_error(name)
-        if name in shifts and self.plan.recipe.bias_correction != "analytic":  # the mean is taken off already
-            of_weights = unshifted
-        elif unshifted < _GONE * of_weights:
-            said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
-            return Finding(cause="shifted mean", remedy=said, effect=of_weights, left=unshifted)
-        said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
-        steps = {}
-        if fitted.num_bits < WEIGHT_BITS:
-            full = SetParams(tensor=name, params={weight: self._fitted(weight, WEIGHT_BITS)})
-            steps[f"its weights have {WEIGHT_BITS} bits"] = full
-        return Finding(cause="weight rounding", remedy=said, effect=of_weights, left=min(of_weights, nearest), steps=steps)
-
-    def _without_mean_error(self, name: TensorId) -> float:
+    def _without_mean_error(self, layer: IntegerLayer) -> float:
         """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
-        if name in self._unshifted:
-            return self._unshifted[name]
-        exact, rounding = self.referee.values(name), self._with_weight(name, self._weight(name))
-        axis = channel_axis(self._view, exact[0].ndim)
-        if axis is None:
-            return float("inf")
-        others = tuple(each for each in range(exact[0].ndim) if each != axis)
-        pairs = zip(self.referee.values(name, rounding), exact, strict=True)
-        means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in pairs]
-        shift = _Shift(by=np.mean(means, axis=0).astype(np.float32))
-        self._unshifted[name] = self._alone(replace(rounding, activations={name: shift}))
+        name = layer.output
+        if name not in self._unshifted:
+            exact, rounding = self.referee.values(name), self._only_weight(layer)
+            axis = channel_axis(self._view, exact[0].ndim)
+            if axis is None:
+                return math.inf
+            others = tuple(each for each in range(exact[0].ndim) if each != axis)
+            pairs = zip(self.referee.values(name, rounding), exact, strict=True)
+            means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in pairs]
+            shift = _Shift(by=np.mean(means, axis=0).astype(np.float32))
+            self._unshifted[name] = self._effect(replace(rounding, activations={name: shift}))
         return self._unshifted[name]
 
-    def _alone(self, rounding: Rounding) -> float:
-        return self.referee.score_of(rounding, few=True).error
+    def _only_weight(self, layer: IntegerLayer, weight: Mapping[TensorId, Array] | None = None) -> Rounding:
+        """Return what rounds nothing but a layer's weight, to what it is or to this one."""
+        only = self._rounding.only()
+        return replace(only, layers={**only.layers, layer.output: self._weight(layer) if weight is None else weight})
 
-    def _with_weight(self, name: TensorId, weight: Mapping[TensorId, Array]) -> Rounding:
-        """Return what rounds nothing but a layer's weight, to this one."""
-        only = self.rounding.only()
-        return replace(only, layers={**only.layers, name: weight})
-
-    def _weight(self, name: TensorId) -> dict[TensorId, Array]:
+    def _weight(self, layer: IntegerLayer) -> dict[TensorId, Array]:
         """Return what the integers of a layer's weight stand for; its bias is the float one's."""
-        weight = self._layers[name].weight
-        return {each: value for each, value in self.rounding.layers[name].items() if each == weight}
+        return {name: value for name, value in self._rounding.layers[layer.output].items() if name == layer.weight}
 
     def _fitted(self, weight: TensorId, bits: int | None = None) -> QuantParams:
         """Return parameters of a weight with the scales that its values need, of as many bits as it has, or of others."""
@@ -315,11 +327,9 @@ class _Shift:
 
     def rounded(self, value: Any) -> Any:
         """Return a tensor less that."""
-        result = tvm.runtime.empty(value.shape, "float32")
-        np.subtract(as_array(value), self.by, out=as_array(result))
-        return result
+        return tvm.runtime.tensor(as_array(value) - self.by)
 
-    def transposed(self, order: Sequence[int]) -> Rounder:
+    def transposed(self, order: Sequence[int]) -> _Shift:
         """Return it for a tensor whose axes lie in another order."""
         return _Shift(by=self.by.transpose(order))
 
@@ -340,17 +350,12 @@ def pass_through_tensors(
     """
     found: set[TensorId] = set()
     for binding in view.bindings:
-        name = TensorId(str(binding.var.name))
-        if name not in activations:
-            continue
-        value: Any = binding.value
+        name, value = TensorId(binding.var.name), binding.value
         if isinstance(value, TupleGetItem):
             value = view.definition(value.tuple_value)
-        if call_to(value, *MOVERS) is None:
+        if name not in activations or call_to(value, *MOVERS) is None:
             continue
-        read = [TensorId(str(view.root_of(var).name)) for var in operand_vars(value) if dtype_of(var) == "float32"]
-        known = [activations[each] for each in read if each in activations]
-        is_constant = any(str(each) in constants for each in read)
-        if read and len(known) == len(read) and not is_constant and all(each == activations[name] for each in known):
+        read = {TensorId(view.root_of(var).name) for var in operand_vars(value) if dtype_of(var) == "float32"}
+        if read and read.isdisjoint(constants) and all(activations.get(each) == activations[name] for each in read):
             found.add(name)
     return frozenset(found)

@@ -7,15 +7,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ...compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
-from ...errors import ProfileError, QuantizationError, check_type
+from ...errors import ProfileError, QuantizationError, check_type, check_value, is_number
 from ...ir.graph import Model
-from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
-from ...profiling import check_model
 from ...profiling.model_profile import Profile
 from ...target import ELEMENTWISE
 from ..applied_plan import AppliedPlan
@@ -24,12 +21,11 @@ from ..kept_samples import samples_of
 from ..plan.journal import JournalEntry
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..planner import Planned
-from ..quantize import by_profile, split_of
+from ..quantize import by_profile, check_subject, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
-from ..referee import Score
 from ..steps import Correct, FloatTensors, Step, WithoutShift
-from ..tune import CERTAIN, MIN_SAMPLES, Steps, Tuning, journal_entry
+from ..tune import CERTAIN, Steps, Tuning, journal_entry
 from .causes import FAULTS, MENDABLE, RootCause
 from .table import table
 
@@ -117,12 +113,11 @@ def fix(
     ProfileError
         A profile of another model, or one that keeps no samples.
     """
-    checked_model(model)
-    check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
-    check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    check_subject(model, profile, recipe)
     check_type(quantized, QuantizedModel, QuantizationError, "what octavo.quantize returns")
-    check_model(profile, model)
-    _check_limits(min_gain_db, rounds)
+    is_gain = is_number(min_gain_db) and 0 <= min_gain_db < math.inf
+    check_value(is_gain, QuantizationError, "min_gain_db", "a number of dB, 0 or more", min_gain_db)
+    check_value(type(rounds) is int and rounds > 0, QuantizationError, "rounds", "a number of them, 1 or more", rounds)
     samples = samples_of(model, profile)
     if not samples:
         raise ProfileError("the profile keeps no samples to measure with: profile the model with keep_samples=64")
@@ -140,16 +135,9 @@ def fix(
         return run.run(quantized, rounds)
 
 
-def _check_limits(min_gain_db: Any, rounds: Any) -> None:
-    if isinstance(min_gain_db, bool) or not isinstance(min_gain_db, int | float) or not 0 <= min_gain_db < math.inf:
-        raise QuantizationError(f"min_gain_db must be a number of dB, 0 or more, got {min_gain_db!r}")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise QuantizationError(f"rounds must be a number of them, 1 or more, got {rounds!r}")
-
-
 @dataclass(kw_only=True, slots=True)
 class _Fixer:
-    """What is gone on from: a model, and the steps that were kept of it."""
+    """What is gone on from: a model, and the steps that were kept of it, with corrections anew behind them."""
 
     model: Model
     profile: Profile
@@ -177,7 +165,7 @@ class _Fixer:
             if self._sqnr_db - start < max(self.min_gain_db, 1e-9) or before < _NEAR_DB <= self._sqnr_db:
                 break
         if any(entry.kept for entry in self._entries):
-            quantized = self._tuning.finished(self._with_corrections(self._steps))
+            quantized = self._tuning.finished(self._steps)
             journal = replace(
                 quantized.plan.journal,
                 entries=(*known.entries, *self._entries),
@@ -188,18 +176,13 @@ class _Fixer:
 
     @property
     def _sqnr_db(self) -> float:
-        return self._score(self._steps).sqnr_db
-
-    def _score(self, steps: Steps) -> Score:
-        return self._tuning.score(self._with_corrections(steps))
+        return self._tuning.score(self._steps).sqnr_db
 
     def _begin(self, quantized: QuantizedModel) -> None:
         """Take a model to go on from: it is what no step has changed."""
         plan = quantized.plan
         planner = planner_of(self.model, None, self.target, plan.recipe, AppliedPlan(plan=plan, lets_go=True))
-        compared = self.samples if len(self.samples) < MIN_SAMPLES else None
-        split = split_of(self.target, self.profile, self.samples, plan.recipe, self.beside, compared)
-        assert split is not None, "there are samples to compare on"
+        split = split_of(self.target, self.profile, self.samples, plan.recipe, self.beside)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         plain = Planned(choices=choices, quantized=quantized, overridden={})
         try:
@@ -213,19 +196,18 @@ class _Fixer:
         Of a row until one remedy is kept: what 16 bits do not help, float helps no more.
         """
         failed = 0
-        for row in table(self.model, self._tuning.planned(self._with_corrections(self._steps)).quantized, self.samples):
+        for row in table(self.model, self._tuning.planned(self._steps).quantized, self.samples):
             for said, step in self._remedies(row):
                 self._tried.add(step)
                 is_free, before = step is None or row.cause in FAULTS, self._sqnr_db
-                gain = self._tried_gain(row, said, step, least=0.0 if is_free else self.min_gain_db)
-                if gain is None:
+                entry = self._tried_entry(row, said, step, least=0.0 if is_free else self.min_gain_db)
+                if entry is None or entry.gain_db is None:
                     continue
-                is_kept = self._entries[-1].kept
-                failed += not is_kept
-                is_enough = is_kept and ((is_free and gain >= self.min_gain_db) or before < _NEAR_DB <= self._sqnr_db)
-                if is_enough or failed == _MAX_TRIED:
+                failed += not entry.kept
+                is_enough = (is_free and entry.gain_db >= self.min_gain_db) or before < _NEAR_DB <= self._sqnr_db
+                if (entry.kept and is_enough) or failed == _MAX_TRIED:
                     return
-                if is_kept or not is_free:
+                if entry.kept or not is_free:
                     break
 
     def _remedies(self, row: RootCause) -> Iterator[tuple[str, Step | None]]:
@@ -238,53 +220,54 @@ class _Fixer:
             yield "quantized anew with the corrections and the equalization that the recipe left out", None
         yield from ((said, step) for said, step in row.steps.items() if step not in self._tried)
 
-    def _tried_gain(self, row: RootCause, said: str, step: Step | None, *, least: float) -> float | None:
-        """Return what a step brings in dB, which is kept if that is enough; None where it cannot be had."""
-        started, before, gain, is_kept = time.monotonic(), self._score(self._steps), None, False
-        steps, note, anew = (*self._steps, *(() if step is None else (step,))), "", None
-        if step is not None and not self._tuning.proposes(step, self._with_corrections(steps)):
+    def _tried_entry(self, row: RootCause, said: str, step: Step | None, *, least: float) -> JournalEntry | None:
+        """Try a step, which is kept if it brings so much in dB; None where it has nothing to propose."""
+        started, tuning, gain, is_kept, note, anew = time.monotonic(), self._tuning, None, False, "", None
+        before, steps = tuning.score(self._steps), self._steps if step is None else self._with(step)
+        if step is not None and not tuning.proposes(step, steps):
             return None
         try:
             if step is None:
                 anew = by_profile(self.target, self.model, self.profile, _with_all(self.recipe))
-                score = self._tuning.referees[0].score(anew.plan)
+                score = tuning.referees[0].score(anew.plan)
             else:
                 self._check_layers(step, steps)
-                score = self._score(steps)
+                score = tuning.score(steps)
             gain = score.gain_over(before)
             is_kept = gain.is_certain(CERTAIN) and gain.db >= least
-        except QuantizationError as error:
+        except QuantizationError as error:  # it cannot be had
             note = f", cannot be had: {error}"
         if is_kept and anew is not None:
             self._begin(anew)
         elif is_kept:
             self._steps = steps
-        else:
-            self._tuning.forget(self._with_corrections(steps))
+        elif step is not None:
+            tuning.forget(steps)
         part = "" if row.part == "activation" else f" of its {row.part}"
         proposal = f"{row.source_name or row.id}: {said}, against {row.cause}{part}: expected {row.gain_db:+.2f} dB{note}"
         name = "equalize" if step is None else step.name
-        self._entries.append(journal_entry(name, proposal, gain, is_kept=is_kept, seconds=time.monotonic() - started))
-        return None if gain is None else gain.db
+        entry = journal_entry(name, proposal, gain, is_kept=is_kept, seconds=time.monotonic() - started)
+        self._entries.append(entry)
+        return entry
 
     def _check_layers(self, step: Step, steps: Steps) -> None:
         """Raise QuantizationError where nothing, or with other parameters less, would be integer."""
-        layers, before = (self._tuning.planned(self._with_corrections(each)).plan.layers for each in (steps, self._steps))
+        layers, before = (self._tuning.planned(each).plan.layers for each in (steps, self._steps))
         if not layers:
             raise QuantizationError("no op would be integer without it")
         if not isinstance(step, FloatTensors) and len(layers) < len(before):
             raise QuantizationError("an op around it would be float")
 
-    def _with_corrections(self, steps: Steps) -> Steps:
-        """Return steps with weights and biases corrected anew beside them, if the plan has corrections.
+    def _with(self, step: Step) -> Steps:
+        """Return the steps and one more, weights and biases corrected anew beside them if the plan has corrections.
 
         Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
         """
         plan = self._tuning.plain.plan
-        if not (steps and plan.corrections and plan.recipe.has_plain_ranges) or plan.recipe.bias_correction == "analytic":
-            return steps
-        without = tuple(each for each in steps if isinstance(each, WithoutShift))
-        return (*(each for each in steps if each not in without), Correct(), *without)
+        corrects = plan.corrections and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
+        steps = [each for each in (*self._steps, step) if not isinstance(each, Correct)]
+        without = [each for each in steps if isinstance(each, WithoutShift)] if corrects else []
+        return (*(each for each in steps if each not in without), *([Correct()] if corrects else []), *without)
 
 
 def _with_all(recipe: Recipe) -> Recipe:

@@ -24,7 +24,7 @@ from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..referee import Referee, RoundedProgram
 from ..referee.score import in_db
-from .causes import FAULTS, MENDABLE, Part, RootCause
+from .causes import FAULTS, MENDABLE, RootCause
 from .experiments import Experiments
 
 _MIN_GAIN_DB = 0.5
@@ -110,42 +110,25 @@ def _as_it_is(quantized: QuantizedModel) -> QuantizationPlan:
 
 
 def _rows(model: Model, experiments: Experiments) -> list[RootCause]:
-    referee, plan, rounding = experiments.referee, experiments.plan, experiments.rounding
-    together = referee.score_of(rounding, few=True).error
-    moved = experiments.pass_through
-    activations = referee.effects(rounding, [name for name in plan.activations if name not in moved])
-    weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
-    found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in activations.items()}
-    found |= {("weights", name): experiments.weight_effect(name, each, together) for name, each in weights.items()}
-    total = sum(effect for effect in found.values() if math.isfinite(effect)) or 1.0
-    rows: list[tuple[tuple[float, float], RootCause]] = []
+    effects = experiments.effects()
+    total = sum(effect for effect in effects.values() if math.isfinite(effect)) or 1.0
+    rows: list[RootCause] = []
     left = 1.0
-    for (part, name), effect in sorted(found.items(), key=lambda item: -item[1]):
-        is_shown = effect and (left > 1 - _SHOWN or experiments.is_unfit(part, name))
-        finding = experiments.finding(part, name, effect) if is_shown else None
+    for (part, name), effect in sorted(effects.items(), key=lambda item: -item[1]):
         share = effect / total if math.isfinite(effect) else 1.0
-        left -= share
-        gone = max(0.0, min(finding.effect, together) - finding.left) if finding is not None else 0.0
-        gain = -10 * math.log10(max(1 - gone / max(together, gone), 1e-3)) if gone else 0.0
         entry = model.tensors.get(name)
-        row = RootCause(
-            id=name,
-            source_name="" if entry is None else entry.source_name,
-            op="" if entry is None else entry.op,
-            part=part,
-            sqnr_db=in_db(effect),
-            share=min(share, 1.0),
-            cause=None if finding is None else finding.cause,
-            remedy="" if finding is None else finding.remedy,
-            gain_db=gain,
-            steps={} if finding is None else finding.steps,
-        )
+        source_name, op = ("", "") if entry is None else (entry.source_name, entry.op)
+        row = RootCause(id=name, source_name=source_name, op=op, part=part, sqnr_db=in_db(effect), share=share)
+        is_shown = effect and (left > 1 - _SHOWN or experiments.is_unfit(part, name))
+        rows.append(experiments.explained(row, effect) if is_shown else row)
+        left -= share
+
+    def rank(row: RootCause) -> tuple[int, float]:
         # That a bias is better left as it was, samples alone tell: what certainly does not fit comes before it.
-        is_suspected = part == "weights" and name in experiments.wrong_biases
-        rank = 3 if finding is None else 2
-        if finding is not None and finding.cause in FAULTS and not is_suspected:
-            rank = 0
-        elif finding is not None and finding.cause in (*FAULTS, *MENDABLE) and gain >= _MIN_GAIN_DB:
-            rank = 1
-        rows.append(((rank, -(gain if rank < 2 else share)), row))
-    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+        if row.cause in FAULTS and not (row.part == "weights" and row.id in experiments.wrong_biases):
+            return 0, -row.gain_db
+        if row.cause in (*FAULTS, *MENDABLE) and row.gain_db >= _MIN_GAIN_DB:
+            return 1, -row.gain_db
+        return (3 if row.cause is None else 2), -row.share
+
+    return sorted(rows, key=rank)

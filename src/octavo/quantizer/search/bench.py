@@ -9,12 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 from ...compiler.compile import compile_model
+from ...compiler.explanation import FLOAT_BYTES, memory_cycles
 from ...compiler.target_choice import TargetLike, resolve_target
 from ...errors import QuantizationError, brief
 from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, static_shape
+from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling.model_profile import Profile
 from ...runtime.executable import Executable
@@ -25,8 +29,7 @@ from ..quantize import known_choices, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
 from ..steps import FloatTensors
-from ..tune import MIN_SAMPLES, Split, Steps, Tuning, planned_plainly
-from .order import Order, order_of
+from ..tune import Split, Steps, Tuning, planned_plainly
 from .result import Candidate, Score
 
 Evaluate = Callable[[Executable], float]
@@ -34,9 +37,9 @@ _LOST_DB = -1000.0
 """Of outputs of which nothing is left."""
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Bench:
-    """Measures candidates of one model, as `search` was asked to.
+    """Measures candidates of one model in this process, one at a time; another kind may do so elsewhere, several at a time.
 
     Parameters
     ----------
@@ -46,6 +49,8 @@ class Bench:
         On which candidates are compared with the float model; None for samples of the profile that steps are not fitted to.
     """
 
+    width: ClassVar[int] = 1
+    """How many candidates are measured at a time."""
     model: Model
     profile: Profile
     target: TargetLike
@@ -64,19 +69,16 @@ class Bench:
     def __post_init__(self) -> None:
         """Plan the model without any step."""
         chosen, samples = resolve_target(self.target), samples_of(self.model, self.profile)
-        compared = self.data or (samples if len(samples) < MIN_SAMPLES else None)
         with quantizing():
             self._planner = planner_of(self.model, self.profile, chosen, self.recipe)
-            found = split_of(chosen, self.profile, samples, self.recipe, ThreadPoolExecutor(1), compared)
-            assert found is not None, "there is something to compare on"
-            self._split = found
+            self._split = split_of(chosen, self.profile, samples, self.recipe, ThreadPoolExecutor(1), compared=self.data)
             known = known_choices(chosen, self.model, self.profile, self.recipe)
-            self.plain = planned_plainly(self._planner, found.every, changes=known)
+            self.plain = planned_plainly(self._planner, self._split.every, changes=known)
 
     @property
     def options(self) -> dict[str, Any]:
         """What it was made of besides the model."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init and each.name != "model"}
+        return {each.name: getattr(self, each.name) for each in fields(Bench) if each.init and each.name != "model"}
 
     def start(self, float_metric: float | None = None) -> None:
         """Build the referee, and run the float model: before anything is measured. Its metric is found where it is not known.
@@ -97,26 +99,43 @@ class Bench:
             self.float_metric = 1.0 if self.evaluate is None else _checked(self.evaluate(compile_model(self.model)))
 
     def best(self, deadline: float) -> Steps:
-        """Return the steps that the loop keeps, of those that the recipe wants tried.
-
-        Parameters
-        ----------
-        deadline
-            See `Split`.
-        """
+        """Return the steps that the loop keeps, of those that the recipe wants tried until then, by `time.monotonic`."""
         self.tuning.split = replace(self.tuning.split, deadline=deadline)
         with quantizing():
             return self.tuning.best()
 
-    def order(self, steps: Steps) -> Order:
-        """Return the activations of the model with some steps by what their staying float brings for what it costs."""
+    def order(self, steps: Steps) -> dict[TensorId, float]:
+        """Return what each activation's staying float brings a model with some steps, most for what it costs first.
+
+        That is power of the error at the worst output, as a share of its power: what rounding it alone, and the weights beside
+        it, makes.
+        """
         with quantizing():
             planned = self.tuning.planned(steps)
-            exact = self._planner.form(planned.choices.equalization).exact
-            return order_of(self.tuning.referees[0], planned.plan, exact, explain(planned.quantized, target=self.target))
+            plan, referee = planned.plan, self.tuning.referees[0]
+            explanation = explain(planned.quantized, target=self.target)
+            rounding = referee.rounding(plan)
+            gains = referee.effects(rounding)
+            of_weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
+            # The float model's variables are the plan's tensors.
+            view = DataflowView(self._planner.form(planned.choices.equalization).exact.module["main"])
+        sizes = {binding.var.name: prod(static_shape(binding.var) or ()) for binding in view.bindings}
+        costs = {name: memory_cycles(sizes.get(str(name), 0) * (FLOAT_BYTES - 1)) for name in gains}
+        for layer in plan.layers:
+            made = [op for op in explanation.ops if layer.output in (op.tensor, op.core) and op.integer]
+            more = sum(op.cycles(is_integer=False) - op.cycles(is_integer=True) for op in made[:1])
+            for name in dict.fromkeys(layer.inputs):
+                if name in gains:
+                    gains[name] += of_weights.get(layer.output, 0.0)
+                    costs[name] += more
+        ordered = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
+        return {name: gains[name] for name in ordered}
+
+    def begin(self, candidates: Sequence[Steps]) -> None:
+        """Begin to measure what is not being measured yet, where that goes on by itself: each may be asked for later, or not."""
 
     def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
-        """Fit a candidate to samples, and measure it; `check` is called on the way. It has no name yet."""
+        """Fit a candidate to samples, and measure it; `check` is called on the way, and may raise. It has no name yet."""
         with quantizing():
             score = self.tuning.score(steps)
             check()
@@ -129,32 +148,12 @@ class Bench:
             check()
             metric = _checked(self.evaluate(executable))
         return Candidate(
-            name="",
             steps=said(steps),
             float_tensors=next((each.names for each in steps if isinstance(each, FloatTensors)), ()),
             plan=quantized.plan,
-            path=None,
             score=Score(metric=metric, sqnr_db=max(score.sqnr_db, _LOST_DB), ranks_by_metric=self.evaluate is not None),
             cost=explain(quantized, target=self.target).cycles / self._float_cycles,
         )
-
-
-class Measuring:
-    """Measures candidates in this process, one at a time; another one may do so elsewhere, several at a time."""
-
-    width = 1
-    """How many at a time."""
-
-    def start(self, bench: Bench) -> None:
-        """Take what candidates are measured with; before any is."""
-        self.bench = bench
-
-    def begin(self, candidates: Sequence[Steps]) -> None:
-        """Begin to measure what is not being measured yet, where that goes on by itself: each may be asked for later, or not."""
-
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
-        """Return what a candidate is; `check`, called on the way, may raise."""
-        return self.bench.measure(steps, check)
 
 
 def said(steps: Steps) -> tuple[str, ...]:

@@ -81,16 +81,13 @@ class SearchFolder:
             return
         try:
             content = json.loads(text)
-            header = {name: content[name] for name in self._header}
-            entries = [_entry(entry) for entry in content["candidates"]]
-            self.float_metric = content["facts"].get("float_metric")
+            other = next((name for name, value in self._header.items() if content[name] != value), None)
+            if other is not None:
+                raise QuantizationError(f"{path}: a search with another {other.replace('_', ' ')}; {advice}")
+            self.float_metric, by_metric = content["facts"].get("float_metric"), content["metric"] == "evaluate"
+            self.known = {each.steps: each for each in (_candidate(folder, entry, by_metric) for entry in content["candidates"])}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise QuantizationError(f"{path}: no list of a search ({type(error).__name__}: {error}); {advice}") from error
-        other = next((name for name, value in self._header.items() if header[name] != value), None)
-        if other is not None:
-            raise QuantizationError(f"{path}: a search with another {other.replace('_', ' ')}; {advice}")
-        found = [_candidate(folder, entry, ranks_by_metric=content["metric"] == "evaluate") for entry in entries]
-        self.known = {each.steps: each for each in found}
 
 
 def read_search(folder: Path, fingerprint: str) -> SearchResult:
@@ -109,25 +106,21 @@ def read_search(folder: Path, fingerprint: str) -> SearchResult:
     return SearchResult(candidates=tuple(kept.known.values()), float_metric=kept.float_metric, max_drop=None, finished=False)
 
 
-def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of a list, checked."""
+def _candidate(folder: Path, entry: Mapping[str, Any], ranks_by_metric: bool) -> Candidate:
+    """Return a candidate of a list; ValueError, KeyError or TypeError for what is none."""
     name, plan = entry["name"], entry["plan"]
     if not isinstance(name, str) or plan != f"{name}.plan.json" or os.sep in name:
         raise ValueError(f"a candidate has the plan {plan!r}")
-    numbers = [entry["metric"], entry["cost"], entry["sqnr_db"] or 0.0]
+    numbers = metric, cost, sqnr_db = entry["metric"], entry["cost"], entry["sqnr_db"] or 0.0
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
         raise ValueError(f"{name} has numbers that are none")
-    return {**entry, "steps": tuple(entry["steps"]), "float_tensors": tuple(map(TensorId, entry["float_tensors"]))}
-
-
-def _candidate(folder: Path, entry: Mapping[str, Any], *, ranks_by_metric: bool) -> Candidate:
-    path, sqnr_db = folder / entry["plan"], math.inf if entry["sqnr_db"] is None else float(entry["sqnr_db"])
+    sqnr_db = math.inf if entry["sqnr_db"] is None else float(sqnr_db)
     return Candidate(
-        name=entry["name"],
-        steps=entry["steps"],
-        float_tensors=entry["float_tensors"],
-        plan=QuantizationPlan.load(path),
-        path=path,
-        score=Score(metric=float(entry["metric"]), sqnr_db=sqnr_db, ranks_by_metric=ranks_by_metric),
-        cost=float(entry["cost"]),
+        name=name,
+        steps=tuple(entry["steps"]),
+        float_tensors=tuple(map(TensorId, entry["float_tensors"])),
+        plan=QuantizationPlan.load(folder / plan),
+        path=folder / plan,
+        score=Score(metric=float(metric), sqnr_db=sqnr_db, ranks_by_metric=ranks_by_metric),
+        cost=float(cost),
     )

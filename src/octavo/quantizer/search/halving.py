@@ -9,22 +9,15 @@ _PRECISION = 0.05
 """Of the number of float activations, as a share of it: where halving ends."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Halving:
-    """Where a search for the smallest number that is enough stands: more than `low`, `high` at most.
-
-    Parameters
-    ----------
-    count
-        What is tried next.
-    found
-        Whether `high` was tried, and enough.
-    """
+    """Where a search for the smallest number that is enough stands: more than `low`, `high` at most, `count` is tried next."""
 
     low: int
     high: int
     count: int
     found: bool = False
+    """Whether `high` was tried, and enough."""
 
     @property
     def is_over(self) -> bool:
@@ -34,9 +27,8 @@ class Halving:
     def after(self, is_enough: bool) -> Halving:
         """Return where it stands once `count` was tried."""
         low, high = (self.low, self.count) if is_enough else (self.count, self.high)
-        middle = (low + high) // 2
-        found = self.found or is_enough
-        return Halving(low=low, high=high, count=middle if found else min(2 * low, middle), found=found)
+        middle, found = (low + high) // 2, self.found or is_enough
+        return Halving(low, high, middle if found else min(2 * low, middle), found)
 
     def ahead(self) -> Iterator[int]:
         """Yield what is tried next, then what may be after that, and so on: whatever the outcomes will be."""

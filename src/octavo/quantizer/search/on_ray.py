@@ -11,6 +11,7 @@ import importlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ...frontends.load import load
 from ...profiling.model_profile import Profile
 from ...profiling.ray_cluster import DEATHS, connected, model_content, result_of
 from ..tune import Steps
-from .bench import Bench, Measuring
+from .bench import Bench
 from .result import Candidate, SearchResult
 from .search import search
 
@@ -61,11 +62,11 @@ def search_on_ray(
     model = load(path, shapes=shapes)
     with connected(address, what="a search", error_of=QuantizationError) as ray:
         work = model_content(path), None if shapes is None else dict(shapes)
-        return search(model, profile, data, measuring=_OnRay(ray=ray, work=work), **options)
+        return search(model, profile, data, bench_of=partial(_RayBench, ray=ray, work=work), **options)
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class _OnRay(Measuring):
+@dataclass(kw_only=True, eq=False)
+class _RayBench(Bench):
     """Measures candidates as tasks.
 
     Parameters
@@ -85,8 +86,9 @@ class _OnRay(Measuring):
     def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, bench: Bench) -> None:
-        pickled = importlib.import_module("ray.cloudpickle").dumps((*self.work, bench.options, bench.float_metric))
+    def start(self, float_metric: float | None = None) -> None:
+        super().start(float_metric)
+        pickled = importlib.import_module("ray.cloudpickle").dumps((*self.work, self.options, self.float_metric))
         self._task = self.ray.remote(num_cpus=1, max_retries=DEATHS)(_measure)
         self._sent = [self.ray.put(pickled), hashlib.sha256(pickled).hexdigest()]
 

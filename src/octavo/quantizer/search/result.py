@@ -59,11 +59,11 @@ class Candidate:
         Of running it, as a share of what the float model costs.
     """
 
-    name: str
+    name: str = ""
     steps: tuple[str, ...] = ()
     float_tensors: tuple[TensorId, ...] = ()
     plan: QuantizationPlan
-    path: Path | None
+    path: Path | None = None
     score: Score | None
     cost: float
 

@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ...compiler.target_choice import TargetLike
-from ...errors import ProfileError, QuantizationError, check_path, check_type
+from ...errors import ProfileError, QuantizationError, check_path, check_value, is_number
 from ...ir.graph import Model
 from ...ir.graph.inputs import input_specs
-from ...ir.graph.model import checked_model
 from ...ir.identity import TensorId
-from ...profiling import check_model
 from ...profiling.model_profile import Profile
 from ...runtime.inputs import split_batches
 from ..kept_samples import samples_of
+from ..quantize import check_subject
 from ..recipe import Recipe
-from ..steps import KeepFloat
+from ..referee.score import said_alone
+from ..steps import FloatTensors, KeepFloat
 from ..tune import Steps, in_order
-from .bench import Bench, Evaluate, Measuring, said
+from .bench import Bench, Evaluate, said
 from .folder import SearchFolder
 from .halving import Halving
 from .interruption import Interruption
-from .order import Order
 from .result import Candidate, SearchResult
 
 
@@ -49,7 +48,7 @@ def search(
     recipe: Recipe | None = None,
     folder: str | Path | None = None,
     progress: Callable[[Candidate], None] | None = None,
-    measuring: Measuring | None = None,
+    bench_of: Callable[..., Bench] = Bench,
 ) -> SearchResult:
     """Find which steps, and which activations in float, give a model the accuracy that is asked for at the least cost.
 
@@ -84,8 +83,8 @@ def search(
         that finds them there goes on from them: what was measured is not measured again.
     progress
         Called with each candidate.
-    measuring
-        Measures candidates; by default in this process, one at a time.
+    bench_of
+        Makes what measures candidates; by default in this process, one at a time.
 
     Returns
     -------
@@ -102,18 +101,19 @@ def search(
     DataError
         Data that does not fit the model.
     """
-    checked_model(model)
-    check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
-    check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
-    check_model(profile, model)
-    if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise QuantizationError(f"candidates must be a number of them, 1 or more, got {candidates!r}")
+    check_subject(model, profile, recipe)
+    check_value(
+        type(candidates) is int and candidates > 0, QuantizationError, "candidates", "a number of them, 1 or more", candidates
+    )
     path = None if folder is None else check_path(folder, QuantizationError, "the path of a folder for the search")
-    begun, most_seconds, most_drop = time.monotonic(), _limit(seconds, "seconds"), _limit(max_drop, "max_drop")
+    for name, limit in (("seconds", seconds), ("max_drop", max_drop)):
+        is_fine = limit is None or (is_number(limit) and limit >= 0)
+        check_value(is_fine, QuantizationError, name, "a number, 0 or more, or None", limit)
+    begun = time.monotonic()
     if not samples_of(model, profile):
         raise ProfileError("the profile keeps no samples to search with: profile the model with keep_samples=64")
     with Interruption() as interruption:
-        bench = Bench(
+        bench = bench_of(
             model=model,
             profile=profile,
             target=target,
@@ -123,10 +123,9 @@ def search(
         )
         run = _Search(
             bench=bench,
-            measuring=measuring or Measuring(),
             folder=_folder(path, bench),
-            max_drop=most_drop,
-            deadline=math.inf if most_seconds is None else begun + most_seconds,
+            max_drop=max_drop,
+            deadline=math.inf if seconds is None else begun + seconds,
             longest=time.monotonic() - begun,
             most=candidates,
             interruption=interruption,
@@ -135,18 +134,14 @@ def search(
         interruption.ready = True
         try:
             interruption.check()
-            run.run()
+            with suppress(_Ended):
+                run.run()
+                run.finished = True
             interruption.ready = False  # from here on SIGINT changes nothing: what was found is returned
         except BaseException:  # what comes up through TVM's code may be another error than KeyboardInterrupt
             if not interruption.asked:
                 raise
         return run.result()
-
-
-def _limit(value: Any, name: str) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
-        raise QuantizationError(f"{name} must be a number, 0 or more, or None, got {value!r}")
-    return value
 
 
 def _folder(path: Path | None, bench: Bench) -> SearchFolder:
@@ -175,7 +170,6 @@ class _Search:
     """
 
     bench: Bench
-    measuring: Measuring
     folder: SearchFolder
     max_drop: float | None
     deadline: float
@@ -186,19 +180,19 @@ class _Search:
     candidates: list[Candidate] = field(default_factory=list[Candidate])
     cut: list[str] = field(default_factory=list[str])
     finished: bool = False
+    base: Steps = ()
+    """What activations in float are tried beside."""
+    gains: Mapping[TensorId, float] = field(default_factory=dict[TensorId, float])
+    """See `Bench.order`."""
 
     # -------------------------------------------------------------------------------------------------------- the whole
 
     def run(self) -> None:
-        """Try candidates until there is no more to try, or no time."""
-        try:
-            self._run()
-            self.finished = True
-        except _Ended:
-            return
-
-    def _run(self) -> None:
-        self._start()
+        """Try candidates until there is no more to try; _Ended where no more may be tried."""
+        with self._timed():
+            self.bench.start(self.folder.float_metric)
+        self.folder.float_metric = self.bench.float_metric
+        self.folder.write()
         tried: dict[Steps, Candidate] = {(): self._try(())}
         steps = self._best_steps()
         tried[steps] = self._try(steps)
@@ -206,19 +200,21 @@ class _Search:
             return
         in_integers = tuple(each for each in steps if not isinstance(each, KeepFloat))
         tried[in_integers] = self._try(in_integers)
-        base: Steps = max(((), in_integers), key=lambda each: tried[each].rank)
-        order = self._order(base)
+        self.base = max(((), in_integers), key=lambda each: tried[each].rank)
+        if not self._has_time(2):
+            self.cut.append("which activations the outputs feel was not measured")
+            raise _Ended
+        self.gains = self.bench.order(self.base)
+        self.interruption.check()
         if self.max_drop is None:
-            self._fill(base, order)
-        elif not self._is_enough(tried[base]):
-            count = self._halve(base, order, tried[base])
-            if count is not None:
-                self._spare(base, order, count)
+            self._fill()
+        elif not self._is_enough(tried[self.base]) and (count := self._halve(tried[self.base])):
+            self._spare(count)
 
     def result(self) -> SearchResult:
         """Return what was found so far."""
         bench = self.bench
-        unmeasured = Candidate(name="c000", plan=bench.plain.plan, path=None, score=None, cost=1.0)
+        unmeasured = Candidate(name="c000", plan=bench.plain.plan, score=None, cost=1.0)
         return SearchResult(
             candidates=tuple(self.candidates) or (unmeasured,),
             float_metric=bench.float_metric,
@@ -233,14 +229,6 @@ class _Search:
 
     # ------------------------------------------------------------------------------------------------------- its stages
 
-    def _start(self) -> None:
-        """Run the float model."""
-        with self._timed():
-            self.bench.start(self.folder.float_metric)
-            self.measuring.start(self.bench)
-        self.folder.float_metric = self.bench.float_metric
-        self.folder.write()
-
     def _best_steps(self) -> Steps:
         """Return the steps that `quantize` keeps; none where there is no time for that."""
         if not self._has_time(4):
@@ -252,24 +240,26 @@ class _Search:
         self.interruption.check()
         return found
 
-    def _order(self, base: Steps) -> Order:
-        if not self._has_time(2):
-            self.cut.append("which activations the outputs feel was not measured")
-            raise _Ended
-        found = self.bench.order(base)
-        self.interruption.check()
-        return found
-
-    def _halve(self, base: Steps, order: Order, of: Candidate) -> int | None:
-        """Return the least number of activations in float that is accurate enough; None where none is."""
-        enough: int | None = None
-        stage = Halving(low=0, high=len(order), count=order.count_for(self._wanted_share(of)))
+    def _halve(self, of: Candidate) -> int:
+        """Return the least number of activations in float that is accurate enough; 0 where none is."""
+        enough = 0
+        stage = Halving(low=0, high=len(self.gains), count=self._first_count(self._wanted_share(of)))
         while not stage.is_over:
-            self._ahead(in_order((*base, order.first(count))) for count in stage.ahead())
-            is_enough = self._is_enough(self._try(in_order((*base, order.first(stage.count)))))
+            self._ahead(self._first(count) for count in stage.ahead())
+            is_enough = self._is_enough(self._try(self._first(stage.count)))
             enough = stage.count if is_enough else enough
             stage = stage.after(is_enough)
         return enough
+
+    def _first_count(self, share: float) -> int:
+        """Return how many must stay float for this share of the error to be left; 1 at least, and not all."""
+        gains = [min(gain, 1.0) for gain in self.gains.values()]
+        left, total, most = sum(gains), sum(gains), max(1, len(gains) - 1)
+        for count, gain in enumerate(gains, 1):
+            left -= gain
+            if left <= share * total:
+                return min(count, most)
+        return most
 
     def _wanted_share(self, candidate: Candidate) -> float:
         """Return the share of its error that a candidate may have, if what is lost grows with that."""
@@ -279,49 +269,57 @@ class _Search:
         lacking = 0.0 if found.min_sqnr is None or score is None else max(0.0, found.min_sqnr - score.sqnr_db)
         return min(share, 10 ** (-lacking / 10))
 
-    def _spare(self, base: Steps, order: Order, count: int) -> None:
+    def _spare(self, count: int) -> None:
         """Try to do without the float activations that cost most for what they bring, one by one."""
-        kept = order.first(count).names
-        cost = self._try(in_order((*base, order.step(kept)))).cost
-        for place, name in enumerate(names := kept[::-1]):
+        kept = names = [*self.gains][:count]
+        cost = self._try(self._floating(kept)).cost
+        for place in reversed(range(count)):
             if len(kept) > 1:
-                self._ahead(in_order((*base, order.step(_less(kept, each)))) for each in names[place:])
-                candidate = self._try(in_order((*base, order.step(_less(kept, name)))))
+                less = [[name for name in kept if name != each] for each in names[place::-1]]
+                self._ahead(map(self._floating, less))
+                candidate = self._try(self._floating(less[0]))
                 if candidate.cost < cost and self._is_enough(candidate):
-                    kept, cost = _less(kept, name), candidate.cost
+                    kept, cost = less[0], candidate.cost
 
-    def _fill(self, base: Steps, order: Order) -> None:
+    def _fill(self) -> None:
         """Try more and more activations in float, up to half of them; then what lies between."""
-        counts = [2**power for power in range(len(order)) if 2**power <= len(order) // 2]
+        counts = [2**power for power in range(len(self.gains)) if 2**power <= len(self.gains) // 2]
         between = [count + count // 2 for count in counts if count > 1]
-        changes = [in_order((*base, order.first(count))) for count in (*counts, *between)]
+        changes = [self._first(count) for count in (*counts, *between)]
         for place, steps in enumerate(changes):
             self._ahead(changes[place:])
             self._try(steps)
 
     # ----------------------------------------------------------------------------------------------------- what they do
 
+    def _first(self, count: int) -> Steps:
+        return self._floating([*self.gains][:count])
+
+    def _floating(self, names: Sequence[TensorId]) -> Steps:
+        """Return the steps that leave these activations float, with the reasons."""
+        reasons = tuple(f"the search keeps it float: {said_alone(self.gains[name])}" for name in names)
+        return in_order((*self.base, FloatTensors(names=tuple(names), reasons=reasons)))
+
     def _ahead(self, candidates: Iterable[Steps]) -> None:
         """Let what is or may be tried next be measured elsewhere, in this order."""
-        room = max(0, min(self.measuring.width, self.most - len(self.candidates)))
-        self.measuring.begin(list(islice((each for each in candidates if said(each) not in self.folder.known), room)))
+        room = max(0, min(self.bench.width, self.most - len(self.candidates)))
+        self.bench.begin(list(islice((each for each in candidates if said(each) not in self.folder.known), room)))
 
     def _try(self, steps: Steps) -> Candidate:
         """Measure a candidate; what is known is not measured again."""
-        candidate = self.folder.known.get(said(steps)) or self._measured(steps)
+        candidate = self.folder.known.get(said(steps))
+        if candidate is None:
+            if len(self.candidates) >= self.most:
+                self.finished = True
+                raise _Ended
+            with self._timed():
+                found = self.bench.measure(steps, self.interruption.check)
+            candidate = self.folder.add(found)
         if candidate not in self.candidates:
             self.candidates.append(candidate)
             if self.progress is not None:
                 self.progress(candidate)
         return candidate
-
-    def _measured(self, steps: Steps) -> Candidate:
-        if len(self.candidates) >= self.most:
-            self.finished = True
-            raise _Ended
-        with self._timed():
-            found = self.measuring.measure(steps, self.interruption.check)
-        return self.folder.add(found)
 
     def _has_time(self, candidates: int) -> bool:
         """Return whether so many may be measured, by what one took before."""
@@ -336,10 +334,6 @@ class _Search:
         yield
         self.interruption.check()
         self.longest = max(self.longest, time.monotonic() - begun)
-
-
-def _less(names: tuple[TensorId, ...], name: TensorId) -> tuple[TensorId, ...]:
-    return tuple(each for each in names if each != name)
 
 
 class _Ended(Exception):
