@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from octavo.compiler.target_choice import TargetLike, resolve_target
 from octavo.ir.graph import Model
 from octavo.ir.simplify import simplify
-from octavo.profiling import Profile
+from octavo.profiling import Profile, samples_of
 from octavo.quantizer import tune
-from octavo.quantizer.kept_samples import samples_of
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.planner import Planner
 from octavo.quantizer.quantize_graph import quantizing

@@ -12,9 +12,8 @@ from typing import Any
 from ..compiler.text_table import markdown_table
 from ..errors import ProfileError
 from ..ir.graph.inputs import input_specs
-from ..profiling.model_profile import Profile
+from ..profiling import Profile, samples_of
 from ..quantizer.causes import RootCause, root_causes
-from ..quantizer.kept_samples import samples_of
 from ..quantizer.quantize import quantize
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
 from .sources import by_plan, load_model, recipe_of

@@ -14,6 +14,7 @@ from .images import ImageFolder, ImagePreprocessing
 from .instrument import Instrumented, Observation, instrument
 from .kept_samples import KEEP_SAMPLES, check_keep
 from .model_profile import Profile
+from .model_samples import samples_of
 from .rows import Rows
 from .samples_file import samples_path
 from .selection import select
@@ -53,6 +54,7 @@ __all__ = [
     "instrument",
     "preprocessing_of",
     "read_table",
+    "samples_of",
     "samples_path",
     "select",
     "silent_channels",

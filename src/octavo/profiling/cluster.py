@@ -7,11 +7,8 @@ every machine. How a part is profiled is profile.py's business.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +24,9 @@ from ..runtime.inputs import split_batch
 from . import KEEP_SAMPLES, check_keep, checked_batches, preprocessing_of, select
 from .model_profile import Profile
 from .profile import profile
-from .ray_cluster import DEATHS, connected, model_content, result_of
+from .ray_cluster import DEATHS, Workers, connected, loaded, model_content
 
 Runs = list[dict[str, npt.NDArray[Any]]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """What every task does with its part.
-
-    Parameters
-    ----------
-    digest
-        Of the model's content: a worker that knows it loads nothing.
-    shapes, tensors, threads, keep_samples
-        As `load` and `profile` take them.
-    """
-
-    digest: str
-    shapes: dict[str, tuple[int, ...]] | None
-    tensors: tuple[str, ...] | None
-    threads: int
-    keep_samples: int
 
 
 def profile_on_ray(
@@ -94,16 +72,11 @@ def profile_on_ray(
     model = load(path, shapes=shapes)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     select(model, chosen)
-    content = model_content(path)
-    work = Work(
-        digest=hashlib.sha256(content).hexdigest(),
-        shapes=None if shapes is None else dict(shapes),
-        tensors=chosen,
-        threads=resolve_threads(threads),
-        keep_samples=keep_samples,
-    )
+    options: dict[str, Any] = {"tensors": chosen, "threads": resolve_threads(threads), "keep_samples": keep_samples}
+    given = model_content(path), None if shapes is None else dict(shapes)
     with connected(address, what="profiling", error_of=ProfileError) as ray:
-        merged = _merged(ray, work, content, _parts(model, batches, samples_per_task), progress)
+        workers = Workers(ray, loaded, given, cpus=options["threads"], lost=_lost)
+        merged = _merged(workers, options, _parts(model, batches, samples_per_task), progress)
     if merged is None:
         raise DataError("no samples: the data set is empty; give at least one batch")
     return replace(merged, preprocessing=preprocessing_of(batches))
@@ -127,27 +100,23 @@ def _parts(model: Model, batches: Any, samples: int) -> Iterator[tuple[list[int]
 
 
 def _merged(
-    ray: Any, work: Work, content: bytes, parts: Iterator[tuple[list[int], Runs]], progress: Callable[[int], None] | None
+    workers: Workers, options: dict[str, Any], parts: Iterator[tuple[list[int], Runs]], progress: Callable[[int], None] | None
 ) -> Profile | None:
     """Have every part profiled, a few at a time, and merge what comes back in the order that it comes."""
-    task = ray.remote(num_cpus=work.threads, max_retries=DEATHS)(_profile_part)
-    # In a list, so that a task is given the reference and fetches the model only where it must.
-    model = [ray.put(content)]
-    most = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)) // work.threads)
     pending: list[Any] = []
     merged: Profile | None = None
 
     def take() -> None:
         nonlocal merged, pending
-        (ready, *_), pending = ray.wait(pending, num_returns=1)
-        part: Profile = result_of(ray, ready, lost=_lost)
+        (ready, *_), pending = workers.ray.wait(pending, num_returns=1)
+        part: Profile = workers.result(ready)
         merged = part if merged is None else merged.merge(part)
         if progress is not None:
             progress(merged.samples)
 
     for numbers, runs in parts:
-        pending.append(task.remote(work, model, numbers, runs))
-        if len(pending) >= most:
+        pending.append(workers.submit(_profile_part, runs, numbers, options))
+        if len(pending) >= 2 * workers.width:
             take()
     while pending:
         take()
@@ -161,19 +130,6 @@ def _lost(name: str) -> ProfileError:
     )
 
 
-_MODELS: dict[str, Model] = {}
-"""Of this worker, by the content's digest and the shapes: the parts of a run share what was compiled."""
-
-
-def _profile_part(work: Work, content: list[Any], numbers: list[int], runs: Runs) -> Profile:
+def _profile_part(model: Model, runs: Runs, numbers: list[int], options: dict[str, Any]) -> Profile:
     """Run in a worker: profile one part."""
-    key = f"{work.digest} {sorted((work.shapes or {}).items())}"
-    if key not in _MODELS:
-        ray: Any = importlib.import_module("ray")
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model"
-            path.write_bytes(ray.get(content[0]))
-            _MODELS[key] = load(path, shapes=work.shapes)
-    return profile(
-        _MODELS[key], runs, tensors=work.tensors, threads=work.threads, numbers=numbers, keep_samples=work.keep_samples
-    )
+    return profile(model, runs, numbers=numbers, **options)

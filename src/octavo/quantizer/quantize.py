@@ -18,10 +18,9 @@ from ..errors import ProfileError, QuantizationError, QuantizationWarning, check
 from ..ir.graph import Model
 from ..ir.graph.model import checked_model
 from ..numerics.arrays import Samples
-from ..profiling import Profile, check_model
+from ..profiling import Profile, check_model, samples_of
 from ..profiling.profile import forget_profilers
 from .choices import Choices
-from .kept_samples import samples_of
 from .plan import QuantizationPlan, QuantizedModel
 from .quantize_graph import apply_plan, quantize_graph
 from .ranges import takes_only_ends

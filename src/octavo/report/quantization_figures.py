@@ -20,10 +20,9 @@ from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import checked_model
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
-from ..profiling.model_profile import Profile
+from ..profiling import Profile, samples_of
 from ..quantizer.causes import RootCause, root_causes
 from ..quantizer.compile import explain
-from ..quantizer.kept_samples import samples_of
 from ..quantizer.plan.plan import QuantizedModel
 from ..quantizer.referee import sqnr_by_result
 from ..quantizer.search import SearchResult, read_search

@@ -21,11 +21,11 @@ from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics.rotation import rotate
 from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.profiling import samples_of
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.equalization import Equalizer
 from octavo.quantizer.equalization.rotating import rotated
 from octavo.quantizer.equalization.rotations import check_rotations, find_rotatable
-from octavo.quantizer.kept_samples import samples_of
 from octavo.quantizer.plan.equalization import Equalization, Rotation
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of

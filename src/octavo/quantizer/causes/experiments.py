@@ -28,7 +28,7 @@ from ..ranges.of_params import Range, range_of, scheme_of
 from ..recipe import WEIGHT_BITS
 from ..referee import Referee
 from ..referee.program import as_array
-from ..referee.rounded import Steps
+from ..referee.rounded import Rounder, Steps
 from ..referee.rounding import Rounding
 from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
@@ -320,17 +320,15 @@ class Experiments:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Shift:
+class _Shift(Rounder):
     """Takes off a tensor what it is off on average, in place of rounding it."""
 
     by: npt.NDArray[np.float32]
 
     def rounded(self, value: Any) -> Any:
-        """Return a tensor less that."""
         return tvm.runtime.tensor(as_array(value) - self.by)
 
     def transposed(self, order: Sequence[int]) -> _Shift:
-        """Return it for a tensor whose axes lie in another order."""
         return _Shift(by=self.by.transpose(order))
 
 

@@ -9,15 +9,14 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from ...compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
-from ...errors import ProfileError, QuantizationError, check_type, check_value, is_number
+from ...errors import QuantizationError, check_type, check_value, is_number
 from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
-from ...profiling.model_profile import Profile
+from ...profiling import Profile, samples_of
 from ...target import ELEMENTWISE
 from ..applied_plan import AppliedPlan
 from ..choices import Choices
-from ..kept_samples import samples_of
 from ..plan.journal import JournalEntry
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..planner import Planned
@@ -118,9 +117,7 @@ def fix(
     is_gain = is_number(min_gain_db) and 0 <= min_gain_db < math.inf
     check_value(is_gain, QuantizationError, "min_gain_db", "a number of dB, 0 or more", min_gain_db)
     check_value(type(rounds) is int and rounds > 0, QuantizationError, "rounds", "a number of them, 1 or more", rounds)
-    samples = samples_of(model, profile)
-    if not samples:
-        raise ProfileError("the profile keeps no samples to measure with: profile the model with keep_samples=64")
+    samples = samples_of(model, profile, "measure with")
     with quantizing(), ThreadPoolExecutor(1) as beside:
         run = _Fixer(
             model=model,

@@ -18,13 +18,12 @@ from ...ir.graph.dataflow import operand_vars, static_shape
 from ...ir.identity import TensorId
 from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
-from ...profiling import Profile
+from ...profiling import Profile, samples_of
 from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
-from ..kept_samples import samples_of
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..sample_threads import THREADS
-from .error import compared_results, same_class
+from .error import error_powers, same_class
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of
 from .score import Score
@@ -100,7 +99,7 @@ class Referee:
             run = [*([] if known else [self._exact]), *prepared]
             found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample) if few else None)
             floats = self._floats[sample] = known or next(found)
-            return self._powers(floats), [(self._powers(floats, each), same_class([floats], [each])) for each in found]
+            return self._powers(floats), [(self._powers(floats, each), same_class(floats, each)) for each in found]
 
         with ThreadPoolExecutor(self._threads) as beside:
             seen = list(beside.map(look, chosen))
@@ -151,12 +150,7 @@ class Referee:
 
     def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
         """Return the power of each output that is float, or of its error, on one sample; inf where that is not finite."""
-        pairs = compared_results(self.program.view, [floats], [floats if found is None else found])
-        values = [(pair[0][0], pair[1][0]) for pair in pairs if pair is not None]
-        powers = [
-            float(np.sum(np.square(other if found is None else np.subtract(other, value, dtype=np.float64), dtype=np.float64)))
-            for value, other in values
-        ]
+        powers = [each for each in error_powers(self.program.view, floats, found) if each is not None]
         return [each if math.isfinite(each) else math.inf for each in powers]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,37 +16,24 @@ from ...numerics.dynamic import centered_rows
 Floats = npt.NDArray[np.float32]
 
 
-class Rounder(Protocol):
-    """What a program makes of an activation where it is made."""
-
-    def rounded(self, value: Any, /) -> Any:
-        """Return what stands for a tensor."""
-        ...
-
-    def transposed(self, order: Sequence[int], /) -> Rounder:
-        """Return the same for a tensor whose axes lie in another order."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Unrounded:
-    """A tensor as it is, which an integer op reads in float32."""
+class Rounder:
+    """What a program makes of an activation where it is made: here a tensor as it is, which an integer op reads in float32."""
 
     def rounded(self, value: Any) -> Any:
-        """Return the tensor."""
+        """Return what stands for a tensor."""
         return value
 
-    def transposed(self, order: Sequence[int]) -> Unrounded:
+    def transposed(self, order: Sequence[int]) -> Rounder:
         """Return the same for a tensor whose axes lie in another order."""
         del order
         return self
 
 
-UNROUNDED = Unrounded()
+UNROUNDED = Rounder()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Steps:
+class Steps(Rounder):
     """The numbers that an activation may have: scale * [qmin - zero_point; qmax - zero_point].
 
     Parameters
@@ -77,7 +64,7 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RowSteps:
+class RowSteps(Rounder):
     """The numbers that an activation may have which is quantized per row when run, each row with parameters of its own values.
 
     Parameters

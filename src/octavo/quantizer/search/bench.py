@@ -20,10 +20,9 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
-from ...profiling.model_profile import Profile
+from ...profiling import Profile, samples_of
 from ...runtime.executable import Executable
 from ..compile import explain
-from ..kept_samples import samples_of
 from ..planner import Planned, Planner
 from ..quantize import known_choices, split_of
 from ..quantize_graph import planner_of, quantizing

@@ -6,9 +6,6 @@ worker loads the model, and runs it in float, once.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +15,7 @@ from typing import Any
 from ...errors import QuantizationError, check_path
 from ...frontends.load import load
 from ...profiling.model_profile import Profile
-from ...profiling.ray_cluster import DEATHS, connected, model_content, result_of
+from ...profiling.ray_cluster import DEATHS, Workers, connected, loaded, model_content
 from ..tune import Steps
 from .bench import Bench
 from .result import Candidate, SearchResult
@@ -77,52 +74,39 @@ class _RayBench(Bench):
 
     ray: Any
     work: tuple[Any, ...]
-    _task: Any = None
-    _sent: list[Any] = field(default_factory=list[Any])
-    """The reference of the work, in a list, so that a task fetches it only where it must; and its digest."""
+    _workers: Workers = field(init=False)
     _begun: dict[Steps, Any] = field(default_factory=dict[Steps, Any])
 
     @property
     def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        return self._workers.width
 
     def start(self, float_metric: float | None = None) -> None:
         super().start(float_metric)
-        pickled = importlib.import_module("ray.cloudpickle").dumps((*self.work, self.options, self.float_metric))
-        self._task = self.ray.remote(num_cpus=1, max_retries=DEATHS)(_measure)
-        self._sent = [self.ray.put(pickled), hashlib.sha256(pickled).hexdigest()]
+        self._workers = Workers(self.ray, _started, (*self.work, self.options, self.float_metric), lost=_lost)
 
     def begin(self, candidates: Sequence[Steps]) -> None:
         for steps in candidates:
             if steps not in self._begun:
-                self._begun[steps] = self._task.remote(self._sent, steps)
+                self._begun[steps] = self._workers.submit(_measured, steps)
 
     def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
         self.begin([steps])
         while not self.ray.wait([self._begun[steps]], num_returns=1, timeout=_POLL)[0]:
             check()
-        return result_of(self.ray, self._begun[steps], lost=_lost)
+        return self._workers.result(self._begun[steps])
 
 
 def _lost(name: str) -> QuantizationError:
     return QuantizationError(f"the cluster lost one candidate {DEATHS + 1} times ({name}); look at the workers' memory")
 
 
-_BENCHES: dict[str, Bench] = {}
-"""Of this worker, by the digest of the work: its candidates share the model and its float outputs."""
+def _started(content: bytes, shapes: Any, options: dict[str, Any], float_metric: float | None) -> Bench:
+    """Return what measures candidates in a worker."""
+    bench = Bench(model=loaded(content, shapes), **options)
+    bench.start(float_metric)
+    return bench
 
 
-def _measure(sent: list[Any], steps: Steps) -> Candidate:
-    """Run in a worker: measure one candidate."""
-    reference, digest = sent
-    if digest not in _BENCHES:
-        ray: Any = importlib.import_module("ray")
-        _BENCHES.clear()  # a worker that outlives a search keeps no model of it
-        content, shapes, options, float_metric = importlib.import_module("pickle").loads(ray.get(reference))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model"
-            path.write_bytes(content)
-            bench = Bench(model=load(path, shapes=shapes), **options)
-        bench.start(float_metric)
-        _BENCHES[digest] = bench
-    return _BENCHES[digest].measure(steps, lambda: None)
+def _measured(bench: Bench, steps: Steps) -> Candidate:
+    return bench.measure(steps, lambda: None)

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ...compiler.target_choice import TargetLike
-from ...errors import ProfileError, QuantizationError, check_path, check_value, is_number
+from ...errors import QuantizationError, check_path, check_value, is_number
 from ...ir.graph import Model
 from ...ir.graph.inputs import input_specs
 from ...ir.identity import TensorId
-from ...profiling.model_profile import Profile
+from ...profiling import Profile, samples_of
 from ...runtime.inputs import split_batches
-from ..kept_samples import samples_of
 from ..quantize import check_subject
 from ..recipe import Recipe
 from ..referee.score import said_alone
@@ -110,8 +109,7 @@ def search(
         is_fine = limit is None or (is_number(limit) and limit >= 0)
         check_value(is_fine, QuantizationError, name, "a number, 0 or more, or None", limit)
     begun = time.monotonic()
-    if not samples_of(model, profile):
-        raise ProfileError("the profile keeps no samples to search with: profile the model with keep_samples=64")
+    samples_of(model, profile, "search with")
     with Interruption() as interruption:
         bench = bench_of(
             model=model,
