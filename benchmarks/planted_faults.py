@@ -38,7 +38,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.kept_samples import KEEP_SAMPLES
 from octavo.quantizer.causes import RootCause
-from octavo.quantizer.causes.causes import FAULTS
+from octavo.quantizer.causes.experiments import FAULTS
 from octavo.quantizer.equalization.channel_groups import find_groups
 from octavo.quantizer.equalization.scaling import scaled
 from octavo.quantizer.equalization.sites import factors_of, find_sites

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,7 +27,7 @@ from .planner import Planner
 from .ranges import Statistics
 from .recipe import Recipe
 from .tensor_choice import ParamsOf
-from .tune import Split, applied, tuned
+from .tune import Split, planned_plainly, planned_with, tuned
 
 
 def quantize_graph(
@@ -62,9 +63,9 @@ def quantize_graph(
     """
     with quantizing():
         planner = planner_of(model, profile, target, recipe or Recipe())
-        quantized = tuned(planner, split, params, changes or Choices())
-    announce("octavo.quantize", quantized.bound, {}, _announced(planner, quantized))
-    return quantized
+        plain = planned_plainly(planner, None if split is None else split.every, params, changes)
+        quantized = plain.quantized if split is None else tuned(planner, split, plain)
+    return _announced(planner, quantized)
 
 
 def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescription | ResolvedTarget = CPU) -> QuantizedModel:
@@ -79,9 +80,8 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescriptio
     """
     with quantizing():
         planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan))
-        quantized = applied(planner, plan)
-    announce("octavo.quantize", quantized.bound, {}, _announced(planner, quantized))
-    return quantized
+        planned = planned_with(planner, replace(planner.first_choices, wide_activations={}))
+    return _announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
 
 
 @contextmanager
@@ -110,10 +110,9 @@ def planner_of(
     return Planner(model=model, simplified=simplified, profile=profile, chosen=target, recipe=recipe, applied=plan)
 
 
-def _announced(planner: Planner, quantized: QuantizedModel) -> Announced:
-    """Return what holds each tensor: the variable of its name, whose values are those of integers now."""
-    view = DataflowView(quantized.module["main"])
-    names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+def _announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
+    """Return the model once it is announced what holds each tensor: the variable of its name, of integers now."""
+    names = {*DataflowView(quantized.module["main"]).names}
     gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
     holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
     if rotations := quantized.plan.equalization.rotations:
@@ -131,4 +130,6 @@ def _announced(planner: Planner, quantized: QuantizedModel) -> Announced:
             inverse = 1 / factors.reshape(-1).astype(np.float64)
             relations[str(tensor)] = Relation(axis=axes[0] if axes else None, factors=inverse)
     holders = {tensor: var for tensor, var in holders.items() if tensor not in gone}
-    return Announced(holders=holders, fused_into={}, gone=gone, relations=relations)
+    found = Announced(holders=holders, fused_into={}, gone=gone, relations=relations)
+    announce("octavo.quantize", quantized.bound, {}, found)
+    return quantized

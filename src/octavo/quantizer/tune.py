@@ -12,7 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ..errors import QuantizationWarning
 from ..numerics.arrays import Samples
@@ -85,35 +85,18 @@ def is_tried(recipe: Recipe) -> bool:
     return any(kind.of(recipe) for kind in order())
 
 
-def tuned(planner: Planner, split: Split | None, params: ParamsOf | None, changes: Choices) -> QuantizedModel:
-    """Return the model with all that is wanted, and with what gains.
-
-    Parameters
-    ----------
-    split
-        Without it nothing is tried.
-    params
-        Asked for each tensor's parameters.
-    changes
-        Choices that are known from the start.
-    """
-    plain = planned_plainly(planner, None if split is None else split.every, params, changes)
-    if split is None or not is_tried(planner.recipe):
+def tuned(planner: Planner, split: Split, plain: Planned) -> QuantizedModel:
+    """Return the model with what gains; `plain` is without any step."""
+    if not is_tried(planner.recipe):
         return plain.quantized
     try:
-        tuning = Tuning(planner=planner, split=split, plain=plain)
+        tuning = Tuning(planner, split, plain)
     except NotImplementedError as error:
         said = f"nothing was tried to bring the model's outputs nearer, for the referee cannot run the model here: {error}"
         warnings.warn(said, QuantizationWarning, stacklevel=2)
         return plain.quantized
     best = tuning.best()
     return tuning.finished(best, tuning.entries)
-
-
-def applied(planner: Planner, plan: QuantizationPlan) -> QuantizedModel:
-    """Return the model of a plan, to the letter."""
-    planned = planned_with(planner, replace(planner.first_choices, wide_activations={}))
-    return replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal))
 
 
 def planned_plainly(
@@ -172,7 +155,6 @@ def in_order(steps: Iterable[Step]) -> Steps:
     return tuple(sorted(steps, key=lambda each: order().index(type(each))))
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
 class Tuning:
     """One model with any list of steps, and which of them to keep.
 
@@ -187,28 +169,22 @@ class Tuning:
         The referee cannot run the model here.
     """
 
-    planner: Planner
-    split: Split
-    plain: Planned
-    referees: list[Referee] = field(init=False)
-    """Of each fold's samples that are held back."""
-    entries: list[tuple[Step, JournalEntry]] = field(default_factory=list["tuple[Step, JournalEntry]"])
-    """Of steps that were tried, in order."""
-    is_cut: bool = field(init=False, default=False)
-    """Whether steps were left out for want of time."""
-    _made: dict[tuple[Steps, int], Planned] = field(default_factory=dict[tuple[Steps, int], Planned])
-    _scores: dict[tuple[Steps, int], Score] = field(default_factory=dict[tuple[Steps, int], Score])
-    _last_evidence: Last[Evidence] = field(default_factory=Last[Evidence])
-    _longest: float = 0.0
-    """Seconds that a step took, at most; before any has, what it takes to build the program and to score the plain model."""
-
-    def __post_init__(self) -> None:
-        """Build what runs the model."""
+    def __init__(self, planner: Planner, split: Split, plain: Planned) -> None:
         started = time.monotonic()
-        program = self.split.every.programs.of(self.planner.simple, self.plain.plan)
-        self.referees = [Referee(program, fold.held_back) for fold in self.split.folds]
+        self.planner, self.split, self.plain = planner, split, plain
+        program = split.every.programs.of(planner.simple, plain.plan)
+        self.referees = [Referee(program, fold.held_back) for fold in split.folds]
+        """Of each fold's samples that are held back."""
+        self.entries = list[tuple[Step, JournalEntry]]()
+        """Of steps that were tried, in order."""
+        self.is_cut = False
+        """Whether steps were left out for want of time."""
+        self._made = dict[tuple[Steps, int], Planned]()
+        self._scores = dict[tuple[Steps, int], Score]()
+        self._last_evidence = Last[Evidence]()
         self.score(())
         self._longest = time.monotonic() - started
+        """Seconds that a step took, at most; before any has, what it takes to build the program and to score the plain model."""
 
     def best(self) -> Steps:
         """Return the steps that gain, of those that the recipe wants tried."""

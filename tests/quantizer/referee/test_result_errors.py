@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 
 from octavo.ir.graph.dataflow import DataflowView
-from octavo.quantizer.referee.error import sqnr_by_result
+from octavo.quantizer.referee.score import sqnr_by_result
 
 
 def view(*, is_reshaped: bool) -> DataflowView:

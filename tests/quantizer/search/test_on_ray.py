@@ -20,7 +20,7 @@ import profile_bytes
 from octavo.errors import QuantizationError
 from octavo.quantizer.search import Candidate, SearchResult, search_on_ray
 from octavo.quantizer.search.bench import Bench
-from octavo.quantizer.search.halving import Halving
+from octavo.quantizer.search.search import Halving
 from octavo.quantizer.tune import Steps
 
 

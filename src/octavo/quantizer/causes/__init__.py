@@ -1,6 +1,6 @@
 """Why a quantized model's outputs are off: the share of each rounding, what makes it so large, and what would help."""
 
-from .causes import Cause, RootCause
+from .experiments import Cause, RootCause
 from .fix import FixResult, fix
 from .table import root_causes
 

@@ -1,12 +1,11 @@
-"""The experiments: one rounding with other parameters, its mean error taken off, its weights rounded anew. Ranks nothing."""
+"""Root causes by experiment: a rounding with other parameters, without its mean error, weights rounded anew. Ranks nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,22 @@ from ..referee.rounded import Rounder, Steps
 from ..referee.rounding import Rounding
 from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
-from .causes import Cause, Part, RootCause
+
+Cause = Literal[
+    "coarse scale",
+    "clipping",
+    "weight scale",
+    "bias",
+    "unlike channels",
+    "shifted mean",
+    "weight rounding",
+    "rounding",
+]
+FAULTS: tuple[Cause, ...] = ("coarse scale", "clipping", "weight scale", "bias")
+"""What no choice of ranges needs: parameters that do not fit the values."""
+MENDABLE: tuple[Cause, ...] = ("unlike channels", "shifted mean")
+"""What a better quantization of the same width takes away."""
+Part = Literal["activation", "weights"]
 
 _COARSE = 2.0
 """So many times the step that the values need is no step of theirs."""
@@ -54,7 +68,42 @@ _LEAST = 1e-3
 """Of the error: so much is left by any remedy, as far as gains are said."""
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootCause:
+    """One rounding.
+
+    Parameters
+    ----------
+    id, source_name, op
+        The activation, or the result of the layer whose weights are rounded, and the source's op that makes it.
+    part
+        "activation" or "weights" (with the layer's bias).
+    sqnr_db
+        Of the model's worst output where this alone is rounded, in dB; inf where it does nothing.
+    share
+        Of the power that the errors of all roundings alone add up to, in [0; 1].
+    cause
+        What makes it so large, by experiment; None where it is too small to be looked into.
+    remedy
+        What to do about it, in words.
+    gain_db
+        By how much the signal to noise ratio of the worst output would grow with the remedy, the errors taken as independent.
+    steps
+        What `fix` tries against it, by what it does in words, what costs least first.
+    """
+
+    id: TensorId
+    source_name: str
+    op: str
+    part: Part
+    sqnr_db: float
+    share: float
+    cause: Cause | None = None
+    remedy: str = ""
+    gain_db: float = 0.0
+    steps: Mapping[str, Step] = field(default_factory=dict[str, Step], repr=False)
+
+
 class Experiments:
     """What can be tried on one quantized model. Effects are power of the error of the worst output, in shares of its power.
 
@@ -66,36 +115,24 @@ class Experiments:
         With the parameters of activations and weights that the model really has, and the integers.
     """
 
-    referee: Referee
-    simple: Model
-    plan: QuantizationPlan
-    wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
-    """Of layers whose corrections do harm; found with the effects."""
-    _rounding: Rounding = field(init=False)
-    _together: float = field(init=False)
-    """What all roundings do."""
-    _ranges: Mapping[TensorId, Range] = field(init=False)
-    """What was observed of each activation on all samples."""
-    _view: DataflowView = field(init=False)
-    _layers: dict[TensorId, IntegerLayer] = field(init=False)
-    _groups: dict[str, npt.NDArray[np.int64]] = field(init=False)
-    _unshifted: dict[TensorId, float] = field(default_factory=dict[TensorId, float])
-    """What `_without_mean_error` found."""
-
-    def __post_init__(self) -> None:
-        """Look up layers, and look at all samples."""
-        self._rounding = self.referee.rounding(self.plan)
+    def __init__(self, referee: Referee, simple: Model, plan: QuantizationPlan) -> None:
+        self.wrong_biases = set[TensorId]()
+        """Of layers whose corrections do harm; found with the effects."""
+        self._referee, self._simple, self._plan = referee, simple, plan
+        self._rounding, self._view = referee.rounding(plan), DataflowView(simple.module["main"])
         self._together = self._effect(self._rounding)
-        self._ranges = self.referee.ranges([*self.plan.activations])
-        self._view = DataflowView(self.simple.module["main"])
-        self._layers = {layer.output: layer for layer in self.plan.layers}
-        self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
+        self._ranges = referee.ranges([*plan.activations])
+        """What was observed of each activation on all samples."""
+        self._layers = {layer.output: layer for layer in plan.layers}
+        self._groups = {var.name: groups for var, groups in find_groups(simple).of.items()}
+        self._unshifted = dict[TensorId, float]()
+        """What `_without_mean_error` found."""
 
     def effects(self) -> dict[tuple[Part, TensorId], float]:
         """Return what each rounding alone does; an activation that passes rounded ones through has none."""
-        passed = pass_through_tensors(self._view, self.plan.activations, self.simple.params)
-        activations = self.referee.effects(self._rounding, [name for name in self.plan.activations if name not in passed])
-        layers = self.referee.layer_effects(self._rounding, [name for name, layer in self._layers.items() if layer.weight])
+        passed = pass_through_tensors(self._view, self._plan.activations, self._simple.params)
+        activations = self._referee.effects(self._rounding, [name for name in self._plan.activations if name not in passed])
+        layers = self._referee.layer_effects(self._rounding, [name for name, layer in self._layers.items() if layer.weight])
         found: dict[tuple[Part, TensorId], float] = {("activation", name): effect for name, effect in activations.items()}
         for name, effect in layers.items():
             found["weights", name] = self._weight_effect(self._layers[name], effect)
@@ -105,7 +142,7 @@ class Experiments:
         """Return whether parameters do not fit what they are of, whatever that costs: of an activation, or of a layer."""
         if part == "weights":
             return self._has_wrong_bias(self._layers[name]) or bool(self._unfit_channels(self._layers[name]))
-        params, (low, high) = self.plan.activations[name], self._range(name)
+        params, (low, high) = self._plan.activations[name], self._range(name)
         ends = range_of(params)
         cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
         return cut or float(params.scale) > _COARSE * float(scheme_of(params).params(low, high).scale)
@@ -114,40 +151,29 @@ class Experiments:
         """Return a row with what makes its rounding do so much, and what would help."""
         return self._of_weights(row) if row.part == "weights" else self._of_activation(row, effect)
 
-    def _caused(
-        self,
-        row: RootCause,
-        cause: Cause,
-        remedy: str,
-        *,
-        effect: float,
-        left: float,
-        steps: Mapping[str, Step] = MappingProxyType({}),
-    ) -> RootCause:
-        """Return a row with a cause, of which a remedy leaves so much."""
-        gone, together = max(0.0, min(effect, self._together) - left), self._together
-        gain = -10 * math.log10(max(1 - gone / max(together, gone), _LEAST)) if gone else 0.0
-        return replace(row, cause=cause, remedy=remedy, gain_db=gain, steps=steps)
+    def _gain(self, effect: float, left: float) -> float:
+        """Return how much nearer outputs are in dB where a remedy leaves so much of an effect."""
+        gone = max(0.0, min(effect, self._together) - left)
+        return -10 * math.log10(max(1 - gone / max(self._together, gone), _LEAST)) if gone else 0.0
 
     def _effect(self, rounding: Rounding) -> float:
-        return self.referee.score_of(rounding, few=True).error
+        return self._referee.score_of(rounding, few=True).error
 
     # ------------------------------------------------------------------------------------------------------- activations
 
     def _of_activation(self, row: RootCause, effect: float) -> RootCause:
-        name, params, (low, high) = row.id, self.plan.activations[row.id], self._range(row.id)
-        fitting, group = scheme_of(params).params(low, high), self.plan.sharing(name)
+        name, params, (low, high) = row.id, self._plan.activations[row.id], self._range(row.id)
+        fitting, group = scheme_of(params).params(low, high), self._plan.sharing(name)
         fitted = self._rounding.only().with_params({name: fitting})
         if self.is_unfit("activation", name) and (left := self._effect(fitted)) < effect:
             ratio, seen = float(params.scale) / float(fitting.scale), f"[{low:.4g}; {high:.4g}]"
             step = SetParams(tensor=name, params=dict.fromkeys(group, fitting))
             steps = {f"its range is [{low:.5g}; {high:.5g}], that of its values": step}
+            has, cause = "[{:.4g}; {:.4g}]".format(*range_of(params)), "coarse scale" if ratio > _COARSE else "clipping"
+            said = f"its range {has} cuts values, which lie in {seen}: choose a wider one"
             if ratio > _COARSE:
                 said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
-                return self._caused(row, "coarse scale", said, effect=effect, left=left, steps=steps)
-            has = "[{:.4g}; {:.4g}]".format(*range_of(params))
-            said = f"its range {has} cuts values, which lie in {seen}: choose a wider one"
-            return self._caused(row, "clipping", said, effect=effect, left=left, steps=steps)
+            return replace(row, cause=cause, remedy=said, gain_db=self._gain(effect, left), steps=steps)
         wider = {
             "it has 16 bits": WidenTensor(tensor=name),
             "it stays float": FloatTensors(names=group, reasons=(said_alone(effect),) * len(group)),
@@ -155,14 +181,14 @@ class Experiments:
         by_channel = self._rounded_by_channel(name)
         if by_channel < _GONE * effect:
             said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
-            return self._caused(row, "unlike channels", said, effect=effect, left=by_channel, steps=wider)
+            return replace(row, cause="unlike channels", remedy=said, gain_db=self._gain(effect, by_channel), steps=wider)
         few = f"{(params.qmax - params.qmin).bit_length()} bits are too few for it{self._between(name)}"
         said = f"{few}: leave it float (Recipe(float_tensors=), min_sqnr=), or take 16 bits"
-        return self._caused(row, "rounding", said, effect=effect, left=0.0, steps=wider)
+        return replace(row, cause="rounding", remedy=said, gain_db=self._gain(effect, 0.0), steps=wider)
 
     def _range(self, name: TensorId) -> Range:
         """Return what was observed of a tensor, and of those that share its parameters."""
-        known = [self._ranges[each] for each in self.plan.sharing(name)]
+        known = [self._ranges[each] for each in self._plan.sharing(name)]
         return min(0.0, *(low for low, _ in known)), max(0.0, *(high for _, high in known))
 
     def _between(self, name: TensorId) -> str:
@@ -180,11 +206,11 @@ class Experiments:
         groups = self._groups.get(str(name))
         if groups is None:
             return math.inf
-        values = self.referee.values(name)
+        values = self._referee.values(name)
         others = tuple(axis for axis, size in enumerate(groups.shape) if size == 1)
         low = np.minimum(np.min([value.min(axis=others, keepdims=True) for value in values], axis=0), 0)
         high = np.maximum(np.max([value.max(axis=others, keepdims=True) for value in values], axis=0), 0)
-        qmin, qmax = INTEGER_RANGE[self.plan.activations[name].dtype]
+        qmin, qmax = INTEGER_RANGE[self._plan.activations[name].dtype]
         scale = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny).astype(np.float32)
         steps = Steps(scale=scale, low=np.full((), -np.inf, np.float32), high=np.full((), np.inf, np.float32))
         return self._effect(replace(self._rounding.only(), activations={name: steps}))
@@ -193,12 +219,12 @@ class Experiments:
 
     def _of_weights(self, row: RootCause) -> RootCause:
         name, layer = row.id, self._layers[row.id]
-        weight, shifts, unfit = layer.weight, self.plan.corrections.bias_shifts, self._unfit_channels(layer)
+        weight, shifts, unfit = layer.weight, self._plan.corrections.bias_shifts, self._unfit_channels(layer)
         assert weight is not None, "it has one"
         fitted = self._fitted(weight)
         of_weights = self._effect(self._only_weight(layer))
-        rounded = dequantize(quantize(self.simple.params[weight], fitted), fitted)
-        nearest = min(of_weights, self._effect(self._only_weight(layer, {weight: rounded})))
+        rounded = dequantize(quantize(self._simple.params[weight], fitted), fitted)
+        nearest = self._effect(self._only_weight(layer, {weight: rounded}))
         if self._has_wrong_bias(layer):
             said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
             if name in self.wrong_biases:
@@ -207,25 +233,25 @@ class Experiments:
             if name in shifts:
                 steps["its bias is the float one's, without a correction"] = WithoutShift(layer=name)
             effect = self._effect(self._rounding.only(layers=[name]))
-            return self._caused(row, "bias", said, effect=effect, left=of_weights, steps=steps)
+            return replace(row, cause="bias", remedy=said, gain_db=self._gain(effect, of_weights), steps=steps)
         if unfit:
             listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
             said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
             step = SetParams(tensor=name, params={weight: fitted})
             steps = {"the scales of its weights are those of each channel's values": step}
-            return self._caused(row, "weight scale", said, effect=of_weights, left=nearest, steps=steps)
+            return replace(row, cause="weight scale", remedy=said, gain_db=self._gain(of_weights, nearest), steps=steps)
         unshifted = self._without_mean_error(layer)
-        if name in shifts and self.plan.recipe.bias_correction != "analytic":  # the mean is taken off already
+        if name in shifts and self._plan.recipe.bias_correction != "analytic":  # the mean is taken off already
             of_weights = unshifted
         elif unshifted < _GONE * of_weights:
             said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
-            return self._caused(row, "shifted mean", said, effect=of_weights, left=unshifted)
+            return replace(row, cause="shifted mean", remedy=said, gain_db=self._gain(of_weights, unshifted))
         said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
         steps = {}
         if fitted.num_bits < WEIGHT_BITS:
             full = SetParams(tensor=name, params={weight: self._fitted(weight, WEIGHT_BITS)})
             steps[f"its weights have {WEIGHT_BITS} bits"] = full
-        return self._caused(row, "weight rounding", said, effect=of_weights, left=min(of_weights, nearest), steps=steps)
+        return replace(row, cause="weight rounding", remedy=said, gain_db=self._gain(of_weights, nearest), steps=steps)
 
     def _weight_effect(self, layer: IntegerLayer, effect: float) -> float:
         """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
@@ -234,7 +260,7 @@ class Experiments:
         the mean error that it takes off, unless the model is better without the correction.
         """
         name = layer.output
-        if name not in self.plan.corrections.bias_shifts or self._has_wrong_bias(layer):
+        if name not in self._plan.corrections.bias_shifts or self._has_wrong_bias(layer):
             return effect
         found = self._without_mean_error(layer)
         is_suspect = effect > _SUSPECT * found and effect > _SUSPECT_SHARE * self._together
@@ -248,11 +274,11 @@ class Experiments:
 
     def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
         """Return the channels whose scales are others than their values need, and how many times those they are."""
-        weight, how = layer.weight, self.plan.recipe.weight_range
-        if weight is None or not (weight in self.plan.weights and weight in self.simple.params):
+        weight, how = layer.weight, self._plan.recipe.weight_range
+        if weight is None or not (weight in self._plan.weights and weight in self._simple.params):
             return []
-        scale, needed = (np.ravel(each.scale) for each in (self.plan.weights[weight], self._fitted(weight)))
-        if how == "mse" or (how != "max" and self.plan.weights[weight].num_bits < WEIGHT_BITS):  # what is clamped has others
+        scale, needed = (np.ravel(each.scale) for each in (self._plan.weights[weight], self._fitted(weight)))
+        if how == "mse" or (how != "max" and self._plan.weights[weight].num_bits < WEIGHT_BITS):  # what is clamped has others
             return []
         bias, steps = self._bias(layer)
         is_large = np.abs(bias) >= _LARGE_BIAS * steps  # which may be why a scale is wider than its weights need
@@ -267,30 +293,30 @@ class Experiments:
         Next to a channel of tiny weights a bias may have finer steps than float32 has there: then those count.
         """
         found, steps = self._bias(layer)
-        if layer.output in self.wrong_biases or layer.bias is None or not found.size or layer.bias not in self.simple.params:
+        if layer.output in self.wrong_biases or layer.bias is None or not found.size or layer.bias not in self._simple.params:
             return layer.output in self.wrong_biases
-        shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
-        expected = np.ravel(self.simple.params[layer.bias]) + np.ravel(shift)
+        shift = self._plan.corrections.bias_shifts.get(layer.output, np.float32(0))
+        expected = np.ravel(self._simple.params[layer.bias]) + np.ravel(shift)
         steps = np.maximum(steps, np.spacing(np.abs(expected, dtype=np.float32)))
         return bool(np.max(np.abs(found - expected) / steps) > _BIAS_STEPS)
 
     def _bias(self, layer: IntegerLayer) -> tuple[Array, npt.NDArray[np.float64]]:
         """Return what the integers of a layer's bias stand for, and its steps; none of one that has no such."""
-        params = None if layer.bias is None else self.plan.biases.get(layer.bias)
+        params = None if layer.bias is None else self._plan.biases.get(layer.bias)
         if layer.bias is None or params is None:
             return np.zeros(0, np.float32), np.zeros(0)
-        return np.ravel(dequantize(self.plan.weight_values[layer.bias], params)), np.ravel(params.scale).astype(np.float64)
+        return np.ravel(dequantize(self._plan.weight_values[layer.bias], params)), np.ravel(params.scale).astype(np.float64)
 
     def _without_mean_error(self, layer: IntegerLayer) -> float:
         """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
         name = layer.output
         if name not in self._unshifted:
-            exact, rounding = self.referee.values(name), self._only_weight(layer)
+            exact, rounding = self._referee.values(name), self._only_weight(layer)
             axis = channel_axis(self._view, exact[0].ndim)
             if axis is None:
                 return math.inf
             others = tuple(each for each in range(exact[0].ndim) if each != axis)
-            pairs = zip(self.referee.values(name, rounding), exact, strict=True)
+            pairs = zip(self._referee.values(name, rounding), exact, strict=True)
             means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in pairs]
             shift = _Shift(by=np.mean(means, axis=0).astype(np.float32))
             self._unshifted[name] = self._effect(replace(rounding, activations={name: shift}))
@@ -307,10 +333,10 @@ class Experiments:
 
     def _fitted(self, weight: TensorId, bits: int | None = None) -> QuantParams:
         """Return parameters of a weight with the scales that its values need, of as many bits as it has, or of others."""
-        old = self.plan.weights[weight]
+        old = self._plan.weights[weight]
         few = min(WEIGHT_BITS, bits or old.num_bits)
         return symmetric_params(
-            self.simple.params[weight],
+            self._simple.params[weight],
             old.dtype,
             axis=old.granularity.axis if isinstance(old.granularity, PerAxis) else None,
             narrow=old.qmin > INTEGER_RANGE[old.dtype][0],

@@ -25,7 +25,7 @@ from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
 from ..steps import Correct, FloatTensors, Step, WithoutShift
 from ..tune import CERTAIN, Steps, Tuning, journal_entry
-from .causes import FAULTS, MENDABLE, RootCause
+from .experiments import FAULTS, MENDABLE, RootCause
 from .table import table
 
 _MAX_TRIED = 3
@@ -78,12 +78,11 @@ def fix(
 ) -> FixResult:
     """Apply the remedies that the table of root causes names, and keep those that help.
 
-    In each round the table is made anew (see `root_causes`). Its remedies are steps, tried from the top: parameters that do not
-    fit are replaced in the plan; where the recipe left out corrections or equalization, the model is quantized anew with them;
-    what 8 bits are too few for gets 16, or stays float: one after the other until three bring nothing. Weights and biases are
-    corrected beside them, where the plan has corrections. A remedy is kept where the referee says so on samples held back, as
-    in `quantize`; one that costs time, where it gains `min_gain_db` or more. Outputs
-    that come to 40 dB end it. All takes a few times as long as `quantize`.
+    In each round the table is made anew (see `root_causes`). Its remedies are steps, tried from the top until three bring
+    nothing: parameters that do not fit are replaced in the plan; where the recipe left out corrections or equalization, the model
+    is quantized anew with them; what 8 bits are too few for gets 16, or stays float. Where the plan has corrections, they are
+    made anew beside them. A remedy is kept where the referee says so on samples held back; one that costs time, where it gains
+    `min_gain_db` or more. Outputs that come to 40 dB end it. All takes a few times as long as `quantize`.
 
     Parameters
     ----------
@@ -148,6 +147,7 @@ class _Fixer:
     _steps: Steps = ()
     _entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
     _tried: set[Step | None] = field(default_factory=set["Step | None"])
+    """None is to quantize anew."""
 
     def run(self, quantized: QuantizedModel, rounds: int) -> FixResult:
         """Go on until a round brings too little."""
@@ -183,7 +183,7 @@ class _Fixer:
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         plain = Planned(choices=choices, quantized=quantized, overridden={})
         try:
-            self._tuning, self._steps = Tuning(planner=planner, split=split, plain=plain), ()
+            self._tuning, self._steps = Tuning(planner, split, plain), ()
         except NotImplementedError as error:
             raise QuantizationError(f"the model cannot be run here to be measured: {error}") from error
 

@@ -24,8 +24,7 @@ from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..referee import Referee, RoundedProgram
 from ..referee.score import in_db
-from .causes import FAULTS, MENDABLE, RootCause
-from .experiments import Experiments
+from .experiments import FAULTS, MENDABLE, Experiments, RootCause
 
 _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
@@ -82,7 +81,7 @@ def table(model: Model, quantized: QuantizedModel, samples: Samples) -> list[Roo
         raise QuantizationError(
             "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"
         ) from None
-    return _rows(model, Experiments(referee=referee, simple=simple, plan=plan))
+    return _rows(model, Experiments(referee, simple, plan))
 
 
 def _as_it_is(quantized: QuantizedModel) -> QuantizationPlan:

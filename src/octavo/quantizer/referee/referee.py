@@ -23,10 +23,9 @@ from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..sample_threads import THREADS
-from .error import error_powers, same_class
 from .rounded_program import RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of
-from .score import Score
+from .score import Score, error_powers, same_class
 
 _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""

@@ -89,7 +89,7 @@ class Bench:
         """
         try:
             with quantizing():
-                self.tuning = Tuning(planner=self._planner, split=self._split, plain=self.plain)
+                self.tuning = Tuning(self._planner, self._split, self.plain)
         except NotImplementedError as error:
             raise QuantizationError(f"a search cannot score this model here: {error}") from error
         self._float_cycles = explain(self.model).cycles

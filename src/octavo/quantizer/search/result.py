@@ -1,14 +1,25 @@
-"""What a search found: candidates, each a plan, and which of them are worth having."""
+"""What a search found: candidates, each a plan, and which of them are worth having; and a folder that keeps them.
+
+Every file there is written under another name and renamed; the list comes after the plan that it names, so that a search that was
+cut off goes on from it. JSON: reading runs no code.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...errors import QuantizationError
 from ...ir.identity import TensorId
+from ...runtime.atomic_write import write_atomically
 from ..plan.plan import QuantizationPlan
+
+_FORMAT, _VERSION = "octavo-search", 3
+_LIST = "search.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,11 +41,6 @@ class Score:
     metric: float
     sqnr_db: float
     ranks_by_metric: bool
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Greater for the better one."""
-        return (self.metric if self.ranks_by_metric else 0.0), self.sqnr_db
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,7 +76,8 @@ class Candidate:
     @property
     def rank(self) -> tuple[float, float]:
         """Greater for the more accurate one."""
-        return (-math.inf, -math.inf) if self.score is None else self.score.rank
+        score = self.score
+        return (-math.inf, -math.inf) if score is None else (score.metric if score.ranks_by_metric else 0.0, score.sqnr_db)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; of the plan the name of its file."""
@@ -124,17 +131,14 @@ class SearchResult:
     @property
     def best(self) -> Candidate:
         """The cheapest candidate within `max_drop`; where there is none, or no such limit, the most accurate one."""
-        front = self.front
-        if not front:
-            return self.candidates[0]
+        front = self.front or self.candidates[:1]
         return next((each for each in front if self.is_enough(each)), front[-1])
 
     def is_enough(self, candidate: Candidate) -> bool:
         """Return whether a candidate is within `max_drop`, with `min_sqnr`; False where there is no `max_drop`."""
-        drop = self.drop(candidate)
-        if self.min_sqnr is not None and candidate.score is not None and candidate.score.sqnr_db < self.min_sqnr:
-            return False
-        return self.max_drop is not None and drop is not None and drop <= self.max_drop
+        score, drop = candidate.score, self.drop(candidate)
+        has_sqnr = self.min_sqnr is None or score is None or score.sqnr_db >= self.min_sqnr
+        return has_sqnr and self.max_drop is not None and drop is not None and drop <= self.max_drop
 
     def drop(self, candidate: Candidate) -> float | None:
         """Return by how much less a candidate's metric is than the float model's; None where one of them is unknown."""
@@ -142,17 +146,115 @@ class SearchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        front, best = self.front, self.best
         return {
-            "float_metric": self.float_metric,
-            "max_drop": self.max_drop,
-            "min_sqnr": self.min_sqnr,
-            "finished": self.finished,
+            **{name: getattr(self, name) for name in ("float_metric", "max_drop", "min_sqnr", "finished")},
             "cut": list(self.cut),
-            "best": best.name,
-            "front": [each.name for each in front],
+            "best": self.best.name,
+            "front": [each.name for each in self.front],
             "candidates": [
                 {**each.to_json(), "plan": None if each.path is None else str(each.path), "drop": self.drop(each)}
                 for each in self.candidates
             ],
         }
+
+
+class SearchFolder:
+    """What a search keeps, in memory and, with a path, in a folder.
+
+    Parameters
+    ----------
+    path
+        The folder; made where there is none. None keeps nothing.
+    header
+        What the search is of. A folder of another search is refused.
+
+    Raises
+    ------
+    QuantizationError
+        The folder cannot be made or read, or is another search's.
+    """
+
+    def __init__(self, path: Path | None, header: Mapping[str, Any]) -> None:
+        self._path = path
+        self._header = {"format": _FORMAT, "schema_version": _VERSION, **header}
+        self.float_metric: float | None = None
+        """The float model's, once that is known."""
+        self.known: dict[tuple[str, ...], Candidate] = {}
+        """Candidates that were measured before or now, by their steps, in order."""
+        if path is not None:
+            self._open(path)
+
+    def add(self, candidate: Candidate) -> Candidate:
+        """Keep a candidate that was measured, under a name of its own."""
+        candidate = replace(candidate, name=f"c{len(self.known):03d}")
+        if self._path is not None:
+            candidate = replace(candidate, path=self._path / f"{candidate.name}.plan.json")
+            candidate.plan.save(self._path / f"{candidate.name}.plan.json")
+        self.known[candidate.steps] = candidate
+        self.write()
+        return candidate
+
+    def write(self) -> None:
+        """Write the list; QuantizationError if it can't be."""
+        if self._path is None:
+            return
+        listed = [each.to_json() for each in self.known.values()]
+        content = {**self._header, "facts": {"float_metric": self.float_metric}, "candidates": listed}
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        write_atomically(self._path / _LIST, text, QuantizationError, "the search", temporary=self._path / f".{_LIST}.tmp")
+
+    def _open(self, folder: Path) -> None:
+        path, advice = folder / _LIST, "give the search a folder of its own"
+        try:
+            folder.mkdir(exist_ok=True)
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise QuantizationError(f"{folder}: cannot keep a search there: {reason}") from error
+        if not text:
+            return
+        try:
+            content = json.loads(text)
+            other = next((name for name, value in self._header.items() if content[name] != value), None)
+            if other is not None:
+                raise QuantizationError(f"{path}: a search with another {other.replace('_', ' ')}; {advice}")
+            self.float_metric, by_metric = content["facts"].get("float_metric"), content["metric"] == "evaluate"
+            self.known = {each.steps: each for each in (_candidate(folder, entry, by_metric) for entry in content["candidates"])}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise QuantizationError(f"{path}: no list of a search ({type(error).__name__}: {error}); {advice}") from error
+
+
+def read_search(folder: Path, fingerprint: str) -> SearchResult:
+    """Return what a search has found so far, from its folder alone: its limit is not known, `best` is the most accurate one.
+
+    Raises
+    ------
+    QuantizationError
+        The folder holds no search, or that of another model.
+    """
+    if not (folder / _LIST).exists():
+        raise QuantizationError(f"{folder}: it holds no search, which octavo.search(folder=) keeps")
+    kept = SearchFolder(folder, {"fingerprint": fingerprint})
+    if not kept.known:
+        raise QuantizationError(f"{folder}: its search has measured nothing yet")
+    return SearchResult(candidates=tuple(kept.known.values()), float_metric=kept.float_metric, max_drop=None, finished=False)
+
+
+def _candidate(folder: Path, entry: Mapping[str, Any], ranks_by_metric: bool) -> Candidate:
+    """Return a candidate of a list; ValueError, KeyError or TypeError for what is none."""
+    name, plan = str(entry["name"]), entry["plan"]
+    if not name.isalnum() or plan != f"{name}.plan.json":
+        raise ValueError(f"a candidate has the plan {plan!r}")
+    sqnr_db = math.inf if entry["sqnr_db"] is None else float(entry["sqnr_db"])
+    metric, cost = float(entry["metric"]), float(entry["cost"])
+    if not (math.isfinite(metric) and math.isfinite(cost)):
+        raise ValueError(f"{name} has numbers that are none")
+    return Candidate(
+        name=name,
+        steps=tuple(entry["steps"]),
+        float_tensors=tuple(map(TensorId, entry["float_tensors"])),
+        plan=QuantizationPlan.load(folder / plan),
+        path=folder / plan,
+        score=Score(metric=metric, sqnr_db=sqnr_db, ranks_by_metric=ranks_by_metric),
+        cost=cost,
+    )
