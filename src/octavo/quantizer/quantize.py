@@ -28,7 +28,7 @@ from .recipe import Preset, Recipe
 from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
 from .tensor_choice import ParamsOf
-from .tune import MIN_SAMPLES, Fold, Split, is_tried, places_held_back
+from .tune import MIN_SAMPLES, Split, is_tried, places_held_back
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -180,12 +180,11 @@ def split_of(
 
     all_runs = runs(every)
     if compared is not None or len(samples) < MIN_SAMPLES:
-        return Split(folds=[Fold(fitted=all_runs, held_back=compared or samples)], every=all_runs, deadline=deadline)
-    folds = [
-        Fold(fitted=runs([place for place in every if place not in places]), held_back=[samples[place] for place in places])
-        for places in places_held_back(len(samples))
-    ]
-    return Split(folds=folds, every=all_runs, deadline=deadline)
+        return Split(fitted=[all_runs], held_back=[compared or samples], every=all_runs, deadline=deadline)
+    folds = places_held_back(len(samples))
+    fitted = [runs([place for place in every if place not in places]) for places in folds]
+    held_back = [[samples[place] for place in places] for places in folds]
+    return Split(fitted=fitted, held_back=held_back, every=all_runs, deadline=deadline)
 
 
 def _has_functions(target: ResolvedTarget) -> bool:

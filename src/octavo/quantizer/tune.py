@@ -49,28 +49,21 @@ _NO_LOSS_DB = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Fold:
-    """What runs models on samples that steps are fitted to, and the others, which plans are compared on."""
-
-    fitted: SampleRuns
-    held_back: Samples
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Split:
-    """Samples in folds, and all of them.
+    """What runs a model on samples, in folds.
 
     Parameters
     ----------
-    folds
-        No sample is held back in two.
+    fitted, held_back
+        Of each fold the samples that steps are fitted to, and the others, which plans are compared on: none in two folds.
     every
-        What runs models on all samples.
+        All samples.
     deadline
         By `time.monotonic`: what would end behind it is not tried.
     """
 
-    folds: Sequence[Fold]
+    fitted: Sequence[SampleRuns]
+    held_back: Sequence[Samples]
     every: SampleRuns
     deadline: float = math.inf
 
@@ -173,7 +166,7 @@ class Tuning:
         started = time.monotonic()
         self.planner, self.split, self.plain = planner, split, plain
         program = split.every.programs.of(planner.simple, plain.plan)
-        self.referees = [Referee(program, fold.held_back) for fold in split.folds]
+        self.referees = [Referee(program, samples) for samples in split.held_back]
         """Of each fold's samples that are held back."""
         self.entries = list[tuple[Step, JournalEntry]]()
         """Of steps that were tried, in order."""
@@ -215,7 +208,7 @@ class Tuning:
         plain, score = self.score((), folds), self.score(best, folds)
         journal = Journal(
             entries=tuple(replace(entry, kept=entry.kept and step in best) for step, entry in tried),
-            held_back=sum(len(fold.held_back) for fold in self.split.folds[:folds]),
+            held_back=sum(map(len, self.split.held_back[:folds])),
             plain_db=plain.sqnr_db,
             sqnr_db=score.sqnr_db,
             agreement=score.agreement,
@@ -228,7 +221,7 @@ class Tuning:
         if not steps:
             return self.plain
         if (steps, fold) not in self._made:
-            self._made[steps, fold] = self._with(self.planned(steps[:-1], fold), steps[-1], self.split.folds[fold].fitted)
+            self._made[steps, fold] = self._with(self.planned(steps[:-1], fold), steps[-1], self.split.fitted[fold])
         return self._made[steps, fold]
 
     def score(self, steps: Steps, folds: int = 1) -> Score:
@@ -247,7 +240,7 @@ class Tuning:
         """Return what scores a plan on what a fold holds back; it is another where a plan rounds what those before did not."""
         program = self.split.every.programs.of(self.planner.simple, plan)
         if self.referees[fold].program is not program:
-            self.referees[fold] = Referee(program, self.split.folds[fold].held_back)
+            self.referees[fold] = Referee(program, self.split.held_back[fold])
         return self.referees[fold]
 
     def _fitted_to_all(self, best: Steps) -> Planned:
@@ -325,7 +318,7 @@ class Tuning:
     @property
     def _fits_again(self) -> bool:
         """Whether steps that are kept are fitted to more samples than while they are tried."""
-        return not self._is_large and len(self.split.folds[0].fitted.few) != len(self.split.every.few)
+        return not self._is_large and len(self.split.fitted[0].few) != len(self.split.every.few)
 
     @property
     def _is_large(self) -> bool:

@@ -10,13 +10,14 @@ import pytest
 
 import octavo
 from nets import mlp, residual_net
+from octavo.compiler.replaceable_constants import with_values
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics import dequantize, quantize
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
-from octavo.quantizer.referee.program import FloatProgram, with_values
+from octavo.quantizer.referee.program import FloatProgram
 from random_nets import random_net
 
 TARGET = resolve_target(None)

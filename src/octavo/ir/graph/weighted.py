@@ -8,8 +8,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ..identity import TensorId
 from .constants import Constant, Constants
-from .dataflow import DataflowView, call_to, static_shape
+from .dataflow import DataflowView, call_to, operand_vars, static_shape
 
 TRANSPOSED = "nn.conv2d_transpose"
 CONVOLUTIONS = ("nn.conv2d", TRANSPOSED)
@@ -103,6 +104,26 @@ def bias_operand(view: DataflowView, constants: Constants, value: Expr, data: Va
         return None
     root_axis = constant.root_axis(axis)
     return None if root_axis is None else Bias(constant=constant, axis=root_axis)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BiasedProduct:
+    """The product with weights behind a layer's output, and the constant that its kernel adds to it; None: it adds none."""
+
+    product: Var
+    bias: TensorId | None
+
+
+def biased_product(view: DataflowView, constants: Constants, output: Var) -> BiasedProduct:
+    """Return the product whose result, with what follows in its kernel, is an output."""
+    var, bias = output, None
+    while call_to(value := view.definition(var), *WEIGHTED) is None:
+        read = {each: constants.find(each) for each in operand_vars(value)}
+        constant = next((each for each in read.values() if each is not None), None)
+        if constant is not None and call_to(value, "add") is not None:
+            bias = constant.name
+        var = next(each for each, found in read.items() if found is None)
+    return BiasedProduct(product=var, bias=bias)
 
 
 def view_equal(view: DataflowView, first: Expr, second: Expr) -> bool:

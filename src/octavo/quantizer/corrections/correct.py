@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ir.graph.constants import Constants
+from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
 from ...numerics import PerAxis, QuantParams, dequantize, quantize
 from ...numerics.arrays import Samples
@@ -29,7 +30,7 @@ from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
-from ..referee.rounding import Rounding, product_of, rounding_of, variables_of
+from ..referee.rounding import Rounding, rounding_of, variables_of
 from ..weights.weight_params import bias_params
 from .float_run import FloatRun, run_float
 from .gram import Inputs, fine_unit
@@ -96,7 +97,7 @@ class Corrector:
             is_rounded = layer.inputs[0] in rounding.activations or layer.reads_reals
             if layer.weight is None or layer.output not in rounding.layers or not is_rounded:
                 continue
-            biased = product_of(view, constants, variables[str(layer.output)])
+            biased = biased_product(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)
             if product is not None and product.name in floats.means:
                 bias = biased.bias if layer.bias and not layer.block else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.results import with_results
-from ...ir.identity import TensorId
 
 
 class FloatProgram:
@@ -66,15 +64,6 @@ class FloatProgram:
     def constants(self) -> list[list[Any]]:
         """Return the constants of each call, as tensors."""
         return self._constants
-
-
-def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Model:
-    """Return a float model with other values of its constants; those of which it has none of that shape are left."""
-    params = dict(model.params)
-    for name, value in values.items():
-        if name in params and params[name].shape == value.shape:
-            params[name] = value.astype(params[name].dtype)
-    return replace(model, params=params)
 
 
 def calls_behind(

@@ -19,6 +19,7 @@ import tvm
 from tvm.relax import Var
 
 from ...compiler.codegen.kernel_calls import KernelCall
+from ...compiler.replaceable_constants import constant_of, flat_of, starts_of, with_places
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
@@ -28,7 +29,6 @@ from ...numerics.arrays import Array
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
 from .program import FloatProgram, as_array, calls_behind, unread_after
-from .replaceable_constants import constant_of, flat_of, starts_of, with_places
 from .rounded import Rounder, RowSteps
 from .rounding import Floats, Rounding, constants_of, variables_of
 

@@ -11,8 +11,8 @@ from tvm.relax import Var
 
 from ...ir.graph import Model
 from ...ir.graph.constants import Constants
-from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
-from ...ir.graph.weighted import WEIGHTED
+from ...ir.graph.dataflow import DataflowView
+from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
 from ...numerics import QuantParams, dequantize
 from ..equalization.scaling import Factors, scaled
@@ -90,30 +90,10 @@ def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[T
         several = [name for name in layer.constants if name in simple.params and simple.params[name].size > 1]
         own = found[layer.output] = {name: name for name in (layer.weight, *several) if name is not None}
         if layer.bias is not None:
-            bias = product_of(view, constants, variables[str(layer.output)]).bias
+            bias = biased_product(view, constants, variables[str(layer.output)]).bias
             assert bias is not None, f"{layer.output} has a bias"
             own[bias] = layer.bias
     return found
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class BiasedProduct:
-    """The product with weights behind a layer's output, and the constant that its kernel adds to it; None: it adds none."""
-
-    product: Var
-    bias: TensorId | None
-
-
-def product_of(view: DataflowView, constants: Constants, output: Var) -> BiasedProduct:
-    """Return the product whose result, with what follows in its kernel, is an output."""
-    var, bias = output, None
-    while call_to(value := view.definition(var), *WEIGHTED) is None:
-        read = {each: constants.find(each) for each in operand_vars(value)}
-        constant = next((each for each in read.values() if each is not None), None)
-        if constant is not None and call_to(value, "add") is not None:
-            bias = constant.name
-        var = next(each for each, found in read.items() if found is None)
-    return BiasedProduct(product=var, bias=bias)
 
 
 def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
@@ -172,7 +152,7 @@ def _gains(simple: Model, plan: QuantizationPlan) -> tuple[dict[TensorId, Floats
     view, variables = DataflowView(equalized.module["main"]), variables_of(equalized)
     constants = Constants(view, equalized.params)
     outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in variables]
-    biases = {output: product_of(view, constants, variables[str(output)]).bias for output in outputs}
+    biases = {output: biased_product(view, constants, variables[str(output)]).bias for output in outputs}
     changed = {name: value for name, value in equalized.params.items() if value.dtype == np.float32 and (value != 1).any()}
     of_biases = {output: changed[bias] for output, bias in biases.items() if bias is not None and bias in changed}
     return {name: value for name, value in changed.items() if name in ones}, of_biases

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType
-from typing import Any
 
 
 class Interruption:
@@ -18,15 +16,12 @@ class Interruption:
     In threads other than the main one, which get no signals, it does nothing.
     """
 
-    def __init__(self) -> None:
-        self.ready = False
-        self.asked = False
-        self._before: Any = None
+    ready = asked = False
 
     def __enter__(self) -> Interruption:
         """Take the signal."""
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        is_main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGINT, self._handle) if is_main else None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,8 +34,7 @@ class Interruption:
         if self.asked:
             raise KeyboardInterrupt
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.ready or self.asked:
-            self.asked = True
+    def _handle(self, *_: object) -> None:
+        raises, self.asked = self.ready or self.asked, True
+        if raises:
             raise KeyboardInterrupt
-        self.asked = True

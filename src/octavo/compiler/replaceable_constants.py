@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
 
-from ...ir.graph import Model
-from ...ir.identity import TensorId
-from .program import as_array, with_values
-from .rounding import Floats
+from ..ir.graph import Model
+from ..ir.identity import TensorId
+
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ class ReplaceableConstant:
         """Return the tensor with the numbers of others in it."""
         if self.places is None or self.names.isdisjoint(values):
             return self.value
-        found = as_array(self.value)
+        found = np.from_dlpack(self.value)
         for name in self.names & values.keys():
             value = values[name].reshape(-1)
             places = self.places - np.int32(starts[name])
@@ -50,22 +51,26 @@ class ReplaceableConstant:
 
 def starts_of(model: Model, names: Collection[TensorId]) -> tuple[dict[TensorId, int], int]:
     """Return where each of these constants begins if they lie one after the other, behind a zero, and where the last ends."""
-    starts: dict[TensorId, int] = {}
-    total = 1
-    for name, value in model.params.items():
-        if name in names:
-            starts[name] = total
-            total += value.size
-    return starts, total
+    sizes = {name: value.size for name, value in model.params.items() if name in names}
+    *starts, total = accumulate(sizes.values(), initial=1)
+    return dict(zip(sizes, starts, strict=True)), total
 
 
 def flat_of(model: Model, starts: Mapping[TensorId, int], total: int) -> npt.NDArray[np.float32]:
     """Return what the constants hold, one after the other behind a zero; see `starts_of`."""
     flat = np.zeros(total, np.float32)
     for name, start in starts.items():
-        value = model.params[name]
-        flat[start : start + value.size] = value.reshape(-1)
+        flat[start : start + model.params[name].size] = model.params[name].reshape(-1)
     return flat
+
+
+def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Model:
+    """Return a float model with other values of its constants; those of which it has none of that shape are left."""
+    params = dict(model.params)
+    for name, value in values.items():
+        if name in params and params[name].shape == value.shape:
+            params[name] = value.astype(params[name].dtype)
+    return replace(model, params=params)
 
 
 def with_places(model: Model, starts: Mapping[TensorId, int]) -> Model:
@@ -85,7 +90,7 @@ def constant_of(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: M
     NotImplementedError
         It is computed of the model's.
     """
-    own, found = as_array(value), as_array(place)
+    own, found = np.from_dlpack(value), np.from_dlpack(place)
     if own.dtype != np.float32 or own.shape != found.shape:
         return ReplaceableConstant(value=value)
     places = found.view(np.int32)
