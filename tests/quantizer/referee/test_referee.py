@@ -23,7 +23,7 @@ from octavo.quantizer.choices import Choices
 from octavo.quantizer.plan import IntegerLayer
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
-from octavo.quantizer.referee.rounded import RowSteps
+from octavo.quantizer.referee.rounding import RowSteps
 from random_nets import random_net
 
 TARGET = resolve_target(None)

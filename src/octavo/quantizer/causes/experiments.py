@@ -27,8 +27,7 @@ from ..ranges.of_params import Range, range_of, scheme_of
 from ..recipe import WEIGHT_BITS
 from ..referee import Referee
 from ..referee.program import as_array
-from ..referee.rounded import Rounder, Steps
-from ..referee.rounding import Rounding
+from ..referee.rounding import Rounder, Rounding, Steps
 from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
 

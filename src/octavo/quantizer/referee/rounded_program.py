@@ -29,8 +29,7 @@ from ...numerics.arrays import Array
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
 from .program import FloatProgram, as_array, calls_behind, unread_after
-from .rounded import Rounder, RowSteps
-from .rounding import Floats, Rounding, constants_of, variables_of
+from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of, variables_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

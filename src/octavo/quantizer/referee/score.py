@@ -84,7 +84,7 @@ class Score:
     @property
     def error(self) -> float:
         """Of the worst output, in shares of its power."""
-        return max(self._means, default=0.0)
+        return float(self.errors.mean(axis=1).max(initial=0.0))
 
     @property
     def sqnr_db(self) -> float:
@@ -98,12 +98,9 @@ class Score:
         """
         mine, others = self._worst, other._worst
         first, second = (float(each.sum()) for each in (mine, others))
-        if first == second:
-            return Gain(db=0.0, standard_error=0.0, typical_db=0.0, typical_error=0.0)
-        if math.isinf(second) or not first:
-            return Gain(db=math.inf, standard_error=0.0, typical_db=math.inf, typical_error=0.0)
-        if math.isinf(first) or not second:
-            return Gain(db=-math.inf, standard_error=0.0, typical_db=-math.inf, typical_error=0.0)
+        if first == second or not (first and second) or math.isinf(max(first, second)):
+            db = 0.0 if first == second else math.copysign(math.inf, second - first)
+            return Gain(db=db, standard_error=0.0, typical_db=db, typical_error=0.0)
         count = mine.size
         least = _LEAST * max(first, second) / count
         ratios = _DB * np.log(np.maximum(others, least) / np.maximum(mine, least))
@@ -118,12 +115,8 @@ class Score:
         )
 
     @property
-    def _means(self) -> list[float]:
-        return [float(each) for each in self.errors.mean(axis=1)] if self.errors.size else []
-
-    @property
     def _worst(self) -> npt.NDArray[np.float64]:
-        return self.errors[int(np.argmax(self._means))] if self.errors.size else np.zeros(0)
+        return self.errors[np.argmax(self.errors.mean(axis=1))] if self.errors.size else np.zeros(0)
 
 
 def sqnr_by_result(

@@ -120,9 +120,16 @@ def search(
             data=None if data is None else split_batches(input_specs(model), data) or None,
             evaluate=evaluate,
         )
+        header = {
+            "fingerprint": model.fingerprint,
+            "recipe": repr(replace(bench.recipe, min_sqnr=None)),
+            "profile": bench.plain.quantized.fingerprint,
+            "samples": len(bench.data or ()),
+            "metric": "agreement" if evaluate is None else "evaluate",
+        }
         run = _Search(
             bench=bench,
-            folder=_folder(path, bench),
+            folder=SearchFolder(path, header),
             max_drop=max_drop,
             deadline=math.inf if seconds is None else begun + seconds,
             longest=time.monotonic() - begun,
@@ -141,19 +148,6 @@ def search(
             if not interruption.asked:
                 raise
         return run.result()
-
-
-def _folder(path: Path | None, bench: Bench) -> SearchFolder:
-    return SearchFolder(
-        path,
-        {
-            "fingerprint": bench.model.fingerprint,
-            "recipe": repr(replace(bench.recipe, min_sqnr=None)),
-            "profile": bench.plain.quantized.fingerprint,
-            "samples": len(bench.data or ()),
-            "metric": "agreement" if bench.evaluate is None else "evaluate",
-        },
-    )
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
