@@ -107,7 +107,7 @@ def test_a_file_that_is_none_is_one_error(saved: Path, tmp_path: Path) -> None:
     text = saved.read_text()
     bad = tmp_path / "bad.json"
     for content, said in (
-        (text[: len(text) // 2], r"not a plan \(not JSON, or cut short\)"),
+        (text[: len(text) // 2], "not a valid plan: not JSON, or cut short"),
         (text.replace('"scale": 0', '"scale": NaN, "was": 0', 1), "NaN is not allowed"),
         (text.replace('"fingerprint"', '"format": "octavo-plan",\n"fingerprint"', 1), "'format' stands twice in one object"),
         ("[]", "it has no"),

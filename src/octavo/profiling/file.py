@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OctavoWarning, ProfileError
-from ..runtime.atomic_write import write_atomically
+from ..runtime.atomic_write import read_text, write_atomically
+from ..runtime.json_values import Malformed, parsed
 from .kept_samples import check_kept
-from .profile_json import Malformed, ProfileFile, decode, encode, parse, stored_samples
+from .profile_json import ProfileFile, decode, encode, stored_samples
 from .samples_file import (
     StoredSamples,
     encode_kept,
@@ -89,14 +90,9 @@ def read_profile(path: Path) -> ProfileFile:
 
 def _json_of(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not text"
-        raise ProfileError(f"{path}: cannot read the profile: {reason}") from error
-    try:
-        return parse(text)
-    except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{path}: not a profile (not JSON, or cut short): {error}") from error
+        return parsed(read_text(path, ProfileError, "the profile"))
+    except Malformed as error:
+        raise ProfileError(f"{path}: not a profile ({error})") from error
 
 
 def _stored_by(path: Path) -> StoredSamples | None:

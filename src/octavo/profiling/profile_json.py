@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import brief
-from ..ir.identity import TensorId
+from ..ir.identity import TensorId, TensorKind
 from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from ..runtime.json_values import Malformed, a_list, a_mapping, a_real, a_text, an_integer, an_object
 from .buckets import BUCKETS
 from .inline_samples import INLINE_KEYS, INLINE_VERSION, inline_samples
 from .kept_samples import Kept, check_kept
@@ -143,62 +144,12 @@ def _tensor_to_json(value: TensorStatistics) -> dict[str, Any]:
     }
 
 
-class Malformed(Exception):
-    """What is wrong, in words; becomes a ProfileError that names the file."""
-
-
-def parse(text: str) -> Any:
-    """Return what JSON says, without the liberties that Python takes; ValueError or RecursionError for what is none."""
-    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not allowed")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key appears twice in one object")
-    return result
-
-
-def _object(value: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Malformed(f"{where} must be an object, got {type(value).__name__}")
-    found = cast("dict[str, Any]", value)
-    if set(found) != set(keys):
-        missing, unknown = sorted(set(keys) - set(found)), sorted(set(found) - set(keys))
-        raise Malformed(f"{where} lacks {missing}" if missing else f"{where} holds unknown {unknown[:5]}")
-    return found
-
-
-def _integer(value: Any, where: str, low: int = 0, high: int = MAX_COUNT) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise Malformed(f"{where} must be an integer in [{low}; {high}], got {brief(value)}")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise Malformed(f"{where} must be a string, got {brief(value)}")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise Malformed(f"{where} must be a list, got {brief(value)}")
-    return cast("list[Any]", value)
-
-
-def _float(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > float(np.finfo(np.float32).max):
-        raise Malformed(f"{where} must be a finite float32 number, got {brief(value)}")
-    return float(np.float32(value))
+def _single(where: str, value: Any) -> float:
+    return float(np.float32(a_real(where, value)))
 
 
 def _floats(value: Any, where: str, null: float) -> npt.NDArray[np.float32]:
-    numbers = [null if number is None else _float(number, where) for number in _list(value, where)]
+    numbers = [null if number is None else _single(where, number) for number in a_list(where, value)]
     return np.array(numbers, np.float32)
 
 
@@ -210,26 +161,23 @@ def decode(data: Any) -> tuple[ProfileFile, StoredSamples | None]:
     if version not in (SCHEMA_VERSION, INLINE_VERSION):
         raise Malformed(f"schema_version must be {SCHEMA_VERSION}, or {INLINE_VERSION} of older files, got {brief(version)}")
     keys = _HEADER_KEYS if version == SCHEMA_VERSION else (*(set(_HEADER_KEYS) - {"samples_file"}), *INLINE_KEYS)
-    header = _object(cast("Any", data), keys, "the profile")
-    _integer(header["mantissa_bits"], "mantissa_bits", MANTISSA_BITS, MANTISSA_BITS)
-    fingerprint = _text(header["fingerprint"], "fingerprint")
-    preprocessing = _text(header["preprocessing"], "preprocessing")
-    samples = _integer(header["samples"], "samples", 1)
+    header = an_object("the profile", cast("Any", data), keys)
+    an_integer("mantissa_bits", header["mantissa_bits"], MANTISSA_BITS, MANTISSA_BITS)
+    fingerprint = a_text("fingerprint", header["fingerprint"])
+    preprocessing = a_text("preprocessing", header["preprocessing"], may_be_empty=True)
+    samples = an_integer("samples", header["samples"], 1)
     buckets = _bucket_samples(header["bucket_samples"], samples)
     tools = _tools(header["tools"])
-    keep = _integer(header["keep_samples"], "keep_samples")
+    keep = an_integer("keep_samples", header["keep_samples"])
     stored = stored_samples(header["samples_file"]) if version == SCHEMA_VERSION else None
     try:
         kept = inline_samples(header) if version == INLINE_VERSION else Kept()
         check_kept(min(keep, samples), kept)
     except ValueError as error:
         raise Malformed(f"kept_samples: {error}") from error
-    if not isinstance(header["tensors"], dict):
-        raise Malformed("tensors must be an object")
-    tensors: dict[TensorId, TensorStatistics] = {}
-    for key, value in cast("dict[str, Any]", header["tensors"]).items():
-        tensors[TensorId(key)] = _tensor_from_json(TensorId(key), value)
-    if _text(header[KEY], KEY) != checksum_of(header):
+    found = a_mapping("tensors", header["tensors"])
+    tensors = {TensorId(key): _tensor_from_json(TensorId(key), value) for key, value in found.items()}
+    if a_text(KEY, header[KEY]) != checksum_of(header):
         raise Malformed("its content does not fit its checksum: it was changed after it was written")
     content = ProfileFile(
         fingerprint=fingerprint,
@@ -248,24 +196,22 @@ def stored_samples(value: Any) -> StoredSamples | None:
     """Return what "samples_file" says, None for null; Malformed."""
     if value is None:
         return None
-    data = _object(value, ("bytes", "digest"), "samples_file")
-    size = _integer(data["bytes"], "samples_file: bytes", 1)
-    return StoredSamples(size=size, digest=_text(data["digest"], "samples_file: digest"))
+    data = an_object("samples_file", value, ("bytes", "digest"))
+    size = an_integer("samples_file: bytes", data["bytes"], 1)
+    return StoredSamples(size=size, digest=a_text("samples_file: digest", data["digest"]))
 
 
 def _bucket_samples(value: Any, samples: int) -> tuple[int, ...]:
-    counts = tuple(_integer(count, "bucket_samples") for count in _list(value, "bucket_samples"))
+    counts = tuple(an_integer("bucket_samples", count) for count in a_list("bucket_samples", value))
     if counts and (len(counts) != BUCKETS or sum(counts) != samples):
         raise Malformed(f"bucket_samples must be {BUCKETS} counts that add up to samples {samples}, or none")
     return counts
 
 
 def _tools(value: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(value, dict):
-        raise Malformed("tools must be an object")
     found: dict[str, tuple[str, ...]] = {}
-    for name, listed in cast("dict[str, Any]", value).items():
-        versions = tuple(_text(version, f"tools: {name}") for version in _list(listed, f"tools: {name}"))
+    for name, listed in a_mapping("tools", value).items():
+        versions = tuple(a_text(f"tools: {name}", version) for version in a_list(f"tools: {name}", listed))
         if not versions or list(versions) != sorted(set(versions)):
             raise Malformed(f"tools: {name} must list its versions, each once, sorted")
         found[name] = versions
@@ -274,28 +220,26 @@ def _tools(value: Any) -> dict[str, tuple[str, ...]]:
 
 def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
     where = f"tensor {key}"
-    data = _object(value, _TENSOR_KEYS, where)
-    kind = _text(data["kind"], f"{where}: kind")
-    if kind not in ("input", "activation", "constant"):
-        raise Malformed(f"{where}: kind must be input, activation or constant, got {brief(kind)}")
-    shape = _list(data["shape"], f"{where}: shape")
+    data = an_object(where, value, _TENSOR_KEYS)
+    kind = cast("TensorKind", a_text(f"{where}: kind", data["kind"], ("input", "activation", "constant")))
+    shape = a_list(f"{where}: shape", data["shape"])
     axis = data["channel_axis"]
     try:
         return TensorStatistics(
             id=key,
-            source_name=_text(data["source_name"], f"{where}: source_name"),
+            source_name=a_text(f"{where}: source_name", data["source_name"], may_be_empty=True),
             kind=kind,
-            op=_text(data["op"], f"{where}: op"),
-            layer=_text(data["layer"], f"{where}: layer"),
-            shape=tuple(dim if isinstance(dim, str) else _integer(dim, f"{where}: shape") for dim in shape),
-            dtype=_text(data["dtype"], f"{where}: dtype"),
-            count=_integer(data["count"], f"{where}: count"),
-            zeros=_integer(data["zeros"], f"{where}: zeros"),
-            non_finite=_integer(data["non_finite"], f"{where}: non_finite"),
+            op=a_text(f"{where}: op", data["op"], may_be_empty=True),
+            layer=a_text(f"{where}: layer", data["layer"], may_be_empty=True),
+            shape=tuple(dim if isinstance(dim, str) else an_integer(f"{where}: shape", dim) for dim in shape),
+            dtype=a_text(f"{where}: dtype", data["dtype"]),
+            count=an_integer(f"{where}: count", data["count"]),
+            zeros=an_integer(f"{where}: zeros", data["zeros"]),
+            non_finite=an_integer(f"{where}: non_finite", data["non_finite"]),
             first_non_finite=_non_finite_from_json(data["first_non_finite"], f"{where}: first_non_finite"),
-            minimum=_float(data["min"], f"{where}: min"),
-            maximum=_float(data["max"], f"{where}: max"),
-            channel_axis=None if axis is None else _integer(axis, f"{where}: channel_axis", 0, max(len(shape) - 1, 0)),
+            minimum=_single(f"{where}: min", data["min"]),
+            maximum=_single(f"{where}: max", data["max"]),
+            channel_axis=None if axis is None else an_integer(f"{where}: channel_axis", axis, 0, max(len(shape) - 1, 0)),
             channel_minimum=_floats(data["channel_min"], f"{where}: channel_min", np.inf),
             channel_maximum=_floats(data["channel_max"], f"{where}: channel_max", -np.inf),
             histogram=_histogram_from_json(data["histogram"], f"{where}: histogram"),
@@ -309,18 +253,18 @@ def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
 def _non_finite_from_json(value: Any, where: str) -> NonFinite | None:
     if value is None:
         return None
-    data = _object(value, ("index", "sample"), where)
-    index = tuple(_integer(number, f"{where}: index") for number in _list(data["index"], f"{where}: index"))
-    return NonFinite(sample=_integer(data["sample"], f"{where}: sample"), index=index)
+    data = an_object(where, value, ("index", "sample"))
+    index = tuple(an_integer(f"{where}: index", number) for number in a_list(f"{where}: index", data["index"]))
+    return NonFinite(sample=an_integer(f"{where}: sample", data["sample"]), index=index)
 
 
 def _histogram_from_json(value: Any, where: str) -> Histogram:
-    data = _object(value, ("counts", "gaps"), where)
-    counts = [_integer(count, f"{where}: counts", 1) for count in _list(data["counts"], f"{where}: counts")]
+    data = an_object(where, value, ("counts", "gaps"))
+    counts = [an_integer(f"{where}: counts", count, 1) for count in a_list(f"{where}: counts", data["counts"])]
     if sum(counts) > MAX_COUNT:
         raise Malformed(f"{where}: counts must add up to at most {MAX_COUNT}")
-    listed = _list(data["gaps"], f"{where}: gaps")
-    gaps = [_integer(gap, f"{where}: gaps", 1 if place else -LAST_BIN, 2 * LAST_BIN) for place, gap in enumerate(listed)]
+    listed = a_list(f"{where}: gaps", data["gaps"])
+    gaps = [an_integer(f"{where}: gaps", gap, 1 if place else -LAST_BIN, 2 * LAST_BIN) for place, gap in enumerate(listed)]
     if len(gaps) > 2 * LAST_BIN + 1:
         raise Malformed(f"{where}: {len(gaps)} gaps, there are {2 * LAST_BIN + 1} bins")
     return Histogram(bins=np.cumsum(np.array(gaps, np.int64)), counts=np.array(counts, np.int64))

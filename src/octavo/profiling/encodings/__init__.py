@@ -3,7 +3,8 @@
 Texts to numbers and parameters, and back; no model, no profile and no plan is known here.
 """
 
-from .checks import Malformed, Ranges
+from ...runtime.json_values import Malformed
+from .checks import Ranges
 from .records import Encoded, Encodings
 
 __all__ = ["Encoded", "Encodings", "Malformed", "Ranges"]

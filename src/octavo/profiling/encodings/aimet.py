@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .checks import Malformed, Ranges, a_list, a_number, a_range, an_object, parsed
+from ...runtime.json_values import Malformed, a_list, a_mapping, a_real, parsed
+from .checks import Ranges, a_range
 from .records import Encoded, Encodings
 
 _INTEGERS = ("int", "INT")
@@ -59,46 +60,46 @@ def _old(value: Encoded) -> list[dict[str, Any]]:
 
 def read(text: str) -> Ranges:
     """Return the range of each activation; float encodings have none and are left out."""
-    data = parsed(text)
+    data = a_mapping("the table", parsed(text))
     group = data.get("activation_encodings")
     version = str(data.get("version", "0.4.0"))
     if version.split(".")[0] not in ("0", "1") or group is None:
         raise Malformed(f"it must hold activation_encodings of version 0 or 1, this is version {version[:20]}")
     ranges: Ranges = {}
     if isinstance(group, list):
-        for place, value in enumerate(a_list(group, "activation_encodings")):
-            entry = an_object(value, f"activation_encodings {place}")
+        for place, value in enumerate(a_list("activation_encodings", group)):
+            entry = a_mapping(f"activation_encodings {place}", value)
             name = str(entry.get("name", ""))
             if not name:
                 raise Malformed(f"activation_encodings {place} has no name")
             if entry.get("dtype", "INT") in _INTEGERS:
                 ranges[name] = _new_range(entry, name)
     else:
-        for name, value in an_object(group, "activation_encodings").items():
-            (entry, *more) = [an_object(item, name) for item in a_list(value, name)] or [{}]
+        for name, value in a_mapping("activation_encodings", group).items():
+            (entry, *more) = [a_mapping(name, item) for item in a_list(name, value)] or [{}]
             if more:
                 raise Malformed(f"{name} has {len(more) + 1} encodings; an activation has one")
             if entry.get("dtype", "int") in _INTEGERS:
-                low, high = (a_number(entry.get(end), f"{name}: {end}") for end in ("min", "max"))
+                low, high = (a_real(f"{name}: {end}", entry.get(end)) for end in ("min", "max"))
                 ranges[name] = a_range(low, high, name)
     return ranges
 
 
 def _new_range(entry: Mapping[str, Any], name: str) -> tuple[float, float]:
-    scales, offsets = (a_list(entry.get(key), f"{name}: {key}") for key in ("scale", "offset"))
+    scales, offsets = (a_list(f"{name}: {key}", entry.get(key)) for key in ("scale", "offset"))
     bits = entry.get("bw")
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 32:
         raise Malformed(f"{name}: bw must be 1 to 32 bits, got {str(bits)[:20]}")
     if len(scales) != 1 or len(offsets) != 1:
         raise Malformed(f"{name} has {len(scales)} scales and {len(offsets)} offsets; an activation has one of each")
-    scale, offset = a_number(scales[0], f"{name}: scale"), a_number(offsets[0], f"{name}: offset")
+    scale, offset = a_real(f"{name}: scale", scales[0]), a_real(f"{name}: offset", offsets[0])
     low, high = offset * scale, (2**bits - 1 + offset) * scale
-    return a_range(a_number(low, name), a_number(high, name), name)
+    return a_range(a_real(name, low), a_real(name, high), name)
 
 
 def read_encodings(text: str) -> Encodings:
     """Return the parameters of each activation and weight."""
-    data = parsed(text)
+    data = a_mapping("the table", parsed(text))
     version = str(data.get("version", "0.4.0"))
     if version.split(".")[0] == "2":
         groups, read = [data.get("encodings")], _of_version_2
@@ -124,11 +125,11 @@ def read_encodings(text: str) -> Encodings:
 def _by_name(group: Any) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """Return the encodings of each tensor: a list of one, where the version does not split channels."""
     if not isinstance(group, list):
-        found = an_object(group, "encodings by tensor")
-        return [(name, [an_object(item, name) for item in a_list(value, name)]) for name, value in found.items()]
+        found = a_mapping("encodings by tensor", group)
+        return [(name, [a_mapping(name, item) for item in a_list(name, value)]) for name, value in found.items()]
     result: list[tuple[str, list[Mapping[str, Any]]]] = []
-    for place, value in enumerate(a_list(group, "encodings")):
-        entry = an_object(value, f"encodings[{place}]")
+    for place, value in enumerate(a_list("encodings", group)):
+        entry = a_mapping(f"encodings[{place}]", value)
         if not isinstance(entry.get("name"), str) or not entry["name"]:
             raise Malformed(f"encodings[{place}] has no name")
         result.append((entry["name"], [entry]))
@@ -146,8 +147,8 @@ def _of_version_1(name: str, entries: list[Mapping[str, Any]]) -> Encoded | str:
     kind = str(first.get("enc_type", "PER_TENSOR"))
     if kind not in ("PER_TENSOR", "PER_CHANNEL"):
         return f"it is quantized {kind}, of which there is none here"
-    scales = a_list(first.get("scale"), f"{name}: scale") if is_new else [entry.get("scale") for entry in entries]
-    offsets = a_list(first.get("offset"), f"{name}: offset") if is_new else [entry.get("offset") for entry in entries]
+    scales = a_list(f"{name}: scale", first.get("scale")) if is_new else [entry.get("scale") for entry in entries]
+    offsets = a_list(f"{name}: offset", first.get("offset")) if is_new else [entry.get("offset") for entry in entries]
     symmetric = str(first.get("is_sym" if is_new else "is_symmetric"))
     if symmetric not in ("True", "False"):
         raise Malformed(f"{name}: {'is_sym' if is_new else 'is_symmetric'} must be true or false, got {symmetric[:20]}")
@@ -169,7 +170,7 @@ def _of_version_2(name: str, entries: list[Mapping[str, Any]]) -> Encoded | str:
     if entry.get("block_size"):
         return "it is quantized by blocks, of which there is none here"
     per_channel = isinstance(entry.get("y_scale"), list)
-    scales = a_list(entry["y_scale"], f"{name}: y_scale") if per_channel else [entry.get("y_scale")]
+    scales = a_list(f"{name}: y_scale", entry["y_scale"]) if per_channel else [entry.get("y_scale")]
     given = entry.get("y_zero_point", [0] * len(scales) if per_channel else 0)
     points = [_integer(point, f"{name}: y_zero_point") for point in (given if isinstance(given, list) else [given])]
     bits = int(dtype[2])
@@ -184,7 +185,7 @@ def _encoded(name: str, scales: list[Any], offsets: list[Any], *, bits: Any, sym
         raise Malformed(f"{name}: expected 1 to {_MAX_BITS} bits, got {width}")
     if not scales or len(scales) != len(offsets) or (len(scales) > 1 and not per_channel):
         raise Malformed(f"{name} has {len(scales)} scales and {len(offsets)} offsets; they must be as many, and one for a tensor")
-    read = tuple(a_number(scale, f"{name}: scale") for scale in scales)
+    read = tuple(a_real(f"{name}: scale", scale) for scale in scales)
     if min(read) < _SMALLEST_FLOAT32:
         raise Malformed(f"{name}: {min(read):g} is no scale")
     found = tuple(_integer(offset, f"{name}: offset") for offset in offsets)
@@ -192,7 +193,7 @@ def _encoded(name: str, scales: list[Any], offsets: list[Any], *, bits: Any, sym
 
 
 def _integer(value: Any, where: str) -> int:
-    number = a_number(value, where)
+    number = a_real(where, value)
     if number != int(number):
         raise Malformed(f"{where} must be a whole number, got {number:g}")
     return int(number)

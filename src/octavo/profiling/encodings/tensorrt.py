@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .checks import Malformed
+from ...runtime.json_values import Malformed
 
 HEADER = "TRT-8601-EntropyCalibration2"
 """TensorRT takes a cache whose first line fits its version and the calibrator in use; edit it to yours."""

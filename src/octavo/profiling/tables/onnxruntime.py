@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import flatbuffers
 
-from ..encodings.checks import Malformed, Ranges, a_number, a_range, an_object, parsed
+from ...runtime.json_values import Malformed, a_mapping, a_real, parsed
+from ..encodings.checks import Ranges, a_range
 
 _ARRAY = "numpy.array"
 
@@ -34,12 +35,12 @@ def _array(value: float) -> dict[str, Any]:
 
 def read_json(text: str) -> Ranges:
     """Read calibration.json, or what save_tensors_data wrote."""
-    table = parsed(text)
+    table = a_mapping("the table", parsed(text))
     if table.get("CLS") == "TensorsData":
-        table = an_object(table.get("data"), "data")
+        table = a_mapping("data", table.get("data"))
     ranges: Ranges = {}
     for name, value in table.items():
-        entry = an_object(value, name)
+        entry = a_mapping(name, value)
         low, high = (_scalar(entry.get(end), f"{name}: {end}") for end in ("lowest", "highest"))
         ranges[name] = a_range(low, high, name)
     return ranges
@@ -52,7 +53,7 @@ def _scalar(value: Any, where: str) -> float:
             value = cast("list[Any]", value)[0]
         if isinstance(value, list):
             raise Malformed(f"{where} holds a number for each channel; calibrate without per_channel")
-    return a_number(value, where)
+    return a_real(where, value)
 
 
 def write_cache(amplitudes: Mapping[str, float]) -> str:
@@ -154,6 +155,6 @@ def _amplitude(text: str, name: str) -> float:
         value = float(text)
     except ValueError:
         raise Malformed(f"{name}: {text[:40]!r} is no number") from None
-    if a_number(value, name) < 0:
+    if a_real(name, value) < 0:
         raise Malformed(f"{name}: {text[:40]} is below 0, but it is the end of a symmetric range")
     return value

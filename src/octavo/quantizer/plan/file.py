@@ -24,12 +24,12 @@ from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ...runtime.atomic_write import read_text
+from ...runtime.json_values import Malformed, a_list, a_mapping, a_real, a_text, an_integer, an_object, parsed, plain, read
 from ...target.vocabulary import ROUNDINGS
 from ..recipe import Recipe
 from .corrections import Corrections
 from .entries import Adjustment, FloatOp, IntegerLayer
 from .equalization import Equalization, Rotation
-from .fields import Malformed, a_list, a_mapping, a_real, a_text, an_integer, an_object, plain, read
 from .journal import Journal
 
 FORMAT = "octavo-plan"
@@ -42,6 +42,8 @@ _MORE_KEYS = ("equalization", "rotations", "bias_shifts", "weight_values", "deri
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "block", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
 _INTEGERS = ("dtype", "shape", "params", "data")
+_LATER = ("per_row", "block", "weight_block", "rotations")
+"""Fields that files from before lack: they are as by default there."""
 _RECIPE = tuple(each.name for each in fields(Recipe) if each.name != "tensors")
 FoundT = TypeVar("FoundT")
 
@@ -114,25 +116,9 @@ def read_fields(path: str | Path) -> dict[str, Any]:
     """Read and check a plan, and return its fields; QuantizationError names the file and the first thing wrong with it."""
     text = read_text(path, QuantizationError, "the plan")
     try:
-        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise QuantizationError(f"{path}: not a plan (not JSON, or cut short): {error}") from error
-    try:
-        return _decoded(data)
+        return _decoded(parsed(text))
     except (Malformed, QuantizationError) as error:
         raise QuantizationError(f"{path}: not a valid plan: {error}") from error
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not allowed")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
-        raise ValueError(f"{twice!r} stands twice in one object")
-    return result
 
 
 def _decoded(data: Any) -> dict[str, Any]:
@@ -144,13 +130,13 @@ def _decoded(data: Any) -> dict[str, Any]:
     elif version != SCHEMA_VERSION:
         found = brief(version)
         raise Malformed(f"schema_version must be {SCHEMA_VERSION}, got {found}; quantize the model again with this version")
-    header = an_object("the plan", cast("Any", data), (*_KEYS, *_MORE_KEYS))
+    header = an_object("the plan", cast("Any", data), (*_KEYS, *_MORE_KEYS), _LATER)
     derived = an_object("derived", header["derived"], _DERIVED)
     names: dict[TensorId, str] = {}
     roundings: dict[TensorId, str] = {}
 
     def parameters(group: str, *more: str) -> dict[TensorId, QuantParams]:
-        for key, entry in _each(group, header[group], partial(an_object, keys=("name", *_PARAMS, *more))).items():
+        for key, entry in _each(group, header[group], partial(an_object, keys=("name", *_PARAMS, *more), later=_LATER)).items():
             for name, known, allowed in (("name", names, None), ("rounding", roundings, ROUNDINGS)):
                 if (said := entry.pop(name, None)) is not None:
                     known[key] = a_text(f"{group}: {key}: {name}", said, allowed)
@@ -168,7 +154,7 @@ def _decoded(data: Any) -> dict[str, Any]:
         "weights": weights,
         "names": names,
         "roundings": roundings,
-        **{name: read(tuple[kind, ...], name, header[name]) for name, kind in _LISTS.items()},
+        **{name: read(tuple[kind, ...], name, header[name], _LATER) for name, kind in _LISTS.items()},
         "equalization": Equalization(
             factors=_each("equalization", header["equalization"], _factors),
             rotations=_each("rotations", header.get("rotations", {}), partial(read, Rotation)),
@@ -204,13 +190,13 @@ def _each(where: str, value: Any, one: Callable[[str, Any], FoundT]) -> dict[Ten
 
 
 def _recipe(value: Any) -> Recipe:
-    data = an_object("recipe", value, _RECIPE)
+    data = an_object("recipe", value, _RECIPE, _LATER)
     said: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in data.items()}
     return Recipe(**said)
 
 
 def _params(where: str, value: Any) -> QuantParams:
-    entry = an_object(where, value, _PARAMS)
+    entry = an_object(where, value, _PARAMS, _LATER)
     dtype = a_text(f"{where}: dtype", entry["dtype"], INTEGER_RANGE)
     low, high = INTEGER_RANGE[dtype]
     axis, block = (

@@ -1,7 +1,11 @@
-"""Frozen dataclasses as JSON, by the types of their fields. What is read is distrusted. It knows no plan."""
+"""JSON's values, distrusted: each is checked before it is used. And frozen dataclasses as JSON, by the types of their fields.
+
+It knows no file and no format.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -10,15 +14,33 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from ...errors import brief
+from ..errors import brief
 
-_LATER = ("per_row", "block", "weight_block", "rotations")
-"""Fields that files from before lack: they are as by default there."""
-_MOST = 2**31
+_MOST = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
 
 
 class Malformed(Exception):
-    """What is wrong with a value, and where it stands, in words."""
+    """What is wrong with a value, and where it stands, in words: it becomes an OctavoError that names the file."""
+
+
+def parsed(text: str) -> Any:
+    """Return what a JSON text holds, without the liberties that Python takes; Malformed."""
+
+    def no_constant(name: str) -> float:
+        raise ValueError(f"{name} is not allowed")
+
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+            raise ValueError(f"{twice!r} stands twice in one object")
+        return result
+
+    try:
+        return json.loads(text, parse_constant=no_constant, object_pairs_hook=unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not JSON, or cut short: {error}") from error
 
 
 def plain(value: Any) -> Any:
@@ -32,21 +54,21 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read(kind: Any, where: str, value: Any) -> Any:
-    """Return what JSON has for a value of a type; Malformed."""
+def read(kind: Any, where: str, value: Any, later: Collection[str] = ()) -> Any:
+    """Return what JSON has for a value of a type; Malformed. Fields that came `later` may be missing from dataclasses."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if value is None and NoneType in kinds:
         return None
     kind, or_null = kinds[0], " or null" if NoneType in kinds else ""
     if is_dataclass(kind):
         types = get_type_hints(kind)
-        found = an_object(where, value, [*types])
-        return cast("Any", kind)(**{name: read(types[name], f"{where}: {name}", each) for name, each in found.items()})
+        found = an_object(where, value, [*types], later)
+        return cast("Any", kind)(**{name: read(types[name], f"{where}: {name}", each, later) for name, each in found.items()})
     if get_origin(kind) is tuple:
         listed, (first, *rest) = a_list(where, value), get_args(kind)
         if rest != [...] and len(listed) != 1 + len(rest):
             raise Malformed(f"{where} must be {1 + len(rest)} numbers, got {brief(value)}")
-        return tuple(read(first, f"{where}[{place}]", each) for place, each in enumerate(listed))
+        return tuple(read(first, f"{where}[{place}]", each, later) for place, each in enumerate(listed))
     if kind is int:
         return an_integer(where, value)
     if kind is float:
@@ -58,13 +80,13 @@ def read(kind: Any, where: str, value: Any) -> Any:
     return value if kind is bool or (kind is str and value == "") else kind(a_text(where, value))
 
 
-def an_object(where: str, value: Any, keys: Sequence[str]) -> dict[str, Any]:
+def an_object(where: str, value: Any, keys: Sequence[str], later: Collection[str] = ()) -> dict[str, Any]:
     """Return an object that has exactly these fields, but for such as came later; Malformed."""
     found = a_mapping(where, value)
     unknown = next((key for key in found if key not in keys), None)
     if unknown is not None:
         raise Malformed(f"{where}: unknown field {unknown!r}; known: {', '.join(keys)}")
-    missing = next((key for key in keys if key not in found and key not in _LATER), None)
+    missing = next((key for key in keys if key not in found and key not in later), None)
     if missing is not None:
         raise Malformed(f"{where}: field {missing!r} is missing")
     return found
@@ -84,9 +106,9 @@ def a_list(where: str, value: Any) -> list[Any]:
     return cast("list[Any]", value)
 
 
-def a_text(where: str, value: Any, allowed: Collection[str] | None = None) -> str:
-    """Return a text, one of those allowed, or any but an empty one; Malformed."""
-    if not isinstance(value, str) or not value or (allowed is not None and value not in allowed):
+def a_text(where: str, value: Any, allowed: Collection[str] | None = None, *, may_be_empty: bool = False) -> str:
+    """Return a text, one of those allowed, or any but an empty one unless that may be; Malformed."""
+    if not isinstance(value, str) or not (value or may_be_empty) or (allowed is not None and value not in allowed):
         expected = "a text" if allowed is None else f"one of {', '.join(allowed)}"
         raise Malformed(f"{where} must be {expected}, got {brief(value)}")
     return value
