@@ -13,8 +13,8 @@ import pytest
 import octavo
 from nets import residual_net
 from octavo.cli.main import main
+from octavo.export.encodings import write_encodings
 from octavo.numerics import QuantParams
-from octavo.quantizer.encodings import write_encodings
 from octavo.target import OpSupport
 from small_file import digits, write_small_net
 

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from handmade_profile import ranged
 from onnx_nets import convolutional
 
 import octavo
 import octavo.frontends
 from apply_steps import with_steps
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.errors import QuantizationError
+from octavo.export.encodings import read_encodings, write_encodings
 from octavo.export.onnx.onnx_export import export_onnx
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import input_specs
 from octavo.numerics import QuantParams, dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
-from octavo.quantizer.encodings import read_encodings, write_encodings
 from octavo.quantizer.recipe import Recipe
 from reference_sessions import reference_session
 from tvm_alone import tvm_alone

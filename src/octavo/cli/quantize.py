@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..evaluation import WORDS, better, calibration_warnings, level_of_agreement, level_of_sqnr
+from ..export.encodings import FORMATS, read_encodings, write_encodings
 from ..export.onnx import export_onnx
 from ..export.tflite import EDGE_DTYPES, export_tflite, restricted, target_of
 from ..export.tflite import quantize as quantize_for_tflite
@@ -16,7 +17,6 @@ from ..profiling.model_profile import Profile
 from ..profiling.profile import profile
 from ..quantizer.causes import FixResult, fix
 from ..quantizer.compile import explain
-from ..quantizer.encodings import FORMATS, read_encodings, write_encodings
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize
 from ..quantizer.recipe import Recipe

@@ -1,1 +1,1 @@
-"""Export: a model leaves Octavo: as ONNX, as .tflite, as a C library, as one file for several CPUs."""
+"""Export: a model leaves Octavo: ONNX, .tflite, C libraries, other tools' encodings, one file for several CPUs."""

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade_profile import ranged
 
 import octavo
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.errors import QuantizationError
+from octavo.export.encodings import FORMATS, read_encodings, write_encodings
 from octavo.ir.identity import TensorId
 from octavo.numerics import PerTensor, QuantParams
-from octavo.quantizer.encodings import FORMATS, read_encodings, write_encodings
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.recipe import Recipe
 from octavo.target import OpSupport, TargetDescription

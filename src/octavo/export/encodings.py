@@ -14,9 +14,9 @@ from ..ir.identity import TensorId
 from ..numerics import QuantParams
 from ..profiling.encodings import Malformed, aimet, tensorrt
 from ..profiling.encodings.quant_params import encoded, encodings_of_cache, params_of
+from ..quantizer.plan import QuantizationPlan
 from ..runtime.atomic_write import read_text, write_atomically
 from ..target.vocabulary import HALF_EVEN
-from .plan import QuantizationPlan
 
 FORMATS = ("aimet-0.6.1", "aimet-1.0.0", "tensorrt")
 """Files that are written. They are read, too, and AIMET's version 2.0.0."""
