@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,11 +12,12 @@ from ..ir.graph import Model
 from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.value_sources import ValueSources
+from ..ir.identity import TensorId
 from ..ir.simplify import Fold, simplify
 from .equalization.rotating import rotated
 from .equalization.scaling import scaled
-from .plan.equalization import Equalization, EqualizedStatistics
-from .ranges import Statistics
+from .plan.equalization import Equalization, equalized_statistics
+from .ranges import ProfiledTensor, Statistics
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,14 +40,12 @@ class EqualizedFloat:
     @cached_property
     def model(self) -> Model:
         """What is quantized: where integers saturate at a clip's bounds it has none."""
-        return scaled(self.simple, self.equalization.factors, exact=False) if self.equalization.factors else self.simple
+        return _scaled(self.simple, self.equalization, exact=False)
 
     @cached_property
-    def statistics(self) -> Statistics | None:
+    def statistics(self) -> Mapping[TensorId, ProfiledTensor] | None:
         """Those of the model's tensors, once their channels are divided."""
-        if self.profile is None or not self.equalization:
-            return self.profile
-        return EqualizedStatistics(self.profile, self.equalization)
+        return None if self.profile is None else equalized_statistics(self.profile, self.equalization)
 
     @cached_property
     def view(self) -> DataflowView:
@@ -69,7 +69,7 @@ class EqualizedFloat:
     @cached_property
     def exact(self) -> Model:
         """What computes the same as the model before: its variables are those that become integer."""
-        return _scaled(self.simple, self.equalization)
+        return _scaled(self.simple, self.equalization, exact=True)
 
     @cached_property
     def variables(self) -> dict[str, Var]:
@@ -79,8 +79,8 @@ class EqualizedFloat:
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:
     """Return a float model as it was before it was quantized with these factors; what it computes is the model's own."""
-    return _scaled(rotated(simplify(model)[0], equalization.rotations), equalization)
+    return _scaled(rotated(simplify(model)[0], equalization.rotations), equalization, exact=True)
 
 
-def _scaled(simple: Model, equalization: Equalization) -> Model:
-    return scaled(simple, equalization.factors, exact=True) if equalization.factors else simple
+def _scaled(simple: Model, equalization: Equalization, *, exact: bool) -> Model:
+    return scaled(simple, equalization.factors, exact=exact) if equalization.factors else simple

@@ -20,7 +20,7 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
-from ..plan.equalization import Equalization, EqualizedStatistics
+from ..plan.equalization import Equalization, equalized_statistics
 from .channel_groups import ChannelGroups, find_groups
 from .rotating import rotated
 from .rotations import RotationSite, find_rotatable
@@ -148,7 +148,7 @@ class Equalizer:
         before = before or Equalization()
         key = frozenset(kept), tuple(before.rotations.items())
         if key not in self._models:
-            profile = EqualizedStatistics(self.profile, before)
+            profile = equalized_statistics(self.profile, before)
             self._models = {key: _ModelEqualizer(self, rotated(simple, before.rotations), kept, profile)}
         return self._models[key]
 
@@ -172,7 +172,7 @@ def _proves(proof: Callable[[], bool]) -> bool:
 class _ModelEqualizer:
     """One model on the samples of an equalizer, but for variables whose values are kept."""
 
-    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], profile: EqualizedStatistics) -> None:
+    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], profile: Mapping[TensorId, Any]) -> None:
         self._simple, self._profile, self._samples, self._floats = simple, profile, given.samples, given.floats
         self._results, self._only_ranges, self._beside = given.results, given.only_ranges, given.beside
         self._before: list[list[Array]] = []

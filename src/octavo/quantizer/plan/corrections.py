@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ir.identity import TensorId
+from ...numerics.arrays import equal_arrays
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -44,9 +45,6 @@ class Corrections:
         """Return whether both have the same numbers."""
         if not isinstance(other, Corrections):
             return NotImplemented
-        pairs = ((self.bias_shifts, other.bias_shifts), (self.weight_values, other.weight_values))
-        return all(
-            mine.keys() == others.keys() and all(np.array_equal(mine[key], others[key]) for key in mine) for mine, others in pairs
-        )
+        return equal_arrays(self.bias_shifts, other.bias_shifts) and equal_arrays(self.weight_values, other.weight_values)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # it holds arrays

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ir.identity import TensorId
+from ...numerics.arrays import equal_arrays
 from ...numerics.statistics.histogram import Histogram
 
 
@@ -75,11 +77,8 @@ class Equalization:
 
     def __eq__(self, other: object) -> bool:
         """Return whether both divide the same tensors by the same factors; the rest follows from running the model."""
-        if not isinstance(other, Equalization) or self.factors.keys() != other.factors.keys():
-            return False
-        if self.rotations != other.rotations:
-            return False
-        return all(np.array_equal(value, other.factors[key]) for key, value in self.factors.items())
+        is_one = isinstance(other, Equalization) and self.rotations == other.rotations
+        return is_one and equal_arrays(self.factors, other.factors)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # it holds arrays
 
@@ -96,26 +95,7 @@ class Equalization:
         )
 
 
-class EqualizedStatistics(Mapping[TensorId, Any]):
-    """A profile's statistics, those of rotated and divided tensors in place of their source's."""
-
-    def __init__(self, profile: Any, equalization: Equalization) -> None:
-        self._profile = profile
-        self._scaled = {**equalization.rotated, **equalization.statistics}
-        self.fingerprint: str = profile.fingerprint
-
-    def __getitem__(self, key: TensorId) -> Any:
-        """Return the statistics of one tensor."""
-        return self._scaled[key] if key in self._scaled else self._profile[key]
-
-    def __contains__(self, key: object) -> bool:
-        """Return whether a tensor was observed."""
-        return key in self._profile
-
-    def __iter__(self) -> Iterator[TensorId]:
-        """Iterate over the observed tensors."""
-        return iter(self._profile)
-
-    def __len__(self) -> int:
-        """Count the observed tensors."""
-        return sum(1 for _ in self._profile)
+def equalized_statistics(profile: Any, equalization: Equalization) -> Mapping[TensorId, Any]:
+    """Return a profile's statistics, those of rotated and divided tensors in place of their source's."""
+    maps: list[Any] = [{}, equalization.statistics, equalization.rotated, profile]
+    return ChainMap(*maps)
