@@ -2,7 +2,7 @@
 
 from .affine import dequantize, quantize, relabel, requantize_tensor
 from .floats.elementwise import ELEMENTWISE
-from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerBlock, PerTensor, QuantParams
+from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerBlock, PerTensor, QuantParams, bias_params
 from .quantized.accumulator_bounds import check_accumulator, max_accumulator
 from .quantized.affine_rows import AffineRows, affine_rows
 from .quantized.binary import (
@@ -81,6 +81,7 @@ __all__ = [
     "avg_pool2d",
     "batch_matmul",
     "batch_matmul_accumulate",
+    "bias_params",
     "check_accumulator",
     "concat",
     "conv2d",

@@ -142,6 +142,13 @@ class QuantParams:
         )
 
 
+def bias_params(data: QuantParams, weight: QuantParams, axis: int) -> QuantParams:
+    """Return a bias's int32 parameters: scale s_x * s_w, a float32 product, zero point 0; `axis` is that of its channels."""
+    scale = np.asarray(data.scale * weight.scale, np.float32)
+    granularity = PerAxis(axis) if scale.ndim else PerTensor()
+    return QuantParams(dtype="int32", scale=scale, zero_point=np.zeros(scale.shape, np.int32), granularity=granularity)
+
+
 def _all_positive(scale: npt.NDArray[np.float32]) -> bool:
     """Return whether every scale is finite and positive; nearly all are one number, for which Python is ten times as fast."""
     if scale.ndim == 0:

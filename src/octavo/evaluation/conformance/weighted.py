@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tvm.relax import Expr
 
 from ...ir.untyped import ops
-from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, max_accumulator
+from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, bias_params, max_accumulator
 from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, model_of
 
@@ -304,10 +304,3 @@ def _product(body: Body, x: Expr, w: Array, params: QuantParams, layer: _Layer, 
     granularity = PerAxis(0) if isinstance(params.granularity, PerAxis) else PerTensor()
     moved = QuantParams(dtype=params.dtype, scale=params.scale, zero_point=params.zero_point, granularity=granularity)
     return ops.nn.conv2d(x, body.constant(w.transpose(3, 2, 0, 1), moved), **window)
-
-
-def bias_params(x: QuantParams, w: QuantParams, axis: int) -> QuantParams:
-    """Return the parameters of a bias in units of the sums; `axis` is that of its channels."""
-    scale = np.asarray(x.scale * w.scale, np.float32)
-    granularity = PerAxis(axis) if scale.ndim else PerTensor()
-    return QuantParams(dtype="int32", scale=scale, zero_point=np.zeros_like(scale, np.int32), granularity=granularity)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ...ir.graph.constants import Constants
 from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
-from ...numerics import PerAxis, QuantParams, dequantize, quantize
+from ...numerics import PerAxis, QuantParams, bias_params, dequantize, quantize
 from ...numerics.arrays import Samples
 from ..plan.corrections import Corrections
 from ..plan.entries import IntegerLayer
@@ -31,7 +31,6 @@ from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
 from ..referee.rounding import Rounding, rounding_of, variables_of
-from ..weights.weight_params import bias_params
 from .float_run import FloatRun, run_float
 from .gram import Inputs, fine_unit
 from .layers import Product, products_of
