@@ -12,7 +12,7 @@ model's time, by the modelled cycles of `octavo explain`: what has no range does
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -20,11 +20,13 @@ from tvm.relax import Expr, Var
 
 from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, memory_cycles, model_cycles
 from ..ir.graph import Model
+from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId, readable_name
 from ..profiling import Profile, adequacy_of
 from ..target.op_facts import WEIGHTED
+from .placement.candidates import computed_of_inputs
 
 _SHARE = 0.01
 """Of the model's modelled time in integers: what all that stays float for this may take. Timings differ by more."""
@@ -44,9 +46,10 @@ def uncovered_outputs(model: Model, profile: Profile) -> Mapping[TensorId, str]:
     reasons: dict[TensorId, str] = {}
     floats: set[Var] = set()  # results of ops that are float for it
     room = _SHARE * model_cycles(view) if uncovered else 0.0
-    for var in reversed(_computed(view, model.input_ids)) if uncovered else ():
+    computed = computed_of_inputs(view, Constants(view, model.params))
+    for var in (binding.var for binding in reversed(view.bindings if uncovered else ())):
         readers = view.users(var)
-        if var in uncovered or not readers or any(reader not in uncovered for reader in readers):
+        if var not in computed or var in uncovered or not readers or any(reader not in uncovered for reader in readers):
             continue
         if dtype_of(var) != "float32" or view.is_returned(var):
             continue
@@ -69,17 +72,6 @@ def _reason_uncovered(var: Var, profile: Profile) -> str:
         return ""
     name, reach = readable_name(known.source_name, known.id), found.convergence.reach
     return f"the output {name} may go {reach:.0%} of its range further than the samples show, which would saturate in 8 bits"
-
-
-def _computed(view: DataflowView, inputs: Collection[str]) -> list[Var]:
-    """Return what is computed from inputs, in order: not what is made of constants alone."""
-    known = {var for var in view.function.params if var.name in inputs}
-    found: list[Var] = []
-    for binding in view.bindings:
-        if any(var in known for var in operand_vars(binding.value)):
-            known.add(binding.var)
-            found.append(binding.var)
-    return found
 
 
 def _float_cycles(view: DataflowView, var: Var) -> float:
