@@ -7,12 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from octavo.compiler.target_choice import TargetLike, resolve_target
 from octavo.ir.graph import Model
-from octavo.ir.simplify import simplify
 from octavo.profiling import Profile, samples_of
 from octavo.quantizer import tune
 from octavo.quantizer.plan.plan import QuantizedModel
-from octavo.quantizer.planner import Planner
-from octavo.quantizer.quantize_graph import quantizing
+from octavo.quantizer.quantize_graph import planner_of, quantizing
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.sample_runs import Programs, runs_on
 from octavo.quantizer.steps import Evidence, Step, equalize, order
@@ -46,7 +44,7 @@ def with_steps(
             beside=beside,
             has_functions=has_functions,
         )
-        planner = Planner(model=model, simplified=simplify(model), profile=profile, chosen=chosen, recipe=recipe, applied=None)
+        planner = planner_of(model, profile, chosen, recipe)
         planned = tune.planned_plainly(planner, runs)
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):
             evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)

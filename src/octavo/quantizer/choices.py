@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ..ir.identity import TensorId
-from ..target.tensor_support import TensorSupport
 from .plan import QuantizationPlan
 from .plan.corrections import Corrections
 from .plan.equalization import Equalization
 from .request import Request, Requests
-
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +25,6 @@ class Choices:
         Activations that stay float, each with the reason.
     wide_weights
         Weights that keep 8 bits where a recipe lets some, each with the reason; without any those of the smallest layers do.
-    wide_activations
-        Activations that have 16 bits, each with who asks for that.
     per_row
         Results of layers whose activations are quantized per row when run, each with the reason; where the target takes it so.
     ranges
@@ -46,35 +40,18 @@ class Choices:
     equalization: Equalization = field(default_factory=Equalization)
     float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     wide_weights: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
-    wide_activations: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     per_row: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     ranges: Mapping[TensorId, tuple[float, float]] = field(default_factory=dict[TensorId, "tuple[float, float]"])
     range_estimator: str | None = None
     corrections: Corrections = field(default_factory=Corrections)
     requests: Requests = field(default_factory=dict[str, Request])
 
-    @property
-    def asked(self) -> Requests:
-        """What is asked of single tensors, 16 bits of those that have them."""
-        support = TensorSupport(dtypes=("int16",))
-        wide = {str(name): Request(who=who, tensor=support) for name, who in self.wide_activations.items()}
-        return _merged(self.requests, wide)
-
     def with_more(self, more: Choices) -> Choices:
         """Return these and others, which count where both speak of a tensor; a tensor that stays float has no range."""
-        float_tensors = _merged(self.float_tensors, more.float_tensors)
-        ranges = _merged(self.ranges, more.ranges)
-        return Choices(
-            equalization=more.equalization or self.equalization,
-            float_tensors=float_tensors,
-            wide_weights=_merged(self.wide_weights, more.wide_weights),
-            wide_activations=_merged(self.wide_activations, more.wide_activations),
-            per_row=_merged(self.per_row, more.per_row),
-            ranges={name: ends for name, ends in ranges.items() if name not in float_tensors},
-            range_estimator=more.range_estimator or self.range_estimator,
-            corrections=more.corrections or self.corrections,
-            requests=_merged(self.requests, more.requests),
-        )
+        names = [each.name for each in fields(Choices)]
+        found: dict[str, Any] = {name: _merged(getattr(self, name), getattr(more, name)) for name in names}
+        found["ranges"] = {name: ends for name, ends in found["ranges"].items() if name not in found["float_tensors"]}
+        return Choices(**found)
 
     def said_beside(self, others: Choices) -> str:
         """Say in words what these choose that others don't."""
@@ -84,7 +61,6 @@ class Choices:
             "factors of %d tensors": len(self.equalization.factors.keys() - others.equalization.factors.keys()),
             "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
             "%d layers per row": len(self.per_row.keys() - others.per_row.keys()),
-            "%d activations of 16 bits": len(self.wide_activations.keys() - others.wide_activations.keys()),
             "%d ranges": sum(ends != others.ranges.get(name) for name, ends in self.ranges.items()),
             "%d weights rounded by what their layers read": len(corrected.weight_values.keys() - known.weight_values.keys()),
             "%d biases": len(corrected.bias_shifts.keys() - known.bias_shifts.keys()),
@@ -100,8 +76,8 @@ class Choices:
         return replace(self, corrections=Corrections())
 
 
-def _merged(first: Mapping[KeyT, ValueT], more: Mapping[KeyT, ValueT]) -> Mapping[KeyT, ValueT]:
-    return {**first, **more} if more else first
+def _merged(first: Any, more: Any) -> Any:
+    return {**first, **more} if more and isinstance(more, Mapping) else more or first
 
 
 def float_without_loss(

@@ -8,8 +8,8 @@ but for what a product leaves in float32, and additions that can read such.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -30,7 +30,6 @@ _MADE = (("uint8", "asymmetric"), ("int8", "asymmetric"), ("int8", "symmetric"),
 """The integers that quantize makes, and with which schemes; of one dtype the better one first."""
 _FIELDS = ("scale", "zero_point", "dtypes", "schemes", "granularity", "scales")
 """Of a TensorSupport, in the order in which reasons name them."""
-_WIDTHS = frozenset((8, 16))
 LARGEST_SCALE = 2.0**60
 """Fixed scales within its reciprocal and it: products of two of them are normal float32 numbers, and so are their ratios."""
 _POWER_OF_TWO = TensorSupport(scales="power_of_two")
@@ -56,7 +55,7 @@ class _Demand:
 
     def only(self, *fields: str) -> _Demand:
         """Return what is asked of some fields."""
-        return _Demand(who=self.who, tensor=TensorSupport(**{name: getattr(self.tensor, name) for name in fields}))
+        return replace(self, tensor=TensorSupport(**{name: getattr(self.tensor, name) for name in fields}))
 
     def describe(self, fields: Iterable[str]) -> str:
         """Say what is asked of some fields."""
@@ -120,21 +119,9 @@ class _Group:
         return f"{who} needs {words} for {self.name}; quantize makes uint8, int8 and symmetric int16, one scale per tensor"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Widths:
-    """The widths that tensors may have, and what leaves only one where there is one."""
-
-    allowed: frozenset[int] = _WIDTHS
-    because: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Joined:
-    """The groups that a layer's tensors are in once it is added, and the widths of those of one width."""
-
-    groups: list[_Group]
-    of_one_width: list[Key]
-    widths: _Widths
+_Widths = tuple[frozenset[int], str]
+"""The widths that a tensor may have, and what leaves only one where there is one."""
+_ANY: _Widths = frozenset((8, 16)), ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -147,8 +134,8 @@ class TensorConstraints:
     """Of tensors of one width: towards the one that `_widths` names."""
     _widths: dict[Key, _Widths] = field(default_factory=dict["Key", _Widths])
 
-    def joined(self, layer: Layer) -> Joined | str:
-        """Return what adding a layer makes of its tensors, or why they cannot be what it and the layers before ask of them."""
+    def add(self, layer: Layer, refuse: Callable[[Layer], str | None] = lambda _: None) -> str | None:
+        """Note what a layer asks for; return why its tensors cannot be that beside what others ask, or why it is refused else."""
         asked: dict[Key, list[_Demand]] = {}
         for key, demand in self._demands(layer):
             asked.setdefault(key, []).append(demand)
@@ -158,23 +145,20 @@ class TensorConstraints:
             self._group(keys, asked) for keys in ([activations] if layer.support.same_params else [[k] for k in activations])
         ]
         weights = [] if layer.op is None else [self._group([layer.op.weight.name], asked)]
+        of_one_width = [] if layer.takes_floats else activations
         problem = next((problem for group in (*groups, *weights) if (problem := group.conflict()) is not None), None)
-        if problem is not None:
+        widths = self._common_widths(of_one_width, groups) if problem is None and of_one_width else _ANY
+        problem = problem or (widths if isinstance(widths, str) else refuse(layer))
+        if problem is not None or isinstance(widths, str):
             return problem
-        if layer.takes_floats:
-            return Joined(groups=[*groups, *weights], of_one_width=[], widths=_Widths())
-        widths = self._common_widths(activations, groups)
-        return widths if isinstance(widths, str) else Joined(groups=[*groups, *weights], of_one_width=activations, widths=widths)
-
-    def add(self, joined: Joined) -> None:
-        """Note what a layer asks for."""
-        for group in joined.groups:
+        for group in (*groups, *weights):
             self._groups.update(dict.fromkeys(group.keys, group))
-        if joined.of_one_width:
-            first, *others = map(self._root, joined.of_one_width)
+        if of_one_width:
+            first, *others = map(self._root, of_one_width)
             self._parent.update(dict.fromkeys(others, first))
             self._parent.pop(first, None)
-            self._widths[first] = joined.widths
+            self._widths[first] = widths
+        return None
 
     def add_quantize(self, var: Var) -> None:
         """Note what the target asks of a tensor that is quantized from float, where nothing else speaks against it."""
@@ -182,7 +166,7 @@ class TensorConstraints:
         if support is not None:
             asked = _Demand(who=f"quantize {var.name}", tensor=support.tensor("output"))
             group = group.with_demands(asked.only("schemes", "granularity", "scales", "scale", "zero_point"))
-            if self._widths.get(self._root(var), _Widths()).allowed <= group.widths:
+            if self._widths.get(self._root(var), _ANY)[0] <= group.widths:
                 self._groups.update(dict.fromkeys(group.keys, group))
 
     def alike(self, key: Key) -> tuple[Key, ...]:
@@ -198,8 +182,8 @@ class TensorConstraints:
         """Return what the integers of a tensor shall be."""
         preferred, widths = self.inputs.preferred, self._widths.get(self._root(key))
         width = width_of(preferred)
-        if widths is not None and width not in widths.allowed:
-            [width] = widths.allowed
+        if widths is not None and width not in widths[0]:
+            [width] = widths[0]
         schemes = self._groups[key].schemes
         found = [scheme for dtype, scheme in schemes.items() if widths is None or width_of(dtype) == width]
         return next((scheme for scheme in found if scheme.dtype == preferred), found[0])
@@ -218,15 +202,15 @@ class TensorConstraints:
 
     def _common_widths(self, activations: list[Key], groups: list[_Group]) -> _Widths | str:
         """Return the widths that a layer's activations may have, all the same, or why there is none."""
-        earlier = [(self._widths.get(self._root(key), _Widths()), _name(key)) for key in activations]
+        earlier = [(self._widths.get(self._root(key), _ANY), _name(key)) for key in activations]
         found = [(group.widths, f"{group.name} needs {{}} bits for {group.restricts_width()}") for group in groups]
-        found += [(each.allowed, each.because or f"{name} has {{}} bits") for each, name in earlier]
-        allowed = _WIDTHS.intersection(*(widths for widths, _ in found))
+        found += [(widths, because or f"{name} has {{}} bits") for (widths, because), name in earlier]
+        allowed = _ANY[0].intersection(*(widths for widths, _ in found))
         single = {min(widths): because for widths, because in reversed(found) if len(widths) == 1}
         if not allowed:
             said = ", but ".join(because.format(width) for width, because in sorted(single.items()))
             return f"its kernel would compute at two widths: {said}"
-        return _Widths(allowed=allowed, because=next(iter(single.values()), ""))
+        return allowed, next(iter(single.values()), "")
 
     def _demands(self, layer: Layer) -> Iterator[tuple[Key, _Demand]]:
         """Yield what a layer, recipe and requests ask of each activation, of constants among operands, and of the weight."""
@@ -249,28 +233,22 @@ class TensorConstraints:
             yield layer.output, _Demand(who=who, tensor=support.tensor("output"))
         if layer.op is None:
             return
-        # How fine its scales are is for others.
-        name = layer.op.weight.name
+        name, request = layer.op.weight.name, self.inputs.choices.requests.get(layer.op.weight.name)
         made = TensorSupport(dtypes=(self.inputs.recipe.weight_dtype,), schemes=("symmetric",))
+        asked = [_Demand(who=who, tensor=support.tensor("weight"), narrow=support.weight_range == "narrow")]
+        if request is not None:  # of parameters that are given whole, weights.py looks at the rest
+            tensor = request.tensor
+            given = tensor if isinstance(tensor, TensorSupport) else TensorSupport(dtypes=(tensor.dtype,))
+            asked.append(_Demand(who=request.who, tensor=given))
         yield name, _Demand(who="the recipe", tensor=made)
-        for by, tensor in self._of_weight(name, who, support.tensor("weight")):
-            fields = {each: getattr(tensor, each) for each in ("dtypes", "schemes", "scales", "scale", "zero_point")}
-            is_narrow = by == who and support.weight_range == "narrow"
-            yield name, _Demand(who=by, tensor=TensorSupport(**fields), narrow=is_narrow)
+        for each in asked:  # how fine its scales are is for others
+            yield name, each.only("dtypes", "schemes", "scales", "scale", "zero_point")
         if exact:
             yield name, _Demand(who=who, tensor=_POWER_OF_TWO)
 
-    def _of_weight(self, name: TensorId, who: str, tensor: TensorSupport) -> Iterator[tuple[str, TensorSupport]]:
-        """Yield who asks what of a weight; of parameters that are given whole, `weights.given_params` looks at the rest."""
-        yield who, tensor
-        request = self.inputs.requests.get(name)
-        if request is not None:
-            asked = request.tensor
-            yield request.who, asked if isinstance(asked, TensorSupport) else TensorSupport(dtypes=(asked.dtype,))
-
     def _asked_besides(self, key: Key) -> Iterator[tuple[Key, _Demand]]:
         """Yield what recipe and requests ask of an activation."""
-        dtype, request = self.inputs.recipe.activation_dtype, self.inputs.requests.get(_name(key))
+        dtype, request = self.inputs.recipe.activation_dtype, self.inputs.choices.requests.get(_name(key))
         if dtype is not None:
             yield key, _Demand(who="the recipe", tensor=TensorSupport(dtypes=(dtype,)))
         if request is not None:

@@ -1,9 +1,9 @@
-"""Parameters: scale and zero point of every activation, weight and bias that a placement makes integer. No graph is rewritten."""
+"""A plan of a placement: scale and zero point, integers and roundings of all that it makes integer. No graph is rewritten."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,150 +12,193 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ..errors import QuantizationError
+from ..ir.graph.dataflow import call_to
+from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
-from ..numerics import QuantParams, quantize
+from ..ir.identity.naming import NameSupply
+from ..numerics import QuantParams, bias_params, quantize
+from ..target.vocabulary import HALF_EVEN
 from .analytic_shifts import analytic_shifts
 from .constraints import Key, TensorConstraints
 from .override import Override
 from .placement import Layer, Placement, PlanInputs
-from .plan import Adjustment
+from .plan import Adjustment, IntegerLayer, QuantizationPlan
 from .ranges import QuantScheme, range_estimator
-from .weights.weight_params import WeightParameters, bias_params
+from .weights import WeightParameters
+
+Shifts = Mapping[TensorId, npt.NDArray[np.float32]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Parameters:
-    """Parameters by variable; weights and biases by the name of their parameter, with their integers.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ParameterChooser:
+    """Chooses the parameters of everything in a placement.
 
-    A bias that is added in float32 has no parameters, and its value stands here only where it is another than the model's.
-
-    `rejected` are the results of layers whose numbers do not fit after all, with reasons; `shared` the tensors that have one set
-    of parameters, group by group; `bias_shifts` what was added to biases.
+    Tensors of one set of parameters have the range of all. An op of one input that only moves values makes no new one: its output
+    takes the input's range. Of any other (a concat) the range is the hull of all inputs and the output.
     """
 
-    activations: dict[Var, QuantParams]
-    weights: dict[TensorId, QuantParams]
-    biases: dict[Var, QuantParams]
-    bias_values: dict[Var, npt.NDArray[Any]]
-    weight_values: dict[TensorId, npt.NDArray[Any]]
-    adjustments: tuple[Adjustment, ...]
-    rejected: dict[Var, str]
-    shared: tuple[tuple[TensorId, ...], ...]
-    bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]]
-
-
-@dataclass(kw_only=True, slots=True)
-class ParameterChooser:
-    """Chooses parameters for one model."""
-
     inputs: PlanInputs
+    placement: Placement
     weights: WeightParameters
+    _known: dict[Key, tuple[float, float] | None] = field(default_factory=dict["Key", "tuple[float, float] | None"])
 
-    def choose(self, placement: Placement) -> Parameters:
-        """Return the parameters of everything in a placement."""
-        constraints = self._constraints(placement)
-        ranges = _Ranges(inputs=self.inputs, placement=placement, constraints=constraints)
-        activations: dict[Var, QuantParams] = {}
-        for layer in placement.layers:
-            for var in (*layer.quantized_inputs, *([] if layer.leaves_float else [layer.output])):
-                if var not in activations:
-                    activations[var] = ranges.params(var)
-        weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
-        for constant in (constant for layer in placement.layers for constant in layer.constants):
-            weights[constant.name] = ranges.params(constant.name)
-        weight_values = {name: self._integers(name, params) for name, params in weights.items()}
-        shifts = self.inputs.choices.corrections.bias_shifts
-        if self.inputs.recipe.bias_correction == "analytic" and not shifts:
-            shifts = analytic_shifts(self.inputs.form, placement.layers, weights, weight_values)
-        biases: dict[Var, QuantParams] = {}
-        bias_values: dict[Var, npt.NDArray[Any]] = {}
-        for layer in placement.layers:
-            if layer.op is None or layer.bias is None:
+    def choose(self) -> tuple[QuantizationPlan, dict[Var, str]]:
+        """Return the plan, without what is said of float ops, and the results of layers whose numbers don't fit, with reasons."""
+        inputs, layers, constraints = self.inputs, self.placement.layers, self._constraints
+        read = dict.fromkeys(
+            var for layer in layers for var in (*layer.quantized_inputs, *(() if layer.leaves_float else (layer.output,)))
+        )
+        activations = {TensorId(var.name): self._params(var) for var in read}
+        weights, widened, rejected = self.weights.choose(layers, activations, constraints)
+        weights |= {constant.name: self._params(constant.name) for layer in layers for constant in layer.constants}
+        values = {name: self._integers(name, params) for name, params in weights.items()}
+        shifts: Shifts = inputs.choices.corrections.bias_shifts
+        if inputs.recipe.bias_correction == "analytic" and not shifts:
+            shifts = analytic_shifts(inputs.form, layers, weights, values)
+        biases: dict[TensorId, QuantParams] = {}
+        entries = tuple(map(self._entry, layers, self._bias_names()))
+        for layer, entry in zip(layers, entries, strict=True):
+            if layer.op is None or layer.bias is None or entry.bias is None:
                 continue
-            bias = bias_values[layer.output] = self._bias(layer, layer.bias, shifts)
+            values[entry.bias] = self._bias(layer, layer.bias, shifts)
             if not layer.reads_reals:
-                biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
-                bias_values[layer.output] = quantize(bias, biases[layer.output])
-        return Parameters(
+                data, weight = activations[TensorId(layer.inputs[0].name)], weights[layer.op.weight.name]
+                biases[entry.bias] = bias_params(data, weight, layer.bias.axis)
+                values[entry.bias] = quantize(values[entry.bias], biases[entry.bias])
+        named, makers = (*activations, *weights), {var: layer for layer in layers for var in layer.members}
+        plan = QuantizationPlan(
+            fingerprint=inputs.fingerprint,
+            recipe=replace(inputs.recipe, tensors={}, float_tensors=()),
+            names={name: known.source_name for name in named if (known := inputs.form.model.tensors.get(name))},
             activations=activations,
+            roundings={TensorId(var.name): self._rounding(var, makers.get(var)) for var in read},
             weights=weights,
             biases=biases,
-            bias_values=bias_values,
-            weight_values=weight_values,
-            adjustments=adjustments,
-            rejected=rejected,
+            corrections=replace(inputs.choices.corrections, bias_shifts=shifts),
+            equalization=inputs.choices.equalization,
+            weight_values=values,
+            layers=entries,
+            folds=inputs.form.folds,
             shared=constraints.shared(),
-            bias_shifts=shifts,
         )
+        return replace(plan, adjustments=(*widened, *self._adjustments(plan))), rejected
+
+    def _adjustments(self, plan: QuantizationPlan) -> Iterator[Adjustment]:
+        """Yield what is said of single tensors besides: idle requests, and what no estimator of ranges chose."""
+        used, choices = plan.activations.keys() | plan.weights.keys(), self.inputs.choices
+        for name, request in choices.requests.items():
+            why = "no integer op reads or makes it: see why its ops stay float"
+            if name in plan.biases:
+                why = "a bias has the scale of its input times that of its weight"
+            if name in plan.biases or name not in used:
+                yield Adjustment(tensor=TensorId(name), message=f"{request.who} says what it must be, and {why}")
+        for name, reason in choices.wide_weights.items():
+            if name in plan.weights:
+                yield Adjustment(tensor=name, message=reason)
+        for name, (low, high) in choices.ranges.items():
+            if name in plan.activations:
+                message = f"its range is [{low:.5g}; {high:.5g}]: rounded so, it costs the model's outputs least"
+                yield Adjustment(tensor=name, message=message)
+        if self.inputs.applied is not None:
+            return
+        for layer in plan.layers:
+            reason = choices.per_row.get(layer.output)
+            if reason is not None and layer.per_row:
+                is_one = len(layer.inputs) == 1
+                how = "its input is quantized per row" if is_one else "its inputs are quantized per row and per column"
+                yield Adjustment(tensor=layer.output, message=f"{how}, when run: {reason}")
+            elif reason is not None:
+                refusal = f"target {layer.target} quantizes no input of {layer.op} per row when run"
+                yield Adjustment(tensor=layer.output, message=f"its input has static parameters, for {refusal} ({reason})")
+        yield from self.weights.unblocked(self.placement.layers)
+
+    def _bias_names(self) -> Iterator[TensorId | None]:
+        """Yield the name of each layer's bias: the source's, or a new one where others read the constant too."""
+        view = self.inputs.form.view
+        names = NameSupply([*self.inputs.form.model.tensors, *view.names])
+        for layer in self.placement.layers:
+            if layer.bias is None:
+                yield None
+                continue
+            constant = layer.bias.constant
+            is_only = all(view.only_user(var) is not None for var in (constant.root, *constant.moves))
+            yield TensorId(constant.root.name if is_only else names.fresh(constant.root.name))
+
+    def _entry(self, layer: Layer, bias: TensorId | None) -> IntegerLayer:
+        """Return what the plan says of a layer: of the source's tensor that its result is, as it is or moved, too."""
+        var: Var | None = layer.output
+        while var is not None and var.name not in self.inputs.form.model.tensors:
+            var = self.inputs.form.view.only_user(var)
+            if var is not None and call_to(self.inputs.form.view.definition(var), *CONSTANT_MOVERS) is None:
+                var = None
+        return replace(layer.entry, bias=bias, source=None if var is None else TensorId(var.name))
+
+    def _rounding(self, var: Var, layer: Layer | None) -> str:
+        """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""
+        support = self.inputs.target.support("quantize") if layer is None or layer.leaves_float else layer.support
+        allowed = (HALF_EVEN,) if support is None else support.roundings
+        planned = {} if self.inputs.applied is None else self.inputs.applied.plan.roundings
+        requested = planned.get(TensorId(var.name), allowed[0])
+        if requested not in allowed:
+            op = "a change from float" if support is None else support.op
+            rounds = f"target {self.inputs.target.name} rounds results of {op} {' or '.join(allowed)}"
+            raise QuantizationError(f"the plan: {var.name}: rounding {requested!r}: {rounds}")
+        return requested
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
-        rounded, value = self.inputs.choices.corrections.weight_values.get(name), self.inputs.params[name]
+        rounded, value = self.inputs.choices.corrections.weight_values.get(name), self.inputs.form.model.params[name]
         if rounded is None:
             return quantize(value, params)
         if rounded.shape != value.shape:
             raise QuantizationError(f"weight_values: {name} has the shape {value.shape}, got {rounded.shape}")
         return rounded
 
-    def _bias(self, layer: Layer, bias: Bias, shifts: Mapping[TensorId, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
+    def _bias(self, layer: Layer, bias: Bias, shifts: Shifts) -> npt.NDArray[Any]:
         """Return the bias of a layer in real numbers, as its parameter holds it, with what is added to it."""
-        value, shift = self.inputs.params[bias.constant.name], shifts.get(layer.name)
+        value, shift = self.inputs.form.model.params[bias.constant.name], shifts.get(layer.name)
         if shift is None:
             return value
         if shift.size != value.size:
             raise QuantizationError(f"bias_shifts: {layer.name} has {value.size} channels, got {shift.size} numbers")
         return value + shift.reshape(value.shape)
 
-    def _constraints(self, placement: Placement) -> TensorConstraints:
-        """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""
+    @cached_property
+    def _constraints(self) -> TensorConstraints:
+        """Return what the layers ask of their tensors, and the target of those that it quantizes from float."""
         constraints = TensorConstraints(inputs=self.inputs)
-        for layer in placement.layers:
-            joined = constraints.joined(layer)
-            assert not isinstance(joined, str), "a layer with a conflict is not placed"
-            constraints.add(joined)
-        for var in dict.fromkeys(var for layer in placement.layers for var in layer.quantized_inputs):
-            if var not in placement.made:
+        for layer in self.placement.layers:
+            problem = constraints.add(layer)
+            assert problem is None, "a layer with a conflict is not placed"
+        for var in dict.fromkeys(var for layer in self.placement.layers for var in layer.quantized_inputs):
+            if var not in self.placement.made:
                 constraints.add_quantize(var)
         return constraints
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Ranges:
-    """Ranges of activations, and of constants among them; tensors of one set of parameters have that of all.
-
-    An op of one input that only moves values makes no new one: its output takes the input's range. Of any other (a concat) the
-    range is the hull of all inputs and the output.
-    """
-
-    inputs: PlanInputs
-    placement: Placement
-    constraints: TensorConstraints
-    _known: dict[Key, tuple[float, float] | None] = field(default_factory=dict["Key", "tuple[float, float] | None"])
-
     @cached_property
     def _overridden(self) -> Mapping[Var, Override]:
-        return self.inputs.overrides.of_activations(self.placement.layers)
+        return self.inputs.overridden(self.placement.layers)
 
     @cached_property
     def _followers(self) -> set[Var]:
         """What has the range of what it is moved from."""
         return {each.output for each in self.placement.layers if each.moves and len({*each.operands}) == 1}
 
-    def params(self, key: Key) -> QuantParams:
+    def _params(self, key: Key) -> QuantParams:
         """Return the parameters of a tensor."""
-        scheme = self.constraints.scheme(key)
+        scheme = self._constraints.scheme(key)
         if scheme.is_fixed:
             return scheme.params(0.0, 0.0)
-        own = (self._own(each) for each in self.constraints.alike(key) if each not in self._followers)
+        own = (self._own(each) for each in self._constraints.alike(key) if each not in self._followers)
         lows, highs = zip(*(ends for ends in own if ends is not None), strict=True)
         return scheme.params(min(lows), max(highs))
 
     def _own(self, key: Key) -> tuple[float, float] | None:
         """Return a tensor's own range, or None where it has none."""
         if key not in self._known:
-            scheme = self.constraints.scheme(key)
-            self._known[key] = self._estimated(key, scheme) if isinstance(key, Var) else _ends(self.inputs.params[key])
+            scheme = self._constraints.scheme(key)
+            self._known[key] = self._estimated(key, scheme) if isinstance(key, Var) else _ends(self.inputs.form.model.params[key])
         return self._known[key]
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from ..compiler.target_choice import ResolvedTarget
+from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.lineage import announce, one_step
 from ..ir.graph.model import Model
@@ -18,10 +18,9 @@ from ..ir.graph.tracking import Announced
 from ..ir.identity.relation import Relation
 from ..ir.simplify import simplify
 from ..runtime.heap import trim_heap
-from ..target import CPU, TargetDescription
-from .applied_plan import AppliedPlan
 from .choices import Choices
 from .equalization.rotations import find_rotatable
+from .placement import AppliedPlan
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
 from .ranges import Statistics
@@ -34,7 +33,7 @@ def quantize_graph(
     model: Model,
     profile: Statistics | None = None,
     *,
-    target: TargetDescription | ResolvedTarget = CPU,
+    target: TargetLike | ResolvedTarget = None,
     recipe: Recipe | None = None,
     params: ParamsOf | None = None,
     changes: Choices | None = None,
@@ -49,8 +48,8 @@ def quantize_graph(
     profile
         Of this model: a Profile, or statistics from elsewhere.
     target
-        Of a resolved one what its integer ops don't take gets no Q and DQ; a description alone is taken at its word. Where
-        several share the model, each op goes to the first that takes it.
+        As `octavo.quantize` takes it: what its integer ops don't take gets no Q and DQ. Where several share the model, each op
+        goes to the first that takes it.
     changes
         Choices that are known from the start.
     split
@@ -68,7 +67,7 @@ def quantize_graph(
     return _announced(planner, quantized)
 
 
-def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescription | ResolvedTarget = CPU) -> QuantizedModel:
+def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | ResolvedTarget = None) -> QuantizedModel:
     """Return a float model quantized as a plan says: the same plan, the same bytes.
 
     Parameters
@@ -80,7 +79,7 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetDescriptio
     """
     with quantizing():
         planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan))
-        planned = planned_with(planner, replace(planner.first_choices, wide_activations={}))
+        planned = planned_with(planner, planner.first_choices)
     return _announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
 
 
@@ -100,14 +99,15 @@ def _blas() -> ThreadpoolController:
 def planner_of(
     model: Model,
     profile: Statistics | None,
-    target: TargetDescription | ResolvedTarget,
+    target: TargetLike | ResolvedTarget,
     recipe: Recipe,
     plan: AppliedPlan | None = None,
 ) -> Planner:
     """Return what makes quantized models of a float one by its profile, or by a plan."""
-    simplified = simplify(model)
+    simple, folds = simplify(model)
     trim_heap(model.constant_bytes)
-    return Planner(model=model, simplified=simplified, profile=profile, chosen=target, recipe=recipe, applied=plan)
+    chosen = resolve_target(target)
+    return Planner(model=model, simple=simple, folds=folds, profile=profile, chosen=chosen, recipe=recipe, applied=plan)
 
 
 def _announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:

@@ -4,7 +4,7 @@ ops run in integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tvm.relax import Var
@@ -14,52 +14,33 @@ from ..ir.identity import TensorId
 from .constraints import TensorConstraints
 from .placement import Declined, Layer, Placement, together
 from .plan import FloatOp
-from .weights.weight_params import WeightParameters
+from .weights import WeightParameters
 
 
 @dataclass(kw_only=True, slots=True)
 class Rejections:
-    """What is known after some placements.
-
-    Parameters
-    ----------
-    last
-        Name of the last target: what it does not take stays float.
-    declined
-        By an op's variable why targets before the last do not take it.
-    rejected
-        By its result why a layer stays float.
-    placement
-        The last one; None where more is rejected since.
-    is_changed
-        Whether there are ops to be placed anew, for another target.
-    """
+    """What is known after some placements."""
 
     last: str
+    """Name of the last target: what it does not take stays float."""
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
+    """By an op's variable why targets before the last do not take it."""
     rejected: dict[Var, str] = field(default_factory=dict[Var, str])
+    """By its result why a layer stays float."""
     placement: Placement | None = None
-    is_changed: bool = False
+    """The last one; None where more is rejected since."""
 
-    def beside(self, weights: WeightParameters, constraints: TensorConstraints) -> Callable[[Layer], str | None]:
-        """Return what says why a layer stays float beside those that were kept before; where it says None it keeps the layer."""
+    def refuse(self, layer: Layer, constraints: TensorConstraints, weights: WeightParameters) -> str | None:
+        """Return why a layer stays float beside those that were kept before; None where it is kept."""
+        if layer.output in self.rejected:
+            return self.rejected[layer.output]
+        reason = constraints.add(layer, weights.refuse)
+        return None if reason is None else self._note(layer, reason)
 
-        def refuse(layer: Layer) -> str | None:
-            if layer.output in self.rejected:
-                return self.rejected[layer.output]
-            joined = constraints.joined(layer)
-            reason = joined if isinstance(joined, str) else weights.refuse(layer)
-            if isinstance(joined, str) or reason is not None:
-                return self._note(layer, reason or "")
-            constraints.add(joined)
-            return None
-
-        return refuse
-
-    def take_changes(self) -> bool:
-        """Return whether there are ops to be placed anew since this was asked last."""
-        is_changed, self.is_changed = self.is_changed, False
-        return is_changed
+    @property
+    def count(self) -> int:
+        """How many ops are declined: those are to be placed anew, for another target."""
+        return sum(map(len, self.declined.values()))
 
     def reject(self, placement: Placement, reasons: Mapping[Var, str]) -> bool:
         """Note which layers of a placement cannot be, by their results; return whether there are any."""
@@ -68,7 +49,6 @@ class Rejections:
                 reason = self._note(layer, reasons[layer.output])
                 if layer.taker == self.last:
                     self.rejected[layer.output] = reason
-        self.is_changed = False
         if reasons:
             self.placement = None
         return bool(reasons)
@@ -77,7 +57,6 @@ class Rejections:
         if layer.taker == self.last:
             return together({**self.declined.get(layer.core, {}), layer.taker: reason})
         self.declined.setdefault(layer.core, {})[layer.taker] = reason
-        self.is_changed = True
         return reason
 
 
@@ -93,10 +72,9 @@ def rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
     }
 
 
-def split_enclosed(float_ops: Iterable[FloatOp], claims: Claims | None) -> tuple[tuple[FloatOp, ...], tuple[TensorId, ...]]:
+def split_enclosed(float_ops: Iterable[FloatOp], claims: Claims) -> tuple[tuple[FloatOp, ...], tuple[TensorId, ...]]:
     """Return the ops that stay float, and the results of those that run in integers because all around them is quantized."""
-    taken = set[str]() if claims is None else _taken(claims)
-    ops = tuple(float_ops)
+    taken, ops = _taken(claims), tuple(float_ops)
     enclosed = tuple(op.tensor for op in ops if op.tensor in taken)
     return tuple(op for op in ops if op.tensor not in taken), enclosed
 

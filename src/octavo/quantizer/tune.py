@@ -99,19 +99,16 @@ def planned_plainly(
     changes, narrow = changes or Choices(), widen_weights.plain_recipe(planner.recipe)
     if runs is not None and narrow is not None:
         bare = replace(planner, recipe=narrow)
-        found = planned_with(bare, bare.first_choices.with_more(replace(changes, wide_activations={})))
+        found = planned_with(bare, bare.first_choices.with_more(changes))
         evidence = Evidence(planner=bare, runs=runs, equalization=found.choices.equalization)
         changes = widen_weights.propose(found, evidence, planner.recipe.wide_weights).with_more(changes)
-    first = planner.first_choices.with_more(changes)
-    planned = planned_with(planner, replace(first, wide_activations={}))
+    planned = planned_with(planner, planner.first_choices.with_more(changes))
     planned = _with_requests(planned, planner, _of_overrides(planned))
     if params is not None:
         planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
-    if first.wide_activations:
-        planned = _unless_fewer_layers(widen.propose(planned, planner, first.wide_activations), planned, planner)
     if runs is not None and (most := planner.recipe.wide_activations):
         evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
-        planned = _unless_fewer_layers(widen.propose_worst(planned, evidence, most), planned, planner)
+        planned = _unless_fewer_layers(widen.propose(planned, evidence, most), planned, planner)
     return planned
 
 

@@ -15,8 +15,8 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...target import ELEMENTWISE
-from ..applied_plan import AppliedPlan
 from ..choices import Choices
+from ..placement import AppliedPlan
 from ..plan.journal import JournalEntry
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..planner import Planned

@@ -1,16 +1,15 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
+from .applied_plan import AppliedPlan
 from .inputs import PlanInputs
 from .layer import Declined, Layer, Placement, reads_rows
-from .named_ops import NamedOps, NamedOverrides
 from .placement import Placer
 from .reasons import together
 
 __all__ = [
+    "AppliedPlan",
     "Declined",
     "Layer",
-    "NamedOps",
-    "NamedOverrides",
     "Placement",
     "Placer",
     "PlanInputs",

@@ -54,18 +54,18 @@ class Candidates:
         return layer
 
     def _is_source(self, var: Var) -> bool:
-        return var.name in self.inputs.tensors
+        return var.name in self.inputs.form.model.tensors
 
     def _is_included(self, op: str, members: list[str]) -> bool:
         """Return whether an op is to be integer though the recipe keeps its kind float."""
-        return self.inputs.overrides.of_op(op, members).exclude is False
+        return self.inputs.override(op, members).exclude is False
 
     def _ends(self, var: Var) -> bool:
         """Return whether no kernel goes on behind a variable."""
         return self.target.op_by_op and self._is_source(var)
 
     def _find(self, var: Var) -> Layer | str:
-        value: Any = self.inputs.view.definition(var)
+        value: Any = self.inputs.form.view.definition(var)
         name = op_name(value)
         kind = BATCH_MATMUL if self._is_product(value) else name
         support = self.target.support(kind)
@@ -89,29 +89,29 @@ class Candidates:
             return reason
         op: Weighted | None = None
         if kind in WEIGHTED:
-            found = weighted(self.inputs.constants, value)
+            found = weighted(self.inputs.form.constants, value)
             if isinstance(found, str):
                 return found
             op = found
-        operands = activation_operands(self.inputs.view, value)[: 1 if op is not None or name in _OF_ONE else None]
+        operands = activation_operands(self.inputs.form.view, value)[: 1 if op is not None or name in _OF_ONE else None]
         constants = self._constant_operands(support, operands) if op is None else ()
-        read = [operand for operand in operands if not constants or self.inputs.constants.find(operand) is None]
+        read = [operand for operand in operands if not constants or self.inputs.form.constants.find(operand) is None]
         reason = self._operands(value, read) or self._of_normalization(var, name, value)
         if reason is not None:
             return reason
-        inputs = tuple(self.inputs.view.root_of(data) for operand in read for data in operand_vars(operand))
+        inputs = tuple(self.inputs.form.view.root_of(data) for operand in read for data in operand_vars(operand))
         layer = replace(self._with_fused(support, var, inputs, op), constants=constants)
         if not constants or len(read) != len(inputs):
             return layer
         variables, after = iter(range(len(inputs))), iter(range(len(inputs), len(operands)))
-        order = tuple(next(variables if self.inputs.constants.find(operand) is None else after) for operand in operands)
+        order = tuple(next(variables if self.inputs.form.constants.find(operand) is None else after) for operand in operands)
         return replace(layer, order=order)
 
     def _constant_operands(self, support: OpSupport, operands: list[Expr]) -> tuple[Constant, ...]:
         """Return the operands that are constants of the model as it holds them, where the target's op takes such."""
         if not support.weights:
             return ()
-        found = [self.inputs.constants.find(operand) for operand in operands]
+        found = [self.inputs.form.constants.find(operand) for operand in operands]
         constants = tuple(constant for constant in found if constant is not None)
         return () if any(constant.moves or not constant.shape for constant in constants) else constants
 
@@ -132,11 +132,11 @@ class Candidates:
         if one is None or self._unlike_recipe(one) is not None:
             return None
         with_rows = pair is not None and self._unlike_recipe(pair) is None and not self.inputs.is_wide
-        found = function_of_one(self.inputs.view, self.inputs.constants, var, with_rows=with_rows, ends_at=self._ends)
+        found = function_of_one(self.inputs.form.view, self.inputs.form.constants, var, with_rows=with_rows, ends_at=self._ends)
         if found is None or (support is not None and len(found.members) == 1 and name in CLAMPS):
             return None
         members = found.members
-        names = {op_name(self.inputs.view.definition(member)) for member in members}
+        names = {op_name(self.inputs.form.view.definition(member)) for member in members}
         if not names.isdisjoint(self.target.never):
             return None
         if not names.isdisjoint(self.inputs.recipe.float_ops) and not self._is_included(
@@ -164,7 +164,7 @@ class Candidates:
         """Return why the operands keep an op float, or None."""
         if dtype_of(value) != "float32":
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
-        if not operands or any(self.inputs.constants.is_constant(operand) for operand in operands):
+        if not operands or any(self.inputs.form.constants.is_constant(operand) for operand in operands):
             return "one of its operands is a constant"
         shapes = [static_shape(operand) for operand in operands]
         if static_shape(value) is None or None in shapes:
@@ -178,7 +178,7 @@ class Candidates:
         rank = len(static_shape(value) or ())
         if rank == 4 and {int(axis) % 4 for axis in value.attrs.axis or ()} in _SPATIAL:
             return None
-        if not any(is_elementwise(self.inputs.view.definition(user)) for user in self.inputs.view.users(var)):
+        if not any(is_elementwise(self.inputs.form.view.definition(user)) for user in self.inputs.form.view.users(var)):
             return None
         size = cost([*operand_vars(value), var])
         return (
@@ -189,11 +189,11 @@ class Candidates:
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
         """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
         members, fused, bias = [core], list[str](), None
-        while (user := self.inputs.view.only_user(members[-1])) is not None and not self._ends(members[-1]):
-            value = self.inputs.view.definition(user)
+        while (user := self.inputs.form.view.only_user(members[-1])) is not None and not self._ends(members[-1]):
+            value = self.inputs.form.view.definition(user)
             name = op_name(value)
             if not fused and op is not None and "bias" in support.fusions:
-                bias = bias_operand(self.inputs.view, self.inputs.constants, value, members[-1], op)
+                bias = bias_operand(self.inputs.form.view, self.inputs.form.constants, value, members[-1], op)
             if bias is not None and not fused:
                 fused.append("bias")
             elif name in CLAMPS and name in support.fusions and name not in self.target.never:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import numpy.typing as npt
+from tvm.relax import Var
 
-from ...ir.graph.constants import Constants
-from ...ir.graph.dataflow import DataflowView
-from ...ir.identity import TensorId, TensorTable
+from ...ir.identity import TensorId
 from ...target import TargetDescription
 from ..choices import Choices
 from ..equalized_float import EqualizedFloat
-from ..recipe import Recipe
-from ..request import Request, Requests, width_of
+from ..override import Override
+from ..recipe import ANY, Recipe
+from ..request import Request, width_of
+from .applied_plan import AppliedPlan
 from .layer import Layer
-from .named_ops import NamedOps, NamedOverrides
+from .op_names import OpNames
+
+_WIDE = 16
+"""Bits of what is no usual activation."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,16 +29,12 @@ class PlanInputs:
 
     Parameters
     ----------
-    form
-        The float model as it is quantized, with its statistics.
     recipe
         With the range estimator that is chosen.
-    choices
-        What is decided besides.
-    target
-        Who takes what targets share.
-    targets
-        Who may take an op, in the order in which they choose.
+    target, targets
+        Who takes what targets share, and who may take an op, in the order in which they choose.
+    fingerprint
+        Of the float model; `form` is that as it is quantized.
 
     Raises
     ------
@@ -49,44 +47,74 @@ class PlanInputs:
     choices: Choices
     target: TargetDescription
     targets: tuple[TargetDescription, ...]
-    exclusion: NamedOps = field(init=False)
-    """The ops that the recipe leaves float by name."""
-    overrides: NamedOverrides = field(init=False)
-    """What the recipe says of single ops."""
+    applied: AppliedPlan | None
+    fingerprint: str
+    names: OpNames = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up the names of the recipe."""
-        object.__setattr__(self, "exclusion", NamedOps(self.recipe.exclude, self.form))
-        object.__setattr__(self, "overrides", NamedOverrides(self.recipe.overrides, self.form))
+        names, recipe = OpNames(self.form), self.recipe
+        names.check(recipe.exclude)
+        names.check(recipe.overrides.keys(), field="overrides", takes_tensors=True)
+        names.check(self._named_widths.keys(), field="weight_bits")
+        object.__setattr__(self, "names", names)
 
     @property
-    def view(self) -> DataflowView:
-        """Of the float model's "main"."""
-        return self.form.view
+    def _named_widths(self) -> Mapping[str, int]:
+        bits = self.recipe.weight_bits
+        return {name: each for name, each in bits.items() if name != ANY} if isinstance(bits, Mapping) else {}
+
+    def named_width(self, layer: Layer) -> int | None:
+        """Return the width of a layer's weights that the recipe says by name."""
+        widths = self._named_widths
+        name = self.names.hit(widths.keys(), layer.support.op, [var.name for var in layer.members])
+        return None if name is None else widths[name]
+
+    def override(self, op: str, members: Iterable[str]) -> Override:
+        """Return what is said of an op, by its kind or by the tensors `members` in it; or of one tensor, of no `op`.
+
+        Of several overrides that fit the later one counts, field by field.
+        """
+        members, found = tuple(members), Override()
+        for name, said in self.recipe.overrides.items():
+            found = found if self.names.hit((name,), op, members) is None else found.with_later(said)
+        return found
+
+    def override_of(self, layer: Layer) -> Override:
+        """Return what is said of an integer op, by a name of its weight, too."""
+        weight = () if layer.op is None else (str(layer.op.weight.name),)
+        return self.override(layer.support.op, [*(var.name for var in layer.members), *weight])
+
+    def overridden(self, layers: Collection[Layer]) -> dict[Var, Override]:
+        """Return what is said of each activation that integer ops read or make, where it is anything."""
+        if not self.recipe.overrides:
+            return {}
+        maker = {layer.output: layer for layer in layers}
+        read = dict.fromkeys(var for layer in layers for var in (*layer.quantized_inputs, layer.output))
+        said = {var: self.override_of(maker[var]) if var in maker else self.override("", [var.name]) for var in read}
+        return {var: each for var, each in said.items() if each != Override()}
 
     @property
-    def tensors(self) -> TensorTable:
-        """Of the source."""
-        return self.form.model.tensors
+    def followed(self) -> AppliedPlan | None:
+        """The plan whose layers are made, and no others."""
+        return None if self.applied is None or self.applied.lets_go else self.applied
 
-    @property
-    def params(self) -> Mapping[TensorId, npt.NDArray[Any]]:
-        """The float model's constants."""
-        return self.form.model.params
-
-    @property
-    def constants(self) -> Constants:
-        """Finds them behind what ops read."""
-        return self.form.constants
+    def has_range(self, var: Var) -> bool:
+        """Return whether the range of a variable is known."""
+        return self.form.has_range(var) if self.applied is None else TensorId(var.name) in self.applied.plan.activations
 
     @cached_property
-    def requests(self) -> Requests:
-        """What is asked of single tensors."""
-        return self.choices.asked
+    def requested(self) -> Mapping[str, int | None]:
+        """The tensors that are quantized where that is possible, for somebody says what they are, with their bits where he does.
+
+        Where a plan's layers are not insisted on, only its 16 bits are.
+        """
+        lets_go = self.applied is not None and self.followed is None
+        return {name: each.width for name, each in self.choices.requests.items() if not lets_go or each.width == _WIDE}
 
     def request_of_weight(self, layer: Layer) -> Request | None:
         """Return what is asked of the weight of a layer."""
-        return None if layer.op is None else self.requests.get(layer.op.weight.name)
+        return None if layer.op is None else self.choices.requests.get(layer.op.weight.name)
 
     @cached_property
     def preferred(self) -> str:

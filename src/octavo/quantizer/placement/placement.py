@@ -7,13 +7,14 @@ tensor, just to run itself. Every op left float has a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from tvm import relax
 from tvm.relax import Var
 
+from ...errors import QuantizationError
 from ...ir.graph.dataflow import op_name, operand_vars, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import has_slopes_alone, is_float_function
@@ -35,41 +36,32 @@ class Placer:
 
     Parameters
     ----------
-    has_range
-        Says of a variable whether its range is known.
     refuse
         Says of a layer why it must stay float for its numbers' sake, or None.
     block_of
         Says how many inputs of a layer share a scale of its weight, 0 where all do.
-    requested
-        The tensors of which somebody says what their parameters are, by name, with their widths in bits where that says them:
-        they are quantized where that is possible.
     declined
         By an op's variable why targets do not take it, by their names: they are not asked again.
-    unlike_plan
-        Where somebody has decided which layers there are: says why a layer that a target could take is none of them, or None.
-        What is worth while in integers is not judged then.
     """
 
     inputs: PlanInputs
-    has_range: Callable[[Var], bool]
     refuse: Callable[[Layer], str | None]
     block_of: Callable[[Layer], int]
-    requested: Mapping[str, int | None]
     declined: Declined
-    unlike_plan: Callable[[Layer], str | None] | None
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
     _functions: set[Var] = field(default_factory=set[Var])
     """The results of functions that are computed of float sums."""
     _sums: set[Var] = field(default_factory=set[Var])
     """The results of additions in whose kernels functions of them can be computed."""
+    _planned: dict[TensorId, tuple[Var, bool]] = field(default_factory=dict[TensorId, "tuple[Var, bool]"])
+    """By the output of a layer of the plan that is followed the op that could be it, and whether it is as the plan says."""
 
     def place(self) -> Placement:
         """Decide for every op of the function."""
         candidates = self._candidates()
         reals = {layer.output for layer in candidates if layer.reads_reals}
         integer, floats = self._keep(candidates, self._between_widths(candidates) | reals)
-        if self.unlike_plan is None:
+        if self.inputs.followed is None:
             self._revise(candidates, integer)
             floats |= self._float_results(candidates, integer)
             floats |= self._summed(candidates, integer)
@@ -84,11 +76,11 @@ class Placer:
         """Return every op that could run in integers if its inputs were; note the reason of every other."""
         taken: set[Var] = set()
         found: list[Layer] = []
-        computed = computed_of_inputs(self.inputs.view, self.inputs.constants)
+        computed = computed_of_inputs(self.inputs.form.view, self.inputs.form.constants)
         finders = [Candidates(inputs=self.inputs, target=target, computed=computed) for target in self.inputs.targets]
-        for binding in self.inputs.view.bindings:
+        for binding in self.inputs.form.view.bindings:
             var = binding.var
-            if var in taken or not isinstance(binding.value, relax.Call) or self.inputs.constants.find(var) is not None:
+            if var in taken or not isinstance(binding.value, relax.Call) or self.inputs.form.constants.find(var) is not None:
                 continue
             layer = self._first(finders, var)
             if isinstance(layer, str):
@@ -110,14 +102,43 @@ class Placer:
             name = finder.target.name
             if name not in reasons:
                 layer = finder.find(var)
-                reason = layer if isinstance(layer, str) else beyond_limits(self.inputs.view, layer, name)
+                reason = layer if isinstance(layer, str) else beyond_limits(self.inputs.form.view, layer, name)
                 if isinstance(layer, Layer) and reason is None:
                     layer = self._reading_reals(replace(layer, taker=name))
-                    reason = None if self.unlike_plan is None else self.unlike_plan(layer)
+                    reason = self._unlike_plan(layer)
                     if reason is None:
                         return layer
                 reasons[name] = reason or ""
         return together(reasons)
+
+    def _unlike_plan(self, layer: Layer) -> str | None:
+        """Return why a layer that a target could take is none of the plan that is followed, or None."""
+        if self.inputs.followed is None:
+            return None
+        reason = self.inputs.followed.unlike(layer)
+        if reason is None:
+            self._planned[layer.name] = layer.core, True
+        else:
+            self._planned.setdefault(layer.name, (layer.core, False))
+        return reason
+
+    def check_plan(self, placement: Placement) -> None:
+        """Raise QuantizationError unless a placement has all layers of the plan that is followed: the first missing, and why."""
+        plan = None if self.inputs.followed is None else self.inputs.followed.plan
+        placed = {layer.name for layer in placement.layers}
+        missing = next((layer for layer in plan.layers if layer.output not in placed), None) if plan is not None else None
+        if plan is None or missing is None:
+            return
+        core, is_like = self._planned.get(missing.output, (None, True))
+        reasons = {op.tensor: op.reason for op in placement.float_ops}
+        # Else it is said of the last op of its kind before its output.
+        before = list(placement.float_ops)[: list(reasons).index(missing.output) + 1] if missing.output in reasons else []
+        reason = next((op.reason for op in reversed(before) if op.op == missing.op), f"the model has no {missing.op} there")
+        if is_like and missing.output not in plan.activations and not missing.reads_reals:
+            reason = f"its result {missing.output} has no parameters in the plan"
+        elif core is not None:
+            reason = self.reasons[core]
+        raise QuantizationError(f"the plan: {missing.op} {missing.output} cannot be integer: {reason}")
 
     def _reading_reals(self, layer: Layer) -> Layer:
         """Return a layer with blocks of weights, and with its activations quantized per row, where these are chosen.
@@ -132,10 +153,10 @@ class Placer:
         return replace(layer, block=block, per_row=layer.inputs if is_chosen and takes_rows else ())
 
     def _excluded(self, layer: Layer) -> str | None:
-        own = self.inputs.overrides.of_layer(layer).exclude
+        own = self.inputs.override_of(layer).exclude
         if own is not None:
             return "an override of the recipe excludes it" if own else None
-        hit = self.inputs.exclusion.hit(layer.support.op, [var.name for var in layer.members])
+        hit = self.inputs.names.hit(self.inputs.recipe.exclude, layer.support.op, [var.name for var in layer.members])
         return None if hit is None else f"the recipe excludes {hit}"
 
     def _keep(self, candidates: list[Layer], between: Collection[Var]) -> tuple[set[Var], set[Var]]:
@@ -178,8 +199,8 @@ class Placer:
         maker = next((other for other in makers if not other.reads_reals), None)
         if maker is None or layer.taker != maker.taker or not maker.support.float_function or not self._may_leave_float(maker):
             return False
-        if self.unlike_plan is not None:
-            return not self.has_range(source)
+        if self.inputs.followed is not None:
+            return not self.inputs.has_range(source)
         return layer.support.op == ELEMENTWISE_PAIR or source.name in self.inputs.choices.float_tensors
 
     def _is_function_of_sum(self, layer: Layer, before: Sequence[Layer]) -> bool:
@@ -189,14 +210,14 @@ class Placer:
         maker = next((other for other in reversed(before) if other.output.same_as(layer.inputs[0])), None)
         if maker is None or maker.pulls or not (maker.takes_floats and maker.support.float_function):
             return False
-        return maker.taker == layer.taker and has_slopes_alone(self.inputs.view, self.inputs.constants, layer.members)
+        return maker.taker == layer.taker and has_slopes_alone(self.inputs.form.view, self.inputs.form.constants, layer.members)
 
     def _is_function(self, layer: Layer) -> bool:
         kinds = (ELEMENTWISE, ELEMENTWISE_PAIR)
         return (
             layer.support.op in kinds
             and len(layer.inputs) == 1
-            and is_float_function(self.inputs.view, layer.inputs[0], layer.members)
+            and is_float_function(self.inputs.form.view, layer.inputs[0], layer.members)
         )
 
     def _revise(self, candidates: list[Layer], integer: set[Var]) -> None:
@@ -207,13 +228,13 @@ class Placer:
                 integer.discard(layer.output)
                 self.reasons[layer.core] = "only float ops read its result, which 8 bits would only make coarser"
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
-        inputs_of = {layer.output: layer for layer in candidates}
+        inputs_of, view = {layer.output: layer for layer in candidates}, self.inputs.form.view
         for layer in reversed(candidates):
             if layer.output in integer or not layer.moves or not self._can_move_integers(layer):
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].quantized_inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
-            is_inner = count == len(self.inputs.view.users(layer.output)) and not self.inputs.view.is_returned(layer.output)
+            is_inner = count == len(view.users(layer.output)) and not view.is_returned(layer.output)
             if readers and is_inner and self.refuse(layer) is None:
                 integer.add(layer.output)
                 self.reasons.pop(layer.core, None)
@@ -255,8 +276,9 @@ class Placer:
             return layer.inputs
         if not layer.takes_floats:
             return ()
-        read = (var for var in layer.inputs if var in floats and not self.inputs.view.is_returned(var))
-        return tuple(dict.fromkeys(var for var in read if all(user in layer.members for user in self.inputs.view.users(var))))
+        view = self.inputs.form.view
+        read = (var for var in layer.inputs if var in floats and not view.is_returned(var))
+        return tuple(dict.fromkeys(var for var in read if all(user in layer.members for user in view.users(var))))
 
     def _between_widths(self, candidates: list[Layer]) -> set[Var]:
         """Return the results of products whose inputs have another width: they leave float32, which their readers quantize.
@@ -264,7 +286,7 @@ class Placer:
         All other ops compute at one width, and pass it on.
         """
         usual = 16 if self.inputs.is_wide else 8
-        odd = {name: bits for name, bits in self.requested.items() if bits not in (None, usual)}
+        odd = {name: bits for name, bits in self.inputs.requested.items() if bits not in (None, usual)}
         changing = [layer for layer in candidates if layer.op is not None and layer.may_leave_float and not layer.reads_reals]
         count = -1
         while odd and count != len(odd):
@@ -283,17 +305,17 @@ class Placer:
         """
         is_taken = layer.op is None and self.inputs.is_wide
         can = (layer.may_leave_float and not is_taken) or layer.output in self._sums
-        return can and layer.output.name not in self.requested
+        return can and layer.output.name not in self.inputs.requested
 
     def _can_be_integer(self, var: Var) -> bool:
-        return var.name not in self.inputs.choices.float_tensors and self.has_range(var)
+        return var.name not in self.inputs.choices.float_tensors and self.inputs.has_range(var)
 
     def _can_move_integers(self, layer: Layer) -> bool:
         return layer.name not in self.inputs.choices.float_tensors and all(map(self._can_be_integer, layer.inputs))
 
     def _passes(self, layer: Layer) -> bool:
         """Return whether a layer may as well work in float: element by element, a mean, a norm, or a move that adds nothing."""
-        if layer.output.name in self.requested:
+        if layer.output.name in self.inputs.requested:
             return False
         if layer.support.op in _OF_TWO:
             return True
@@ -317,14 +339,16 @@ class Placer:
         unfit = next((TensorId(data.name) for data in left), None)
         if unfit is not None:
             return f"it reads {unfit}, which stays float: {self.inputs.choices.float_tensors[unfit]}"
-        missing = [var for var in needed if not self.has_range(var)]
-        touched = (*layer.inputs, layer.output)
-        return without_range(self.inputs.view, self.inputs.tensors, missing, touched, multiplies=layer.pulls) if missing else None
+        missing = [var for var in needed if not self.inputs.has_range(var)]
+        touched, form = (*layer.inputs, layer.output), self.inputs.form
+        return without_range(form.view, form.model.tensors, missing, touched, multiplies=layer.pulls) if missing else None
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
         """Return which inputs keep an op float: it would have to quantize them for itself alone."""
         floats = (
-            [] if layer.pulls or self.unlike_plan is not None else [data.name for data in layer.inputs if data not in integers]
+            []
+            if layer.pulls or self.inputs.followed is not None
+            else [data.name for data in layer.inputs if data not in integers]
         )
         if not floats:
             return None
@@ -333,9 +357,9 @@ class Placer:
     def _float_ops(self, layers: tuple[Layer, ...]) -> tuple[FloatOp, ...]:
         integer = {var for layer in layers for var in layer.members}
         result: list[FloatOp] = []
-        for binding in self.inputs.view.bindings:
+        for binding in self.inputs.form.view.bindings:
             var = binding.var
-            if var in integer or not isinstance(binding.value, relax.Call) or self.inputs.constants.find(var) is not None:
+            if var in integer or not isinstance(binding.value, relax.Call) or self.inputs.form.constants.find(var) is not None:
                 continue
             reason = self.reasons.get(var) or self._reason_of_owner(var)
             result.append(FloatOp(op=op_name(binding.value), tensor=TensorId(var.name), reason=reason))
@@ -343,8 +367,8 @@ class Placer:
 
     def _reason_of_owner(self, var: Var) -> str:
         """Return the reason of the op whose kernel `var` would have been part of."""
-        for data in operand_vars(self.inputs.view.definition(var)):
-            root = self.inputs.view.root_of(data)
+        for data in operand_vars(self.inputs.form.view.definition(var)):
+            root = self.inputs.form.view.root_of(data)
             if root in self.reasons:
                 return f"it follows {root.name}, which stays float: {self.reasons[root]}"
         return "the op before it stays float"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -105,6 +107,24 @@ class QuantizationPlan:
                 found[self.weights[name].num_bits] += values.size
         return dict(sorted(found.items()))
 
+    @property
+    def quantized_fingerprint(self) -> str:
+        """That of the quantized model: of the float model, the parameters, and which ops they make integer."""
+        content: dict[str, Any] = {
+            "model": self.fingerprint,
+            "activations": _digests(self.activations),
+            "weights": _digests(self.weights),
+            "biases": _digests(self.biases),
+            "bias_shifts": _digests(self.corrections.bias_shifts),
+            "weight_values": _digests(self.corrections.weight_values),
+            "equalization": _digests(self.equalization.factors),
+            "roundings": {str(key): value for key, value in self.roundings.items()},
+            "layers": [str(layer) for layer in self.layers],
+        }
+        if self.equalization.rotations:
+            content["rotations"] = {str(key): str(value) for key, value in self.equalization.rotations.items()}
+        return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+
     def sharing(self, name: TensorId) -> tuple[TensorId, ...]:
         """Return an activation and those that share its parameters; none of one that has no parameters."""
         group = next((group for group in self.shared if name in group), (name,))
@@ -173,5 +193,20 @@ class QuantizedModel(Model):
 
     @classmethod
     def of(cls, model: Model, plan: QuantizationPlan) -> QuantizedModel:
-        """Return `model`, already in QDQ form, with its plan."""
-        return cls(**{each.name: getattr(model, each.name) for each in fields(Model)}, plan=plan)
+        """Return `model`, already in QDQ form, with its plan, and a fingerprint of its own."""
+        known: dict[str, Any] = {each.name: getattr(model, each.name) for each in fields(Model)}
+        known["fingerprint"] = plan.quantized_fingerprint
+        return cls(**known, plan=plan)
+
+
+def _digests(entries: Mapping[TensorId, QuantParams | npt.NDArray[Any]]) -> dict[str, str]:
+    return {str(key): _digest(value) for key, value in entries.items()}
+
+
+def _digest(value: QuantParams | npt.NDArray[Any]) -> str:
+    """Return a digest of an array or of parameters: of bytes, for numbers as text take ten times as long."""
+    if isinstance(value, QuantParams):
+        return f"{_digest(value.scale)} {_digest(value.zero_point)} {value.dtype} {value.qmin} {value.qmax} {value.granularity}"
+    array = np.asarray(value)
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + little.tobytes()).hexdigest()

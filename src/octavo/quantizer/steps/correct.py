@@ -50,7 +50,7 @@ class Correct(Step):
         if self.clipped and not _clips(planned, evidence):
             return None
         unclipped = planned if self.clipped == "clipped" else _unclipped(planned, evidence)
-        found = evidence.corrections(unclipped.plan, planned.choices.asked)
+        found = evidence.corrections(unclipped.plan, planned.choices.requests)
         if self.clipped == "weights alone":
             found = replace(found, bias_shifts={})
         return replace(planned.choices, corrections=found) if found else None

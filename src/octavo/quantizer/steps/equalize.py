@@ -15,7 +15,7 @@ from ..choices import Choices
 from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..recipe import AUTO, Recipe
-from ..weights.widths import usual_width
+from ..weights import usual_width
 from .evidence import Evidence
 from .step import Step
 
@@ -54,7 +54,7 @@ class Equalize(Step):
 
         Where no strength would change anything, none proposes.
         """
-        planner, equalizer, kept = evidence.planner, evidence.runs.equalizer, set(planned.choices.asked)
+        planner, equalizer, kept = evidence.planner, evidence.runs.equalizer, set(planned.choices.requests)
         before = planned.choices.equalization
         if equalizer is None or (self.strength is not None and not equalizer.smooths(planner.simple, kept, before)):
             return None

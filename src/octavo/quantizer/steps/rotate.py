@@ -34,7 +34,7 @@ class Rotate(Step):
         planner, equalizer, choices = evidence.planner, evidence.runs.equalizer, planned.choices
         if equalizer is None or choices.equalization:
             return None
-        sites, found = equalizer.rotated(planner.simple, set(choices.asked))
+        sites, found = equalizer.rotated(planner.simple, set(choices.requests))
         narrower = [site for site in sites if _noise_left(found.rotated, equalizer.profile, site.rounded) < _GAIN]
         rotations = {name: each for site in narrower for name, each in site.rotations.items()}
         if not rotations:

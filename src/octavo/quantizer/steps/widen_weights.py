@@ -9,7 +9,7 @@ from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
 from ..recipe import WEIGHT_BITS, Recipe
-from ..weights.widths import usual_width
+from ..weights import usual_width
 from .evidence import Evidence
 
 

@@ -5,28 +5,30 @@ A weight has one set of parameters, whichever layers read it. No graph is rewrit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...ir.identity import TensorId
-from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
-from ...numerics.dynamic import PER_ROW
-from ...numerics.statistics.ranges import block_params, symmetric_params
-from ...target.tensor_support import TensorSupport
-from ...target.vocabulary import MAX_ACCUMULATOR_BITS
-from ..constraints import TensorConstraints
-from ..placement import Layer, PlanInputs
-from ..plan import Adjustment
-from ..ranges import QuantScheme
-from ..recipe import WEIGHT_BITS
-from ..request import width_of
-from .given_params import unlike_layer
-from .widths import WeightWidths
+from ..ir.graph.dataflow import call_to, static_shape
+from ..ir.graph.weighted import WEIGHTED, weighted
+from ..ir.identity import TensorId
+from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
+from ..numerics.dynamic import PER_ROW
+from ..numerics.statistics.ranges import block_params, symmetric_params
+from ..target.tensor_support import TensorSupport
+from ..target.vocabulary import MAX_ACCUMULATOR_BITS
+from .constraints import LARGEST_SCALE, TensorConstraints, is_exact
+from .placement import Layer, PlanInputs
+from .plan import Adjustment
+from .ranges import QuantScheme
+from .recipe import ANY, BLOCK_BITS, WEIGHT_BITS, Recipe
+from .request import width_of
 
+_KINDS = {PerTensor: "per_tensor", PerAxis: "per_axis", PerBlock: "per_block"}
 _INT32_MAX = 2**31 - 1
 _OPERAND = (-1, 0)
 """Stands for the axis of a constant that is no weight but an operand among activations."""
@@ -35,23 +37,76 @@ _ACTIVATION_SPAN = 255
 """Largest |x - zero_point| of an 8-bit activation."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class WeightParameters:
-    """Chooses the parameters of the weights and biases of one model.
+    """Chooses the parameters of the weights of one model: their widths, and how many inputs share a scale, as a recipe asks.
 
     A weight that several layers read has the width that the first asks for.
     """
 
     inputs: PlanInputs
-    widths: WeightWidths
     _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
     _axis_of_weight: dict[TensorId, tuple[int | None, int]] = field(default_factory=dict[TensorId, "tuple[int | None, int]"])
     """By a weight the axis of its channels, and the size of its blocks."""
 
+    def width(self, layer: Layer) -> int:
+        """Return the width of a layer's weights: 8 bits of one that was to have blocks, and cannot."""
+        return WEIGHT_BITS if self._obstacle_of_recipe(layer) else self._own_width(layer)
+
+    def block(self, layer: Layer) -> int:
+        """Return how many inputs share a scale; 0: all. Parameters of blocks that are asked for are blocks, any others none."""
+        request = self.inputs.request_of_weight(layer)
+        if request is not None and request.params is not None:
+            granularity = request.params.granularity
+            return granularity.size if isinstance(granularity, PerBlock) and not _obstacle(layer, granularity.size) else 0
+        return 0 if self._obstacle_of_recipe(layer) != "" else self.inputs.recipe.weight_block or 0
+
+    def unblocked(self, layers: tuple[Layer, ...]) -> Iterator[Adjustment]:
+        """Yield the results of layers that were to have blocks, and cannot."""
+        for layer in layers:
+            if reason := self._obstacle_of_recipe(layer):
+                yield Adjustment(tensor=layer.name, message=f"its weights keep {WEIGHT_BITS} bits, per axis: {reason}")
+
+    def _obstacle_of_recipe(self, layer: Layer) -> str | None:
+        """Return why a layer cannot have the blocks of the recipe, "" where it can; None where nobody asks for them."""
+        size = self.inputs.recipe.weight_block
+        if layer.op is None or layer.support.op != "matmul" or size is None:
+            return None
+        is_asked = layer.op.weight.name not in self.inputs.choices.requests and self._own_width(layer) <= BLOCK_BITS
+        return _obstacle(layer, size) if is_asked else None
+
+    def _own_width(self, layer: Layer) -> int:
+        """Return the width that is asked for a layer, by an override, the recipe, or what spares the smallest."""
+        own = self.inputs.override_of(layer).weight_bits
+        own = self.inputs.named_width(layer) if own is None else own
+        if own is not None:
+            return own
+        return WEIGHT_BITS if layer.op is not None and layer.op.weight.name in self._spared else usual_width(self.inputs.recipe)
+
+    @cached_property
+    def _spared(self) -> set[TensorId]:
+        """The weights that keep 8 bits: those that are chosen, else the smallest, together no more than the recipe's share."""
+        chosen, share = self.inputs.choices.wide_weights, self.inputs.recipe.wide_weights
+        if chosen or not share:
+            return {*chosen}
+        sizes: dict[TensorId, int] = {}
+        for binding in self.inputs.form.view.bindings:
+            call = call_to(binding.value, *WEIGHTED)
+            op = None if call is None else weighted(self.inputs.form.constants, call)
+            if op is not None and not isinstance(op, str):
+                sizes[op.weight.name] = self.inputs.form.model.params[op.weight.name].size
+        room, found = share * sum(sizes.values()), set[TensorId]()
+        for name, size in sorted(sizes.items(), key=lambda entry: entry[1]):
+            room -= size
+            if room < 0:
+                break
+            found.add(name)
+        return found
+
     def refuse(self, layer: Layer) -> str | None:
         """Return why a layer's numbers cannot be integers, or None; a weight belongs to the first layer that reads it."""
         for constant in layer.constants:
-            value = self.inputs.params[constant.name]
+            value = self.inputs.form.model.params[constant.name]
             if value.dtype != np.float32 or not np.isfinite(value).all():
                 return f"its constant {constant.name} is no float32, or holds NaN or infinity"
             if self._axis_of_weight.get(constant.name, _OPERAND) != _OPERAND:
@@ -60,7 +115,7 @@ class WeightParameters:
         op = layer.op
         if op is None:
             return None
-        weight, axis = self.inputs.params[op.weight.name], (op.weight_axis if layer.block else self._axis(layer))
+        weight, axis = self.inputs.form.model.params[op.weight.name], (op.weight_axis if layer.block else self._axis(layer))
         laid = axis, layer.block
         if not np.isfinite(weight).all():
             return f"its weight {op.weight.name} holds NaN or infinity"
@@ -69,7 +124,7 @@ class WeightParameters:
         if self._axis_of_weight.get(op.weight.name, laid) != laid:
             return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis, or other blocks"
         request, given = self.inputs.request_of_weight(layer), self._given(layer)
-        unlike = None if given is None else unlike_layer(given, layer, self._granularities(layer), weight.shape)
+        unlike = None if given is None else _unlike_layer(given, layer, self._granularities(layer), weight.shape)
         if request is not None and unlike is not None:
             return f"its weight {op.weight.name}: {request.who} gives it {unlike}"
         if layer.block:
@@ -87,13 +142,13 @@ class WeightParameters:
         is_bounded = layer.support.accumulator_bits >= _INT32_BITS and layer.support.overflow == "proven"
         if is_bounded and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
             return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
-        if layer.bias is not None and not np.isfinite(self.inputs.constants.value(layer.bias.constant)).all():
+        if layer.bias is not None and not np.isfinite(self.inputs.form.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
         self._axis_of_weight[op.weight.name] = laid
         return None
 
     def choose(
-        self, layers: Iterable[Layer], activations: Mapping[Var, QuantParams], constraints: TensorConstraints
+        self, layers: Iterable[Layer], activations: Mapping[TensorId, QuantParams], constraints: TensorConstraints
     ) -> tuple[dict[TensorId, QuantParams], tuple[Adjustment, ...], dict[Var, str]]:
         """Return the parameters of each weight, which were chosen wider than asked for the sake of a bias, and which layers
         cannot be integer with them, and why."""
@@ -104,12 +159,12 @@ class WeightParameters:
         for layer in layers:
             if layer.op is None:
                 continue
-            name, data = layer.op.weight.name, None if layer.reads_reals else activations[layer.inputs[0]]
-            if layer.block:  # sums of few products of 4 bits fit
-                weights[name] = self._in_blocks(layer)
-                continue
+            name, data = layer.op.weight.name, None if layer.reads_reals else activations[TensorId(layer.inputs[0].name)]
             scheme, bits = constraints.scheme(name), _accumulator_bits(layer, data)
             asked = self._asked(layer, scheme)
+            if layer.block:  # sums of few products of 4 bits fit
+                weights[name] = asked
+                continue
             room = self._room(layer, asked, _span(data, bits), bits)
             limit = 2 ** (bits - 1) - 1
             if int(room.min(initial=limit)) < (0 if layer.bias is None or data is None else _bias_room(bits)):
@@ -131,42 +186,32 @@ class WeightParameters:
         return weights, tuple(adjustments), rejected
 
     def _asked(self, layer: Layer, scheme: QuantScheme, floor: npt.NDArray[np.float64] | None = None) -> QuantParams:
+        """Return the parameters of a weight, whatever its layer's accumulator holds, its scales no less than a floor."""
         assert layer.op is not None, "only layers with weights have parameters of them"
-        given = self._given(layer)
+        given, name, recipe = self._given(layer), layer.op.weight.name, self.inputs.recipe
         if given is not None:
             return given
-        name = layer.op.weight.name
-        bits = self._bits.setdefault(name, self.widths.width(layer))
-        params = symmetric_params(
-            self.inputs.params[name],
-            scheme.dtype,
-            axis=self._axis(layer),
-            floor=floor,
-            narrow=scheme.narrow,
-            power_of_two=scheme.power_of_two,
-            bits=bits if bits < WEIGHT_BITS else None,
-            least_error=self.inputs.recipe.weight_range == "mse",
-        )
-        fixed = params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
-        return self._rescaled(name, fixed)
-
-    def _in_blocks(self, layer: Layer) -> QuantParams:
-        """Return the parameters of a weight that has a scale for each block of inputs."""
-        assert layer.op is not None, "only layers with weights have blocks of them"
-        given, name = self._given(layer), layer.op.weight.name
-        if given is not None:
-            return given
-        params = block_params(
-            self.inputs.params[name],
-            PerBlock(1 - layer.op.weight_axis, layer.block),
-            bits=self._bits.setdefault(name, self.widths.width(layer)),
-            asymmetric="asymmetric" in layer.support.weight_schemes,
-            least_error=self.inputs.recipe.weight_range != "max",
-        )
-        return self._rescaled(name, params)
-
-    def _rescaled(self, name: TensorId, params: QuantParams) -> QuantParams:
-        """Return parameters with the scales that are chosen, where any are."""
+        values, bits = self.inputs.form.model.params[name], self._bits.setdefault(name, self.width(layer))
+        if layer.block:
+            params = block_params(
+                values,
+                PerBlock(1 - layer.op.weight_axis, layer.block),
+                bits=bits,
+                asymmetric="asymmetric" in layer.support.weight_schemes,
+                least_error=recipe.weight_range != "max",
+            )
+        else:
+            params = symmetric_params(
+                values,
+                scheme.dtype,
+                axis=self._axis(layer),
+                floor=floor,
+                narrow=scheme.narrow,
+                power_of_two=scheme.power_of_two,
+                bits=bits if bits < WEIGHT_BITS else None,
+                least_error=recipe.weight_range == "mse",
+            )
+            params = params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
         scales = self.inputs.choices.corrections.weight_scales.get(name)
         return params if scales is None else replace(params, scale=scales)
 
@@ -190,14 +235,14 @@ class WeightParameters:
         if given is not None:
             return given.granularity.axis if isinstance(given.granularity, PerAxis) else None
         allowed = self._granularities(layer)
-        wanted = self.inputs.overrides.of_layer(layer).weight_granularity or self.inputs.recipe.weight_granularity
+        wanted = self.inputs.override_of(layer).weight_granularity or self.inputs.recipe.weight_granularity
         per_axis = "per_axis" in allowed and (wanted == "per_axis" or "per_tensor" not in allowed)
         return layer.op.weight_axis if per_axis and layer.op.has_channels else None
 
     def _room(self, layer: Layer, params: QuantParams, span: int, bits: int) -> npt.NDArray[np.int64]:
         """Return what each output channel's products leave at least of an accumulator, (channels,)."""
         assert layer.op is not None, "only layers with weights have products"
-        integers = quantize(self.inputs.params[layer.op.weight.name], params).astype(np.int64)
+        integers = quantize(self.inputs.form.model.params[layer.op.weight.name], params).astype(np.int64)
         channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
         room = 2 ** (bits - 1) - 1 - span * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
         return np.tile(room, layer.op.channels // room.size)
@@ -211,7 +256,7 @@ class WeightParameters:
         """
         if layer.bias is None or data is None:
             return np.zeros(())
-        bias = np.abs(self.inputs.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
+        bias = np.abs(self.inputs.form.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
         # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
         floor = bias / (float(data.scale) * np.minimum(room, _INT32_MAX) * (1 - 2.0**-20))
         return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
@@ -258,12 +303,72 @@ def _bias_room(bits: int) -> int:
     return 2 ** (bits - 8)
 
 
-def bias_params(data: QuantParams, weight: QuantParams, axis: int) -> QuantParams:
-    """Return int32 parameters with scale s_x * s_w, a float32 product; `axis` is the channels' in the bias."""
-    scale = (data.scale * weight.scale).astype(np.float32)
-    return QuantParams(
-        dtype="int32",
-        scale=scale,
-        zero_point=np.zeros(scale.shape, np.int32),
-        granularity=PerAxis(axis) if scale.ndim else PerTensor(),
-    )
+def usual_width(recipe: Recipe) -> int:
+    """Return the width of the weights of which a recipe says nothing of their own."""
+    bits = recipe.weight_bits
+    return bits.get(ANY, WEIGHT_BITS) if isinstance(bits, Mapping) else bits
+
+
+def _obstacle(layer: Layer, size: int) -> str:
+    """Return why a layer cannot have blocks of a size, "" where it can."""
+    if layer.op is None or size not in layer.support.weight_blocks:
+        return f"target {layer.taker} takes no blocks of {size} inputs of {layer.support.op}"
+    inputs = layer.op.weight.shape[0]
+    if inputs % size:
+        return f"it has {inputs} inputs, which blocks of {size} do not divide"
+    if len(static_shape(layer.op.weight.root) or ()) != 2:
+        return f"its weight {layer.op.weight.name} is reshaped to a matrix"
+    return ""
+
+
+def _unlike_layer(params: QuantParams, layer: Layer, allowed: Collection[str], shape: tuple[int, ...]) -> str | None:
+    """Return what of the parameters of its weight a layer cannot take, and what it needs; None where it takes them.
+
+    Parameters
+    ----------
+    allowed
+        The granularities that weight and bias have in common.
+    shape
+        Of the weight, as the model's parameter holds it.
+    """
+    op, support = layer.op, layer.support
+    assert op is not None, "only layers with weights have parameters of them"
+    if layer.block:
+        return _unlike_blocks(params, shape, 1 - op.weight_axis)
+    needs, weight = f"{support.op} {layer.name} needs", support.tensor("weight")
+    along = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
+    axis, channels = op.weight_axis if op.has_channels else None, shape[op.weight_axis]
+    scales = np.asarray(params.scale, np.float64).reshape(-1)
+    odd = scales[np.frexp(scales)[0] != 0.5]
+    if _KINDS[type(params.granularity)] not in allowed:
+        return f"{_KINDS[type(params.granularity)]} scales, {needs} {' or '.join(allowed)}"
+    if along is not None and (along != axis or scales.size != channels):
+        expected = "no axis" if axis is None else f"{channels} scales along axis {axis}"
+        return f"{scales.size} scales along axis {along}, {needs} {expected}"
+    if not params.is_symmetric:
+        return "a zero point other than 0; quantize makes symmetric weights"
+    if support.weight_range == "narrow" and params.qmin == INTEGER_RANGE[params.dtype][0]:
+        return f"integers from {params.qmin}, {needs} a narrow range, from {params.qmin + 1}"
+    if odd.size and (is_exact(layer) or weight.scales == "power_of_two"):
+        return f"the scale {float(odd[0]):.9g}, {needs} a scale that is a power of two"
+    if weight.scale is not None and (params.scale != np.float32(weight.scale)).any():
+        return f"the scale {float(scales[0]):.9g}, {needs} {weight.scale:.9g}"
+    if not ((scales >= 1 / LARGEST_SCALE) & (scales <= LARGEST_SCALE)).all():
+        return f"a scale beyond [{1 / LARGEST_SCALE:.3g}; {LARGEST_SCALE:.3g}]"
+    return None
+
+
+def _unlike_blocks(params: QuantParams, shape: tuple[int, ...], axis: int) -> str | None:
+    """Return what tells parameters from those of blocks along an axis of a weight, of 4 bits, or None."""
+    granularity = params.granularity
+    if not isinstance(granularity, PerBlock) or granularity.axis != axis:
+        return f"{granularity}, expected blocks along axis {axis}"
+    expected = tuple(size // granularity.size if at == axis else size for at, size in enumerate(shape))
+    if params.scale.shape != expected:
+        return f"scales {params.scale.shape}, expected {expected}"
+    low, high = INTEGER_RANGE["int4"]
+    if params.dtype != "int8" or params.qmin < low or params.qmax > high:
+        return f"integers in [{params.qmin}; {params.qmax}] of {params.dtype}, expected [{low}; {high}] of int8"
+    if (params.zero_point < low).any() or (params.zero_point > high).any():
+        return f"a zero point beyond [{low}; {high}]"
+    return None

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from tvm.relax import Var
-
-from ..errors import QuantizationError
-from ..ir.identity import TensorId, TensorTable
-from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
-from .choices import Choices
-from .placement import Layer, Placement
-from .plan import FloatOp, IntegerLayer, QuantizationPlan
-from .request import Request
+from ...errors import QuantizationError
+from ...ir.identity import TensorId, TensorTable
+from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
+from ..choices import Choices
+from ..plan import IntegerLayer, QuantizationPlan
+from ..request import Request
+from .layer import Layer
 
 _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
 """Layers that may read float sums of a product."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AppliedPlan:
     """Makes `quantize` decide what a plan says.
 
@@ -87,9 +86,19 @@ class AppliedPlan:
             corrections=plan.corrections,
         )
 
-    def has_range(self, var: Var) -> bool:
-        """Return whether the plan has parameters of a variable."""
-        return TensorId(var.name) in self.plan.activations
+    @cached_property
+    def _layers(self) -> Mapping[TensorId, IntegerLayer]:
+        return {layer.output: layer for layer in self.plan.layers}
+
+    def unlike(self, layer: Layer) -> str | None:
+        """Return why a layer that a target could take is none of the plan's, or None."""
+        wanted = self._layers.get(layer.name)
+        if wanted is None:
+            said = {op.tensor: op.reason for op in self.plan.float_ops}
+            names = (layer.core.name, layer.name)
+            return next((said[TensorId(name)] for name in names if name in said), "the plan has no layer for it")
+        found = replace(layer.entry, bias=wanted.bias, source=wanted.source)
+        return None if found == wanted else f"the plan has {_said(wanted)}, the model has {_said(found)}"
 
     def confirmed(self, made: QuantizationPlan) -> QuantizationPlan:
         """Return a plan of the model that was made by this one, with this one's reasons, and what it says was not as asked.
@@ -117,9 +126,8 @@ class AppliedPlan:
                 f"the plan: {tensor} is no layer's and cannot stay float: what it reads and what reads it is quantized, so it "
                 f"runs in integers; take out the layers that read what follows from it, too ({', '.join(readers)}), or none"
             )
-        planned_layers = {layer.output: layer for layer in self.plan.layers}
         for layer in made.layers:
-            planned = planned_layers[layer.output]
+            planned = self._layers[layer.output]
             if planned.source != layer.source or (planned.bias is None) != (layer.bias is None):
                 said, found = (f"source {each.source}, bias {each.bias}" for each in (planned, layer))
                 raise QuantizationError(f"the plan: layer {layer.op} {layer.output} has {found}, got {said}: these are no choice")
@@ -127,57 +135,6 @@ class AppliedPlan:
         other = next((entry for entry in self.plan.float_ops if entry.tensor not in floats), None)
         if other is not None:
             raise QuantizationError(f"the plan: float_ops: {other.tensor} is made by no op that stays float; take the entry out")
-
-
-@dataclass(kw_only=True, slots=True)
-class PlannedLayers:
-    """The layers of a plan beside those of one placement."""
-
-    applied: AppliedPlan
-    _layers: dict[TensorId, IntegerLayer] = field(init=False)
-    _cores: dict[TensorId, TensorId] = field(default_factory=dict[TensorId, TensorId])
-    """By its output the variable of a layer's own op, which reasons are given of."""
-    _unlike: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
-    """By its output how a layer of the model differs from that of the plan."""
-
-    def __post_init__(self) -> None:
-        """Index the plan."""
-        self._layers = {layer.output: layer for layer in self.applied.plan.layers}
-
-    def unlike_plan(self, layer: Layer) -> str | None:
-        """Return why a layer that a target could take is none of the plan's, or None."""
-        wanted = self._layers.get(layer.name)
-        if wanted is None:
-            said = {op.tensor: op.reason for op in self.applied.plan.float_ops}
-            names = (layer.core.name, layer.name)
-            return next((said[TensorId(name)] for name in names if name in said), "the plan has no layer for it")
-        found = replace(layer.entry, bias=wanted.bias, source=wanted.source)
-        if found == wanted:
-            self._cores[layer.name] = TensorId(layer.core.name)
-            return None
-        return self._unlike.setdefault(layer.name, f"the plan has {_said(wanted)}, the model has {_said(found)}")
-
-    def check_layers(self, placement: Placement) -> None:
-        """Raise QuantizationError unless a placement has all layers of the plan; it names the first that is missing, and why."""
-        if self.applied.lets_go:
-            return
-        placed = {layer.name for layer in placement.layers}
-        missing = next((layer for layer in self.applied.plan.layers if layer.output not in placed), None)
-        if missing is not None:
-            reason = self._why(missing, placement.float_ops)
-            raise QuantizationError(f"the plan: {missing.op} {missing.output} cannot be integer: {reason}")
-
-    def _why(self, layer: IntegerLayer, float_ops: Sequence[FloatOp]) -> str:
-        """Return why a layer is not placed: of the op that it would be, else of the last of its kind before its output."""
-        if layer.output not in self._cores and layer.output in self._unlike:
-            return self._unlike[layer.output]
-        if layer.output not in self.applied.plan.activations and not layer.reads_reals:
-            return f"its result {layer.output} has no parameters in the plan"
-        reasons = {op.tensor: op.reason for op in float_ops}
-        if layer.output in self._cores:
-            return reasons[self._cores[layer.output]]
-        alike = reversed(float_ops[: list(reasons).index(layer.output) + 1] if layer.output in reasons else ())
-        return next((op.reason for op in alike if op.op == layer.op), f"the model has no {layer.op} there")
 
 
 def _said(layer: IntegerLayer) -> str:

@@ -1,1 +1,0 @@
-"""Weights: where a graph keeps them, and the parameters of their integers."""
