@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from octavo.compiler.target_choice import TargetLike, resolve_target
 from octavo.ir.graph import Model
@@ -33,17 +32,9 @@ def with_steps(
     """
     recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
     samples, programs = samples_of(model, profile), Programs(target=here)
-    with ThreadPoolExecutor(1) as beside, quantizing():
+    with quantizing():
         has_functions = any(support.float_function for support in chosen.description.ops)
-        runs = runs_on(
-            range(len(samples)),
-            profile,
-            samples,
-            recipe,
-            programs=programs,
-            beside=beside,
-            has_functions=has_functions,
-        )
+        runs = runs_on(range(len(samples)), profile, samples, recipe, programs=programs, has_functions=has_functions)
         planner = planner_of(model, profile, chosen, recipe)
         planned = tune.planned_plainly(planner, runs)
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):

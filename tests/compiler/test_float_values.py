@@ -1,6 +1,5 @@
 """The values of a float model's tensors on samples, as Octavo's kernels leave them in memory."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -61,13 +60,12 @@ def test_results_of_the_last_run_s_first_samples_are_known():
         np.testing.assert_array_equal(values.results(each, others), expected)
 
 
-def test_what_was_built_beside_is_run_and_not_built_again(monkeypatch: pytest.MonkeyPatch):
+def test_what_was_built_for_more_variables_is_not_built_again(monkeypatch: pytest.MonkeyPatch):
     model, x = residual_net(), np.ones((1, 3, 8, 8), np.float32)
     expected = next(FloatValues(HERE.host, HERE.isas, HERE.llvm).on(model, NAMES[:2], [[x]]))
     values = FloatValues(HERE.host, HERE.isas, HERE.llvm)
-    with ThreadPoolExecutor(1) as beside:
-        values.build(model, NAMES, beside)
-        monkeypatch.setattr(float_values, "partition_module", None)
-        results, found = next(values.on(model, NAMES[:2], [[x]]))
+    next(values.on(model, NAMES, [[x]]))
+    monkeypatch.setattr(float_values, "partition_module", None)
+    results, found = next(values.on(model, NAMES[:2], [[x]]))
     for got, wanted in zip([*results, *found], [*expected[0], *expected[1]], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6)

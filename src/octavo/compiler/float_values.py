@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -37,7 +36,7 @@ class _Program:
 
     model: Model
     names: tuple[str, ...]
-    runner: Future[Runner]
+    runner: Runner
     stored: tuple[bool, ...]
 
     def on(self, samples: Iterable[Sequence[Array]]) -> Iterator[tuple[Sequence[Array], list[Array], list[Array]]]:
@@ -47,7 +46,7 @@ class _Program:
         for arrays in samples:
             if prepared is None:
                 given = [tvm.runtime.tensor(np.array(array, order="C")) for array in arrays]
-                prepared = self.runner.result().prepare(given)
+                prepared = self.runner.prepare(given)
             for tensor, array in zip(given, arrays, strict=True):
                 np.copyto(np.from_dlpack(tensor), array)
             prepared.run()
@@ -85,13 +84,6 @@ class FloatValues:
         self._results: _Results | None = None
         self._lock = Lock()
 
-    def build(self, model: Model, names: Sequence[str], beside: Executor) -> None:
-        """Build what computes variables of a model; return while its machine code is still made `beside`.
-
-        CompileError where TVM cannot compute an op; what machine code cannot be made of, `on` raises.
-        """
-        self._program(model, names, beside)
-
     def results(self, model: Model, samples: Sequence[Sequence[Array]]) -> list[list[Array]]:
         """Return a model's results sample by sample; those of few that it ran on last, and began with, are known."""
         known = self._results
@@ -125,33 +117,24 @@ class FloatValues:
         with self._lock:
             self._last = None
 
-    def _program(self, model: Model, names: Sequence[str], beside: Executor | None = None) -> _Program:
+    def _program(self, model: Model, names: Sequence[str]) -> _Program:
         with self._lock:
             last = self._last
             if last is None or not set(names) <= set(last.names) or not _is_same(last.model, model):
                 self._last = last = None  # its constants need not be there beside the next one's
-                self._last = last = self._compiled(model, tuple(dict.fromkeys(names)), beside)
+                self._last = last = self._compiled(model, tuple(dict.fromkeys(names)))
                 trim_heap(model.constant_bytes)
             return last
 
-    def _compiled(self, model: Model, names: tuple[str, ...], beside: Executor | None) -> _Program:
+    def _compiled(self, model: Model, names: tuple[str, ...]) -> _Program:
         parts = partition_module(with_results(model.bound(), names, keep=True), self._host)
         returned = len(operand_vars(DataflowView(parts["main"]).result))
         lowered = lower_composites(parts, self._host, self._isas, 1, stored_from=returned - len(names))
         linked = link(lowered, self._llvm)
 
-        def runner() -> Runner:
-            with tvm.transform.PassContext(opt_level=3):  # a thread has its own
-                return runner_of(generate(linked, self._llvm))
-
-        made = _done(runner) if beside is None else beside.submit(runner)
+        with tvm.transform.PassContext(opt_level=3):
+            made = runner_of(generate(linked, self._llvm))
         return _Program(model=model, names=names, runner=made, stored=lowered.stored)
-
-
-def _done(make: Callable[[], Runner]) -> Future[Runner]:
-    done: Future[Runner] = Future()
-    done.set_result(make())
-    return done
 
 
 def _begins_with(known: Sequence[Sequence[Array]], samples: Sequence[Sequence[Array]]) -> bool:

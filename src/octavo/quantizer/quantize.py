@@ -9,7 +9,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,14 +121,13 @@ def by_profile(
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
     samples, split = samples_of(model, profile), None
     known = known_choices(target, model, profile, recipe) if params is None else Choices()
-    with ThreadPoolExecutor(1) as beside:
-        if len(samples) >= MIN_SAMPLES:
-            deadline = math.inf if seconds is None else started + seconds
-            # What a callback says of a tensor is said of the tensor as it is.
-            split = split_of(target, profile, samples, recipe, beside, equalizes=params is None, deadline=deadline)
-        elif is_tried(recipe):
-            warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
-        return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=known, split=split)
+    if len(samples) >= MIN_SAMPLES:
+        deadline = math.inf if seconds is None else started + seconds
+        # What a callback says of a tensor is said of the tensor as it is.
+        split = split_of(target, profile, samples, recipe, equalizes=params is None, deadline=deadline)
+    elif is_tried(recipe):
+        warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
+    return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=known, split=split)
 
 
 def _nothing_verified(count: int) -> str:
@@ -152,7 +150,6 @@ def split_of(
     profile: Profile,
     samples: Samples,
     recipe: Recipe,
-    beside: Executor,
     *,
     compared: Samples | None = None,
     equalizes: bool = True,
@@ -175,7 +172,7 @@ def split_of(
 
     def runs(places: Sequence[int]) -> SampleRuns:
         has_functions = _has_functions(target)
-        found = runs_on(places, profile, samples, recipe, programs=programs, beside=beside, has_functions=has_functions)
+        found = runs_on(places, profile, samples, recipe, programs=programs, has_functions=has_functions)
         return found if equalizes else replace(found, equalizer=None)
 
     all_runs = runs(every)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from ..compiler.float_values import FloatValues
@@ -117,7 +116,6 @@ def runs_on(
     recipe: Recipe,
     *,
     programs: Programs,
-    beside: Executor,
     has_functions: bool,
 ) -> SampleRuns:
     """Return what runs models on some of the samples that a profile keeps, on this machine.
@@ -130,7 +128,7 @@ def runs_on(
         All that the profile keeps, as the model takes them.
     programs
         Of the model.
-    beside, has_functions
+    has_functions
         See `Equalizer`.
     """
     chosen, here = [samples[place] for place in places], programs.target
@@ -138,7 +136,6 @@ def runs_on(
         profile,
         chosen,
         FloatValues(here.host, here.isas, here.llvm),
-        beside,
         results=[profile.kept_results[place] for place in places] if profile.kept_results else (),
         only_ranges=recipe.has_plain_ranges,
         has_functions=has_functions,

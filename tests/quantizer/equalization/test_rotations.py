@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,9 +227,8 @@ def quantized(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
     profile = octavo.profile(model, draws(32, 16), keep_samples=16)
     simple, _ = simplify(model)
     here = resolve_target(None)
-    with ThreadPoolExecutor(1) as beside:
-        equalizer = Equalizer(profile, samples_of(model, profile), FloatValues(here.host, here.isas, here.llvm), beside)
-        sites, found = equalizer.rotated(simple, ())
+    equalizer = Equalizer(profile, samples_of(model, profile), FloatValues(here.host, here.isas, here.llvm))
+    sites, found = equalizer.rotated(simple, ())
     assert len(sites) == 5
     assert found.rotations == every_rotation(simple)
     plain = quantize_graph(model, profile, target=resolve_target("cpu"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from ...compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
@@ -117,12 +116,11 @@ def fix(
     check_value(is_gain, QuantizationError, "min_gain_db", "a number of dB, 0 or more", min_gain_db)
     check_value(type(rounds) is int and rounds > 0, QuantizationError, "rounds", "a number of them, 1 or more", rounds)
     samples = samples_of(model, profile, "measure with")
-    with quantizing(), ThreadPoolExecutor(1) as beside:
+    with quantizing():
         run = _Fixer(
             model=model,
             profile=profile,
             target=resolve_target(target),
-            beside=beside,
             samples=samples,
             recipe=recipe or quantized.plan.recipe,
             kept=frozenset(() if recipe is None else recipe.tensors),
@@ -138,7 +136,6 @@ class _Fixer:
     model: Model
     profile: Profile
     target: ResolvedTarget
-    beside: Executor
     samples: Samples
     recipe: Recipe
     kept: frozenset[str]
@@ -179,7 +176,7 @@ class _Fixer:
         """Take a model to go on from: it is what no step has changed."""
         plan = quantized.plan
         planner = planner_of(self.model, None, self.target, plan.recipe, AppliedPlan(plan=plan, lets_go=True))
-        split = split_of(self.target, self.profile, self.samples, plan.recipe, self.beside)
+        split = split_of(self.target, self.profile, self.samples, plan.recipe)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         plain = Planned(choices=choices, quantized=quantized, overridden={})
         try:

@@ -7,7 +7,7 @@ group that reaches anything else keeps its factor 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,32 @@ class ChannelGroups:
     clamps: dict[Var, float]
     functions: frozenset[Var]
     noise: dict[Var, tuple[Var, ...]]
+
+    @property
+    def count(self) -> int:
+        """Number of groups, group 0 among them."""
+        return 1 + max((int(groups.max()) for groups in self.of.values()), default=0)
+
+    def numbers(self, of: Callable[[Var], npt.NDArray[Any] | None], kept: float) -> npt.NDArray[np.float64] | Var:
+        """Return the number of each group where elements of tensors have these; else the first tensor that contradicts others.
+
+        Parameters
+        ----------
+        of
+            Of a variable's elements, of the shape of its groups; None contradicts.
+        kept
+            That of group 0.
+        """
+        found = np.full(self.count, np.nan)
+        found[0] = kept
+        for var, groups in self.of.items():
+            own, before = of(var), found.copy()
+            if own is None or own.shape != groups.shape:
+                return var
+            found[groups] = own
+            if not (np.isnan(before) | (before == found)).all() or (found[groups] != own).any():
+                return var
+        return found
 
 
 def weight_groups(op: Weighted, groups: Groups) -> Groups:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +19,7 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ..plan.equalization import Equalization, equalized_statistics
-from .channel_groups import ChannelGroups, find_groups
+from .channel_groups import find_groups
 from .rotating import rotated
 from .rotations import RotationSite, find_rotatable
 from .scaling import scaled
@@ -38,12 +36,9 @@ _ROTATED = 10.0
 _SAMPLES = 16
 """Enough to say how wide the channels of streams are, and to prove that results are the same."""
 
-_MAX_BESIDE = 2**26
-"""Bytes of a model's constants up to which the proof waits for what else runs it: a larger one leaves no memory for both."""
-
 
 class Equalizer:
-    """Says how a simplified model is to be equalized, on the samples that a profile keeps.
+    """Says how a simplified model, always the same one, is to be equalized, on the samples that a profile keeps.
 
     Parameters
     ----------
@@ -51,8 +46,6 @@ class Equalizer:
         Those, as the model takes them.
     results
         What the model gave for each of them, () where that is not known.
-    beside
-        Where machine code is made that nothing waits for yet.
     only_ranges
         Whether statistics of divided tensors may be the ends of their ranges alone, which mostly follow from the profile: all
         samples need not be run for that.
@@ -65,53 +58,30 @@ class Equalizer:
         profile: Profile,
         samples: Samples,
         floats: FloatValues,
-        beside: Executor,
         *,
         results: Samples = (),
         only_ranges: bool = False,
         has_functions: bool = False,
     ) -> None:
-        self.profile, self.samples, self.floats, self.beside = profile, samples, floats, beside
+        self.profile, self.samples, self.floats = profile, samples, floats
         self.results, self.only_ranges, self.has_functions = results, only_ranges, has_functions
-        self._proof: Callable[[], bool] | None = None
-        self._holds = True
-        self._models: dict[Hashable, _ModelEqualizer] = {}
+        self._last: tuple[object, ModelEqualizer] | None = None
 
-    def __call__(
-        self,
-        simple: Model,
-        kept: Collection[str],
-        weight_bits: int,
-        strength: float | None,
-        attempt: int = 0,
-        before: Equalization | None = None,
-    ) -> Equalization:
-        """Return the factors; whether these leave the results as they are `holds` may have to say later.
+    def of(self, simple: Model, kept: Collection[str], before: Equalization) -> ModelEqualizer:
+        """Return what equalizes the model.
 
         Parameters
         ----------
-        simple
-            Always the same one.
         kept
             Names of variables whose values have to stay as they are.
-        weight_bits
-            Width of weights.
-        strength
-            See `best_factors`.
-        attempt
-            How many times what was returned did not hold.
         before
             How the model is rotated before that.
         """
-        self._proof, self._holds = None, True
-        with lineage_paused():  # what is built here is none of the model's own steps
-            try:
-                found, self._proof = self._model(simple, kept, before).run(weight_bits, strength, attempt)
-            except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
-                return Equalization()
-        if simple.constant_bytes > _MAX_BESIDE:
-            self.holds()
-        return found if before is None else replace(found, rotations=before.rotations, rotated=before.rotated)
+        key = frozenset(kept), before.rotations
+        if self._last is None or self._last[0] != key:
+            with lineage_paused():  # what is built here is none of the model's own steps
+                self._last = key, ModelEqualizer(self, simple, kept, before)
+        return self._last[1]
 
     def rotated(self, simple: Model, kept: Collection[str]) -> tuple[list[RotationSite], Equalization]:
         """Return what can be rotated, and statistics of all of that; nothing where results would be others then.
@@ -119,7 +89,7 @@ class Equalizer:
         Parameters
         ----------
         simple, kept
-            As a call takes them.
+            As `of` takes them.
         """
         sites = find_rotatable(simple, kept).sites()
         rotations = {name: each for site in sites for name, each in site.rotations.items()}
@@ -140,60 +110,54 @@ class Equalizer:
             return [], Equalization()
         return sites, Equalization(rotations=rotations, rotated={name: each.result() for name, each in values.items()})
 
-    def smooths(self, simple: Model, kept: Collection[str], before: Equalization) -> bool:
-        """Return whether a strength makes a difference."""
-        return self._model(simple, kept, before).smooths
 
-    def _model(self, simple: Model, kept: Collection[str], before: Equalization | None) -> _ModelEqualizer:
-        before = before or Equalization()
-        key = frozenset(kept), tuple(before.rotations.items())
-        if key not in self._models:
-            profile = equalized_statistics(self.profile, before)
-            self._models = {key: _ModelEqualizer(self, rotated(simple, before.rotations), kept, profile)}
-        return self._models[key]
+class ModelEqualizer:
+    """One model on the samples of an equalizer; see `Equalizer.of` for what it is given.
 
-    def holds(self) -> bool:
-        """Return whether what was returned last leaves the results as they are; where nothing ran the model yet, run it."""
-        if self._proof is not None:
-            proof, self._proof = self._proof, None
-            with lineage_paused():
-                self._holds = _proves(proof)
-            self.floats.forget()
-        return self._holds
+    Parameters
+    ----------
+    smooths
+        Whether a strength makes a difference.
+    """
 
-
-def _proves(proof: Callable[[], bool]) -> bool:
-    try:
-        return proof()
-    except (NotImplementedError, CompileError):
-        return False
-
-
-class _ModelEqualizer:
-    """One model on the samples of an equalizer, but for variables whose values are kept."""
-
-    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], profile: Mapping[TensorId, Any]) -> None:
-        self._simple, self._profile, self._samples, self._floats = simple, profile, given.samples, given.floats
-        self._results, self._only_ranges, self._beside = given.results, given.only_ranges, given.beside
-        self._before: list[list[Array]] = []
-        view = DataflowView(simple.module["main"])
-        self._found = find_groups(simple, kept, has_functions=given.has_functions)
+    def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], before: Equalization) -> None:
+        self._given, self._before, self._simple = given, before, rotated(simple, before.rotations)
+        self._profile = equalized_statistics(given.profile, before)
+        self._results: list[list[Array]] = []
+        view = DataflowView(self._simple.module["main"])
+        self._found = find_groups(self._simple, kept, has_functions=given.has_functions)
         self._sites = [site for site in find_sites(self._found) if site.is_read and site.rounded and self._is_finite(site)]
-        self._streams = {var: ChannelWidths() for var in find_streams(view) if var.name not in kept}
+        self._streams = [var for var in find_streams(view) if var.name not in kept]
         self.smooths = any(is_smoothed(view, self._found, site) for site in self._sites)
 
-    def run(self, weight_bits: int, strength: float | None, attempt: int) -> tuple[Equalization, Callable[[], bool] | None]:
-        """Return the factors of all sites that gain, and what says whether these leave the results as they are."""
+    def equalization(self, weight_bits: int, strength: float | None) -> Equalization:
+        """Return the factors of all sites that gain, of those that leave the results as they are; none of what cannot be run.
+
+        Where float32's rounding of weights that are divided shows in the results, powers of two take their place: dividing by
+        these rounds nothing. Those next above leave no channel wider than the widest.
+
+        Parameters
+        ----------
+        weight_bits
+            Width of weights.
+        strength
+            See `best_factors`.
+        """
         if not self._sites and not self._streams:
-            return Equalization(), None
-        factors = best_factors(self._simple, self._found, self._sites, self._observed, weight_bits, strength)
-        wanted = [(site, each) for site, each in zip(self._sites, factors, strict=True) if each is not None]
-        uneven = dict(_uneven(self._streams))
-        candidates = self._candidates(self._found, wanted)
-        if attempt < len(candidates):
-            equalization, proof = self._proposed(self._found, candidates[attempt])
-            return replace(equalization, uneven=uneven), proof
-        return Equalization(uneven=uneven), None
+            return Equalization()
+        with lineage_paused():
+            try:
+                values = self._observed
+                factors = best_factors(self._simple, self._found, self._sites, values, weight_bits, strength)
+                wanted = [(site, each) for site, each in zip(self._sites, factors, strict=True) if each is not None]
+                powers = [(site, np.exp2(self._exponents(each))) for site, each in wanted]
+                candidates = [powers] if self._has_functions(wanted) else [wanted, powers]
+                found = (self._proposed(each) for each in candidates if each)
+                holding = next((each for each in found if each is not None), Equalization())
+            except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+                return Equalization()
+        uneven = dict(_uneven({var: values[var] for var in self._streams}))
+        return replace(holding, uneven=uneven, rotations=self._before.rotations, rotated=self._before.rotated)
 
     def _is_finite(self, site: Site) -> bool:
         """Return whether the profile found neither NaN nor infinity in what is rounded; else it cannot be."""
@@ -202,104 +166,90 @@ class _ModelEqualizer:
 
     @cached_property
     def _observed(self) -> dict[Var, ChannelValues]:
-        """What is known of the rounded tensors of sites; streams take what samples say of them.
+        """What is known of the rounded tensors of sites, by group, and of streams, by channel.
 
         Samples are run where the profile does not know the ranges of channels.
         """
-        found, streams = self._found, self._streams
-        rounded = [var for site in self._sites for var in site.rounded]
-        size = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
-        values: dict[Var, ChannelValues] = {}
+        known: dict[Var, ChannelValues] = {}
         totals: dict[Var, GroupValues] = {}
-        for var in rounded:
-            profiled, groups = self._profile.get(TensorId(var.name)), found.of[var]
+        for var in (var for site in self._sites for var in site.rounded):
+            profiled, groups = self._profile.get(TensorId(var.name)), self._found.of[var]
             if profiled is not None and channel_ranges(profiled, groups.shape):
-                values[var] = profiled_values(profiled, groups, size)
+                known[var] = profiled_values(profiled, groups, self._found.count)
             else:
-                totals[var] = GroupValues(groups, size)
-        seen = [*totals.items(), *streams.items()]
-        if seen:
-            samples = self._samples if totals else self._samples[:_SAMPLES]
-            for results, each_value in self._values(self._simple, [var.name for var, _ in seen], samples):
-                for (_, total), value in zip(seen, each_value, strict=True):
+                totals[var] = GroupValues(groups, self._found.count)
+        samples = self._given.samples if totals else self._given.samples[:_SAMPLES]
+        totals |= {var: GroupValues.by_channel(static_shape(var) or ()) for var in self._streams}
+        if totals:
+            for results, values in self._given.floats.on(self._simple, [var.name for var in totals], samples):
+                for total, value in zip(totals.values(), values, strict=True):
                     total.add(value)
-                self._before.append(results)
-        return values | {var: total.result() for var, total in totals.items()}
+                self._results.append(results)
+        return known | {var: total.result() for var, total in totals.items()}
 
-    def _candidates(self, found: ChannelGroups, wanted: Chosen) -> list[Chosen]:
-        """Return the factors of sites, those first that leave the least noise.
-
-        Where float32's rounding of weights that are divided shows in the results, powers of two take their place: dividing by
-        these rounds nothing. Those next above leave no channel wider than the widest.
-        """
-        if not wanted:
-            return []
-        powers = [(site, np.exp2(_exponents(found, factors))) for site, factors in wanted]
-        return [powers] if _has_functions(found, wanted) else [wanted, powers]
-
-    def _proposed(self, found: ChannelGroups, wanted: Chosen) -> tuple[Equalization, Callable[[], bool]]:
-        """Return what dividing the tensors of sites makes of them, and what says whether that leaves the results as they are."""
+    def _proposed(self, wanted: Chosen) -> Equalization | None:
+        """Return what dividing the tensors of sites makes of them; None where it leaves the results not as they are."""
         by_group = np.prod([factors for _, factors in wanted], axis=0)
         tensors = {TensorId(var.name): var for site, _ in wanted for var in site.tensors}
-        factors = {name: factors_of(found.of[var], by_group) for name, var in tensors.items()}
+        factors = {name: factors_of(self._found.of[var], by_group) for name, var in tensors.items()}
         statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
-        unknown = {name: each for name, each in statistics.items() if not (self._only_ranges and each.has_range)}
+        unknown = {name: each for name, each in statistics.items() if not (self._given.only_ranges and each.has_range)}
         model = scaled(self._simple, factors, exact=True)
+        samples = self._given.samples if unknown else self._given.samples[:_SAMPLES]
         results: list[list[Array]] = []
-        if unknown:
-            for own, values in self._values(model, [*map(str, unknown)], self._samples):
-                for each, value in zip(unknown.values(), values, strict=True):
-                    each.add(value)
-                results.append(own)
-        elif self._simple.constant_bytes <= _MAX_BESIDE:
-            self._floats.build(model, [], self._beside)
-        clamps = {name: np.float32(found.clamps[var]) / factors[name] for name, var in tensors.items() if var in found.clamps}
-        equalization = Equalization(
+        for own, values in self._given.floats.on(model, [*map(str, unknown)], samples):
+            for each, value in zip(unknown.values(), values, strict=True):
+                each.add(value)
+            results.append(own)
+        is_same = self._changes_nothing(wanted, results[:_SAMPLES])
+        self._given.floats.forget()
+        bounds = {name: self._found.clamps[var] for name, var in tensors.items() if var in self._found.clamps}
+        if not is_same:
+            return None
+        return Equalization(
             factors=factors,
-            clamps=clamps,
+            clamps={name: np.float32(bound) / factors[name] for name, bound in bounds.items()},
             sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
             statistics={name: each.result() for name, each in statistics.items()},
         )
-        return equalization, lambda: self._changes_nothing(found, wanted, model, results)
 
-    def _changes_nothing(self, found: ChannelGroups, wanted: Chosen, model: Model, results: Samples) -> bool:
-        """Return whether an equalized model's results are those of the model; `results` may have been found already."""
-        now = results[:_SAMPLES] or self._results_of(model)
-        if _are_same(self._results, now):
+    def _changes_nothing(self, wanted: Chosen, now: Samples) -> bool:
+        """Return whether an equalized model's results are those of the model."""
+        if _are_same(self._given.results, now):
             return True
-        if not _has_functions(found, wanted):
-            return _are_same(self._before or self._results_of(self._simple), now)
+        if not self._has_functions(wanted):
+            return _are_same(self._results or self._results_of(self._simple), now)
         # A factor behind a function parts it from the product's kernel, which then sums in another order: that is no change.
-        ones = {TensorId(var.name): np.ones(found.of[var].shape, np.float32) for site, _ in wanted for var in site.tensors}
+        tensors = {TensorId(var.name): self._found.of[var].shape for site, _ in wanted for var in site.tensors}
+        ones = {name: np.ones(shape, np.float32) for name, shape in tensors.items()}
         return _are_same(self._results_of(scaled(self._simple, ones, exact=True)), now)
 
     def _results_of(self, model: Model) -> list[list[Array]]:
-        return self._floats.results(model, self._samples[:_SAMPLES])
+        return self._given.floats.results(model, self._given.samples[:_SAMPLES])
 
-    def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
-        return self._floats.on(model, names, samples)
+    def _has_functions(self, wanted: Chosen) -> bool:
+        return any(var in self._found.functions for site, _ in wanted for var in site.tensors)
+
+    def _exponents(self, factors: Floats) -> Floats:
+        exponents = np.ceil(np.log2(factors))
+        for group, other in self._found.opposites.items():
+            exponents[max(group, other)] = -exponents[min(group, other)]
+        return exponents
 
 
-def _exponents(found: ChannelGroups, factors: Floats) -> Floats:
-    exponents = np.ceil(np.log2(factors))
-    for group, other in found.opposites.items():
-        exponents[max(group, other)] = -exponents[min(group, other)]
-    return exponents
+def _uneven(streams: Mapping[Var, ChannelValues]) -> Iterator[tuple[TensorId, str]]:
+    """Yield the streams whose channels are too unlike for one scale, each with the reason.
 
-
-def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:
-    """Yield the streams whose channels are too unlike for one scale, each with the reason."""
-    for var, widths in streams.items():
-        steps = widths.steps()
+    So are those whose median channel has few of the steps that 8 bits have where one scale is for all.
+    """
+    for var, seen in streams.items():
+        width = max(float(seen.maximum.max()), 0.0) - min(float(seen.minimum.min()), 0.0)
+        steps = _STEPS * float(np.median(seen.maximum - seen.minimum)) / max(width, 1e-30)
         if steps < MIN_STEPS:
             said = (
                 f"its channels are unlike, and half of them would have fewer than {steps + 1:.0f} of 255 steps; a norm reads all"
             )
             yield TensorId(var.name), said
-
-
-def _has_functions(found: ChannelGroups, wanted: Chosen) -> bool:
-    return any(var in found.functions for site, _ in wanted for var in site.tensors)
 
 
 def _are_same(before: Samples, now: Samples, times: float = 1.0) -> bool:
@@ -338,21 +288,3 @@ def find_streams(view: DataflowView) -> list[Var]:
         if is_stream and has_channels and not view.is_returned(binding.var):
             found.append(binding.var)
     return found
-
-
-class ChannelWidths:
-    """How wide the channels of a tensor are, along its last axis."""
-
-    def __init__(self) -> None:
-        self._low: npt.NDArray[Any] = np.array(np.inf)
-        self._high: npt.NDArray[Any] = np.array(-np.inf)
-
-    def add(self, value: npt.NDArray[Any]) -> None:
-        """Take one sample's values."""
-        others = tuple(range(value.ndim - 1))
-        self._low, self._high = np.minimum(self._low, value.min(axis=others)), np.maximum(self._high, value.max(axis=others))
-
-    def steps(self) -> float:
-        """Return how many steps of 8 bits the median channel has where one scale is for all."""
-        width = float(max(self._high.max(), 0.0)) - float(min(self._low.min(), 0.0))
-        return _STEPS * float(np.median(self._high - self._low)) / max(width, 1e-30)

@@ -89,16 +89,8 @@ class Rotatable:
     def conflict(self, rotations: Mapping[TensorId, Rotation]) -> str:
         """Return a tensor whose channels are not rotated as those of others that they are made of, or make; "" for none."""
         left = dict(rotations)
-        known = np.full(1 + max((int(groups.max()) for groups in self.groups.of.values()), default=0), -1, np.int64)
-        known[0] = 0
-        for var, groups in self.groups.of.items():
-            own = _places(groups, left.pop(TensorId(var.name), None))
-            before = known.copy()
-            if own is not None:
-                known[groups] = own
-            if own is None or not ((before < 0) | (before == known)).all() or (known[groups] != own).any():
-                return var.name
-        return next(map(str, left), "")
+        found = self.groups.numbers(lambda var: _places(self.groups.of[var], left.pop(TensorId(var.name), None)), 0)
+        return found.name if isinstance(found, Var) else next(map(str, left), "")
 
 
 def _places(groups: Groups, rotation: Rotation | None) -> npt.NDArray[np.int64] | None:

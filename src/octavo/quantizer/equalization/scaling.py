@@ -43,18 +43,12 @@ def check_factors(model: Model, factors: Factors) -> None:
     """Raise QuantizationError unless dividing the tensors of a model by these factors leaves what it computes as it is."""
     found = find_groups(model)
     given = {str(name): value for name, value in factors.items()}
-    by_group = np.full(1 + max((int(groups.max()) for groups in found.of.values()), default=0), np.nan)
-    by_group[0] = 1.0
-    for var, groups in found.of.items():
-        own = given.pop(var.name, np.ones(groups.shape, np.float32))
-        before = by_group.copy()
-        if own.shape == groups.shape:
-            by_group[groups] = own
-        if own.shape != groups.shape or not (np.isnan(before) | (before == by_group)).all() or (by_group[groups] != own).any():
-            raise QuantizationError(
-                f"the plan: equalization: the factors of {var.name} must have the shape {list(groups.shape)} and be those of the "
-                "tensors that it is made of and that are made of it; take out the entries of all of these, or of none"
-            )
+    by_group = found.numbers(lambda var: given.pop(var.name, np.ones(found.of[var].shape, np.float32)), 1.0)
+    if isinstance(by_group, Var):
+        raise QuantizationError(
+            f"the plan: equalization: the factors of {by_group.name} must have the shape {list(found.of[by_group].shape)} and be "
+            "those of the tensors that it is made of and that are made of it; take out the entries of all of these, or of none"
+        )
     for group, other in found.opposites.items():
         if not np.isclose(by_group[group] * by_group[other], 1.0, rtol=1e-6):
             names = [var.name for var, groups in found.of.items() if (groups == group).any() or (groups == other).any()]

@@ -93,7 +93,7 @@ class Site:
 
 def find_sites(found: ChannelGroups) -> list[Site]:
     """Return the sites of a model, in the order of the graph."""
-    count = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
+    count = found.count
     site_of = np.arange(count)
     for _ in range(count):  # until nothing changes: each pass takes the least number over all that a tensor has
         before = site_of.copy()
@@ -159,12 +159,11 @@ def best_factors(
     """
     view = DataflowView(model.module["main"])
     constants = Constants(view, model.params)
-    size = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
     best: list[Floats | None] = []
     for site in sites:
         cost = _Cost(constants, found, site, values, weight_bits)
         factors = cost.best() if strength is None or not is_smoothed(view, found, site) else cost.smoothing(strength)
-        by_group = np.ones(size)
+        by_group = np.ones(found.count)
         by_group[cost.groups] = 1.0 if factors is None else factors
         best.append(None if factors is None else by_group)
     return best

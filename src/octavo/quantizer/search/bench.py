@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any, ClassVar
@@ -70,7 +69,7 @@ class Bench:
         chosen, samples = resolve_target(self.target), samples_of(self.model, self.profile)
         with quantizing():
             self._planner = planner_of(self.model, self.profile, chosen, self.recipe)
-            self._split = split_of(chosen, self.profile, samples, self.recipe, ThreadPoolExecutor(1), compared=self.data)
+            self._split = split_of(chosen, self.profile, samples, self.recipe, compared=self.data)
             known = known_choices(chosen, self.model, self.profile, self.recipe)
             self.plain = planned_plainly(self._planner, self._split.every, changes=known)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -54,17 +53,15 @@ class Equalize(Step):
 
         Where no strength would change anything, none proposes.
         """
-        planner, equalizer, kept = evidence.planner, evidence.runs.equalizer, set(planned.choices.requests)
-        before = planned.choices.equalization
-        if equalizer is None or (self.strength is not None and not equalizer.smooths(planner.simple, kept, before)):
+        planner, choices, equalizer = evidence.planner, planned.choices, evidence.runs.equalizer
+        if equalizer is None:
             return None
-        for attempt in count():
-            found = equalizer(planner.simple, kept, usual_width(planner.recipe), self.strength, attempt, before)
-            if equalizer.holds():
-                is_nothing = not found.factors and not found.uneven
-                more = Choices(equalization=found, float_tensors=found.uneven)
-                return None if is_nothing else planned.choices.with_more(more)
-        raise AssertionError("an equalization without factors holds")
+        model = equalizer.of(planner.simple, set(choices.requests), choices.equalization)
+        if self.strength is not None and not model.smooths:
+            return None
+        found = model.equalization(usual_width(planner.recipe), self.strength)
+        is_nothing = not found.factors and not found.uneven
+        return None if is_nothing else choices.with_more(Choices(equalization=found, float_tensors=found.uneven))
 
 
 def without_clips(planned: Planned) -> Choices | None:
