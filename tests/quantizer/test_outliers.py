@@ -71,26 +71,3 @@ def test_they_are_not_tried_where_others_choose_ranges(profiled, monkeypatch: py
     assert found.journal.entries
     assert "narrow ranges" not in [entry.step for entry in found.journal.entries]
     assert not found.adjustments
-
-
-@pytest.mark.parametrize(("weights_alone_db", "is_taken"), [(22.5, True), (20.55, False)])
-def test_biases_stay_where_their_corrections_do_not_suit_narrower_ranges(
-    profiled, monkeypatch: pytest.MonkeyPatch, weights_alone_db: float, is_taken: bool
-) -> None:
-    """Corrections gain 1 dB, narrower ranges half a dB more, and weights alone beside those much or next to nothing more."""
-    model, profile = profiled
-
-    def errors_of(plan: QuantizationPlan) -> list[float]:
-        shifts, rounds = bool(plan.corrections.bias_shifts), bool(plan.corrections.weight_values)
-        if is_narrow(plan):
-            return level(20.5 if shifts else weights_alone_db if rounds else 18.0)
-        return level(20.0 if shifts else 19.0)
-
-    with_referee(monkeypatch, errors_of)
-    # What biases make up for of clipping is as good as what they make up for of rounding.
-    found = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none")).plan
-    assert is_narrow(found)
-    assert bool(found.corrections.bias_shifts) != is_taken
-    assert found.corrections.weight_values
-    assert found.journal.kept == ["narrow ranges", "correct"] if is_taken else ["correct", "narrow ranges"]
-    assert found.journal.sqnr_db == pytest.approx(weights_alone_db if is_taken else 20.5)

@@ -206,18 +206,6 @@ def test_clipped_ranges_move_no_bias(corrected: Corrected) -> None:
     assert wide.plan.activations != narrow.plan.activations
 
 
-def test_for_ranges_that_clip_there_are_corrections_of_what_clips_and_of_weights_alone(corrected: Corrected) -> None:
-    model, profile, recipe = corrected.model, corrected.profile, octavo.Recipe(range_estimator="percentile:90", min_sqnr=None)
-    plain, clipped, weights = Correct.of(recipe)
-    usual, other, alone = (with_steps(model, profile, [step], recipe=recipe).plan for step in (plain, clipped, weights))
-    assert usual.corrections.bias_shifts.keys() == other.corrections.bias_shifts.keys()
-    assert usual.corrections != other.corrections
-    assert alone.corrections == replace(usual.corrections, bias_shifts={})
-    assert alone.corrections.weight_values
-    for step in (clipped, weights):
-        assert not with_steps(model, profile, [step]).plan.corrections, "ranges that hold all clip nothing"
-
-
 @pytest.mark.parametrize(("dtype", "target"), [(None, None), ("int8", INTEGER_RESULTS), ("int16", None)])
 def test_a_plan_s_file_keeps_them(corrected: Corrected, tmp_path: Path, dtype: Any, target: Any) -> None:
     model, profile = corrected.model, corrected.profile

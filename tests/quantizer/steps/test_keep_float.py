@@ -100,7 +100,7 @@ def test_ranges_that_ruin_a_model_are_others(rng: np.random.Generator) -> None:
     model = mlp(rng)
     samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(24)]
     profile = octavo.profile(model, samples, keep_samples=24)
-    recipe, found = octavo.Recipe(range_estimator="percentile:60"), KeepFloat(wanted_db=20.0, below_db=20.0)
+    recipe, found = octavo.Recipe(range_estimator="percentile:60"), tune_ranges.TuneRanges(below_db=20.0)
     cut, mended = (with_steps(model, profile, steps, recipe=recipe) for steps in ([Correct()], [found, Correct()]))
     expected = outputs(model, samples)
     assert sqnr_db(expected, outputs(cut, samples)) < 15

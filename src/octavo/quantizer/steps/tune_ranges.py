@@ -66,10 +66,10 @@ def better_ranges(plan: QuantizationPlan, referee: Referee, effects: Mapping[Ten
         low, high = _union([known, *(observed[name] for name in group)])
         ranges = [(low * share, high * share) for share in _SHARES]
         scheme, fine = scheme_of(params), QuantScheme(dtype=_FINE)
-        tried = [params, scheme.params(low, high), *(fine.params(*ends) for ends in ranges)]
+        tried = [params, scheme.params(low, high), *(fine.params(*ends) for ends in ranges[1:])]
         alone = [rounding.only().with_params(dict.fromkeys(group, each)) for each in tried]
         own, rounded, *clipped = (score.error for score in referee.scores_of(alone))
-        costs = [share * share * rounded + error for share, error in zip(_SHARES, clipped, strict=True)]
+        costs = [share * share * rounded + error for share, error in zip(_SHARES, [0.0, *clipped], strict=True)]
         if min(costs) < _WORTH * own:
             found |= dict.fromkeys(shared.get(group[0], group), ranges[costs.index(min(costs))])
     return found
