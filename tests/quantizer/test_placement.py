@@ -21,7 +21,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling import Profile
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
-from octavo.quantizer.ranges.of_params import range_of
+from octavo.quantizer.ranges import range_of
 from octavo.quantizer.recipe import Recipe
 from octavo.target import CPU, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 

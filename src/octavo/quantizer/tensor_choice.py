@@ -16,7 +16,7 @@ from ..numerics import QuantParams
 from ..target.tensor_support import TensorSupport
 from .equalized_float import EqualizedFloat
 from .plan import QuantizationPlan
-from .ranges import ProfiledTensor
+from .ranges import TensorRange
 from .request import Request
 
 
@@ -49,10 +49,10 @@ class TensorChoice:
     shape: tuple[int, ...]
     params: QuantParams
     values: npt.NDArray[Any] | None
-    read_statistics: Callable[[], ProfiledTensor | None]
+    read_statistics: Callable[[], TensorRange | None]
 
     @property
-    def statistics(self) -> ProfiledTensor | None:
+    def statistics(self) -> TensorRange | None:
         """The profile's entry: range, range by channel, histogram. None for values it does not know: of a folded weight."""
         return self.read_statistics()
 

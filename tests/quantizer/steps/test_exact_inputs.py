@@ -9,8 +9,8 @@ import octavo
 from apply_steps import with_steps
 from nets import residual_net
 from octavo.numerics import QuantParams, dequantize, quantize
+from octavo.quantizer.ranges import QuantScheme
 from octavo.quantizer.ranges.grid import range_on_grid
-from octavo.quantizer.ranges.of_params import scheme_of
 from octavo.quantizer.steps.exact_inputs import ExactInputs
 
 SHAPE = (1, 3, 8, 8)
@@ -23,7 +23,7 @@ def test_numbers_of_integers_stay_as_they_are(rng: np.random.Generator, least: i
     params = QuantParams.per_tensor("uint8", 0.9 * unit, 100)
     ends = range_on_grid(values, params)
     assert ends is not None
-    found = scheme_of(params).params(*ends)
+    found = QuantScheme.of(params).params(*ends)
     for each in values:
         np.testing.assert_allclose(dequantize(quantize(each, found), found), each, atol=unit / 100)
     assert range_on_grid(values, found) is None, "they are exact"

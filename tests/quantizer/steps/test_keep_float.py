@@ -15,7 +15,7 @@ from octavo.errors import QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.ranges.of_params import range_of
+from octavo.quantizer.ranges import range_of
 from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps import Correct, KeepFloat, tune_ranges
 

@@ -23,7 +23,7 @@ from ...target.op_facts import MOVERS
 from ..equalization.channel_groups import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
-from ..ranges.of_params import Range, range_of, scheme_of
+from ..ranges import QuantScheme, Range, range_of
 from ..recipe import WEIGHT_BITS
 from ..referee import Referee
 from ..referee.program import as_array
@@ -144,7 +144,7 @@ class Experiments:
         params, (low, high) = self._plan.activations[name], self._range(name)
         ends = range_of(params)
         cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
-        return cut or float(params.scale) > _COARSE * float(scheme_of(params).params(low, high).scale)
+        return cut or float(params.scale) > _COARSE * float(QuantScheme.of(params).params(low, high).scale)
 
     def explained(self, row: RootCause, effect: float) -> RootCause:
         """Return a row with what makes its rounding do so much, and what would help."""
@@ -162,7 +162,7 @@ class Experiments:
 
     def _of_activation(self, row: RootCause, effect: float) -> RootCause:
         name, params, (low, high) = row.id, self._plan.activations[row.id], self._range(row.id)
-        fitting, group = scheme_of(params).params(low, high), self._plan.sharing(name)
+        fitting, group = QuantScheme.of(params).params(low, high), self._plan.sharing(name)
         fitted = self._rounding.only().with_params({name: fitting})
         if self.is_unfit("activation", name) and (left := self._effect(fitted)) < effect:
             ratio, seen = float(params.scale) / float(fitting.scale), f"[{low:.4g}; {high:.4g}]"

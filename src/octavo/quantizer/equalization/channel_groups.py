@@ -136,6 +136,11 @@ def weight_groups(op: Weighted, groups: Groups) -> Groups:
 _OIHW = {"O": 0, "I": 1, "H": 2, "W": 3}
 
 
+def aligned(values: npt.NDArray[Any], rank: int) -> npt.NDArray[Any]:
+    """Return values of a rank at least: as what they are combined with has it."""
+    return values.reshape((1,) * (rank - values.ndim) + values.shape)
+
+
 def output_factors(op: Weighted, factors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return what a product's weights are divided by for each output, from the factors of its result."""
     flat = factors.reshape(-1)
@@ -249,7 +254,7 @@ class Finder:
     def joined(self, first: Groups, second: Groups) -> Groups | None:
         """Join groups element by element; None, and nothing scaled, where the shapes don't fit."""
         rank = max(first.ndim, second.ndim)
-        first, second = (each.reshape((1,) * (rank - each.ndim) + each.shape) for each in (first, second))
+        first, second = aligned(first, rank), aligned(second, rank)
         try:
             one, other = np.broadcast_arrays(first, second)
         except ValueError:
@@ -314,15 +319,18 @@ class Finder:
         """Give each channel of a normalization a group; what it normalizes is kept."""
         for operand in operand_vars(call.args[0]):
             self.pin(self.groups.get(operand))
-        constants = [self.constants.find(arg) for arg in call.args[1:3]]
-        shape, is_layer = static_shape(var), call_to(call, "nn.layer_norm") is not None
+        shape, axis = static_shape(var), self.norm_axis(var, call)
+        return None if shape is None or axis is None else self.fresh(len(shape), axis, shape[axis])
+
+    def norm_axis(self, var: Var, call: Any) -> int | None:
+        """Return the axis of a normalization's channels; None where its constants can be no others, or it is over other axes."""
+        constants, shape = [self.constants.find(arg) for arg in call.args[1:3]], static_shape(var)
         if shape is None or any(each is None or not self.can_be_own(each) for each in constants):
             return None
-        axes = [int(axis) % len(shape) for axis in call.attrs.axes]
-        if is_layer and axes != [len(shape) - 1]:
-            return None
-        axis = axes[0] if is_layer else int(call.attrs.channel_axis) % len(shape)
-        return self.fresh(len(shape), axis, shape[axis])
+        if call_to(call, "nn.layer_norm") is None:
+            return int(call.attrs.channel_axis) % len(shape)
+        last = len(shape) - 1
+        return last if [int(axis) % len(shape) for axis in call.attrs.axes] == [last] else None
 
     def passed(self, var: Var, value: Expr) -> Groups | None:
         """Return the groups of what an op makes of operands that have some; None where it has none, or needs them as they are."""
@@ -379,7 +387,7 @@ class Finder:
         """Return the groups of a sum, a product or a quotient."""
         rank = len(static_shape(var) or ())
         found = [self.groups.get(arg) if isinstance(arg, Var) else None for arg in args]
-        first, second = (None if each is None else each.reshape((1,) * (rank - each.ndim) + each.shape) for each in found)
+        first, second = (None if each is None else aligned(each, rank) for each in found)
         if first is not None and second is not None:
             if name == "multiply":  # one factor for both: that of the second passes
                 self.pin(first)
@@ -396,8 +404,8 @@ class Finder:
         if constant is None or not self.can_be_own(constant) or name not in ("add", "subtract"):
             return None
         # The constant is divided where it lies: each of its numbers is of one group.
-        shape = constant.positions.reshape((1,) * (rank - len(constant.shape)) + constant.shape).shape
-        fits = all(mine == 1 or mine == theirs for mine, theirs in zip(groups.shape, shape, strict=True))
+        shape = aligned(constant.positions.reshape(constant.shape), rank).shape
+        fits = all(mine in (1, theirs) for mine, theirs in zip(groups.shape, shape, strict=True))
         return groups if fits and np.unique(constant.positions).size == constant.positions.size else None
 
     def of_vector(self, rank: int, *args: Any) -> Groups | None:
@@ -416,7 +424,7 @@ class Finder:
         """
         rank = len(static_shape(var) or ())
         read = [self.groups.get(arg) for arg in call.args]
-        first, second = (None if each is None else each.reshape((1,) * (rank - each.ndim) + each.shape) for each in read)
+        first, second = (None if each is None else aligned(each, rank) for each in read)
         if rank < 2 or second is None:
             return None
         rows, columns = second.shape[rank - 2], second.shape[rank - 1]

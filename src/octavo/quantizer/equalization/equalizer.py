@@ -23,7 +23,7 @@ from .channel_groups import find_groups
 from .rotating import rotated
 from .rotations import RotationSite, find_rotatable
 from .scaling import scaled
-from .sites import ChannelValues, Site, best_factors, factors_of, find_sites, is_smoothed
+from .sites import ChannelValues, Site, best_factors, find_sites, is_smoothed
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
 
 Floats = npt.NDArray[np.float64]
@@ -191,7 +191,7 @@ class ModelEqualizer:
         """Return what dividing the tensors of sites makes of them; None where it leaves the results not as they are."""
         by_group = np.prod([factors for _, factors in wanted], axis=0)
         tensors = {TensorId(var.name): var for site, _ in wanted for var in site.tensors}
-        factors = {name: factors_of(self._found.of[var], by_group) for name, var in tensors.items()}
+        factors = {name: by_group[self._found.of[var]].astype(np.float32) for name, var in tensors.items()}
         statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
         unknown = {name: each for name, each in statistics.items() if not (self._given.only_ranges and each.has_range)}
         model = scaled(self._simple, factors, exact=True)

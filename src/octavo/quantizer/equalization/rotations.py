@@ -23,7 +23,7 @@ from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.graph.weighted import CONVOLUTIONS, bias_operand
 from ...ir.identity import TensorId
 from ..plan.equalization import Rotation
-from .channel_groups import PICKS, ChannelGroups, Finder, Groups
+from .channel_groups import PICKS, ChannelGroups, Finder, Groups, aligned
 from .sites import Site, find_sites
 
 _LINEAR = (
@@ -176,12 +176,8 @@ class _Finder(Finder):
 
     def norm(self, var: Var, call: Any) -> Groups | None:
         """Let a norm over all channels of its last axis pass."""
-        groups, shape = self.groups.get(call.args[0]), static_shape(var) or ()
-        constants = [self.constants.find(arg) for arg in call.args[1:3]]
-        is_layer = call_to(call, "nn.layer_norm") is not None
-        has_own = all(each is not None and self.can_be_own(each) for each in constants)
-        over_last = is_layer and [int(axis) % len(shape) for axis in call.attrs.axes] == [len(shape) - 1]
-        if groups is None or not over_last or not has_own or groups.size != groups.shape[-1]:
+        groups, is_layer = self.groups.get(call.args[0]), call_to(call, "nn.layer_norm") is not None
+        if groups is None or not is_layer or self.norm_axis(var, call) is None or groups.size != groups.shape[-1]:
             self.pin(groups)
             return None
         self._note(Norm(var=var, gain=call.args[1], shift=call.args[2]))
@@ -215,8 +211,7 @@ class _Finder(Finder):
         shape = static_shape(other)
         if groups is None or shape is None or other in self.groups:
             return None
-        groups = groups.reshape((1,) * (rank - groups.ndim) + groups.shape)
-        shape = (1,) * (rank - len(shape)) + shape
+        groups, shape = aligned(groups, rank), (1,) * (rank - len(shape)) + shape
         if all(shape[axis] == 1 for axis, size in enumerate(groups.shape) if size > 1):
             return groups
         constant, over_last = self.constants.find(other), rank > 0 and groups.size == groups.shape[rank - 1]

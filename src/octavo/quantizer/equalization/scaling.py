@@ -32,7 +32,7 @@ from ...ir.graph.weighted import WEIGHTED, weighted
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import function_results
 from ...ir.untyped import relax
-from .channel_groups import NORMS, find_groups, output_factors, weight_groups
+from .channel_groups import NORMS, aligned, find_groups, output_factors, weight_groups
 from .new_constants import NewConstants
 
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]
@@ -125,7 +125,7 @@ def _change_constants(new: NewConstants, factors: Factors, binding: VarBinding) 
         call_to(value, "multiply") is not None and all(of(arg) is None for arg in value.args)
     ):
         for arg in value.args:
-            new.change(binding.var, arg, lambda values: _aligned(values, made.ndim) / made)
+            new.change(binding.var, arg, lambda values: aligned(values, made.ndim) / made)
 
 
 def _scale_weights(
@@ -141,8 +141,3 @@ def _scale_weights(
         flat = read.astype(np.float64).reshape(-1)
         factor = factor * flat[weight_groups(op, np.arange(flat.size).reshape(read.shape))]
     new.set(op.weight, new.constants.value(op.weight) * factor)
-
-
-def _aligned(values: npt.NDArray[Any], rank: int) -> npt.NDArray[Any]:
-    """Return a constant of a rank at least."""
-    return values.reshape((1,) * (rank - values.ndim) + values.shape)

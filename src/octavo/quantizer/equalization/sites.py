@@ -129,11 +129,6 @@ def _used(groups: Groups) -> npt.NDArray[np.int64]:
     return used[used > 0]
 
 
-def factors_of(groups: Groups, by_group: Floats) -> npt.NDArray[np.float32]:
-    """Return the factors of a tensor's channels."""
-    return by_group[groups].astype(np.float32)
-
-
 def is_smoothed(view: DataflowView, found: ChannelGroups, site: Site) -> bool:
     """Return whether factors of a site are of a given strength: neither a convolution nor a function takes part in it."""
     calls = [*map(view.definition, site.tensors), *(reader.op.call for reader in site.readers)]
@@ -275,7 +270,8 @@ class _ReaderCost:
         op = reader.op
         weight = constants.value(op.weight).astype(np.float64)
         table = np.broadcast_to(weight_groups(op, np.searchsorted(groups, found.of[reader.data])), weight.shape)
-        axes = _axes(reader)
+        layout = str(getattr(op.call.attrs, "kernel_layout", "") or "IO")
+        axes = layout.index("O"), layout.index("I")
         order = [*axes, *(axis for axis in range(weight.ndim) if axis not in axes)]
         shape = (weight.shape[axes[0]], weight.shape[axes[1]], -1)
         weight, table = weight.transpose(order).reshape(shape), table.transpose(order).reshape(shape)[:, :, 0]
@@ -299,9 +295,3 @@ class _ReaderCost:
         spread = (self._variance / factors**2)[self._groups].sum(axis=1) * self._taps
         operand = np.multiply(self._power, (factors**2 * rounding)[self._groups], out=self._products).sum(axis=1)
         return operand + steps**2 * spread / 12, self._signal
-
-
-def _axes(reader: Reader) -> tuple[int, int]:
-    """Return the axes of outputs and inputs in the weights of a product, as it reads them."""
-    layout: Sequence[str] | str = str(getattr(reader.op.call.attrs, "kernel_layout", "") or "IO")
-    return layout.index("O"), layout.index("I")

@@ -1,14 +1,10 @@
 """Ranges: which integers stand for which numbers of a tensor. One file for each estimator, one line here that registers it."""
 
-from .auto import Auto
 from .entropy import Entropy
-from .estimator import QuantScheme, RangeEstimator, TensorRange
-from .global_scale import GlobalScale
-from .mean import Mean
-from .min_max import MinMax
+from .estimator import QuantScheme, Range, RangeEstimator, Statistics, TensorRange, range_of, width
 from .mse import Mse
+from .observed import Auto, GlobalScale, Mean, MinMax
 from .percentile import Percentile
-from .profiled import ProfiledTensor, Statistics
 from .registry import (
     range_estimator,
     range_estimator_help,
@@ -35,15 +31,17 @@ __all__ = [
     "MinMax",
     "Mse",
     "Percentile",
-    "ProfiledTensor",
     "QuantScheme",
+    "Range",
     "RangeEstimator",
     "Statistics",
     "TensorRange",
     "range_estimator",
     "range_estimator_help",
     "range_estimator_names",
+    "range_of",
     "range_previews",
     "register_range_estimator",
     "takes_only_ends",
+    "width",
 ]

@@ -1,19 +1,37 @@
 """What a range estimator is: statistics of one tensor, and the integers that it becomes -> the range that they shall cover.
 
+Parameters follow from a range, and a range from parameters, here alone.
+
 An estimator knows no graph, no file and no other tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, QuantParams
 from ...numerics.statistics.histogram import Histogram
 from ...numerics.statistics.ranges import SMALLEST_RANGE, asymmetric_params, power_of_two_above
+
+Range = tuple[float, float]
+"""The least and the greatest number that integers stand for."""
+
+
+def width(low: float, high: float) -> float:
+    """Return the width of the range that integers cover: 0 is always in it."""
+    return max(high, 0.0) - min(low, 0.0)
+
+
+def range_of(params: QuantParams) -> Range:
+    """Return the range that per-tensor parameters have."""
+    scale, zero_point = float(params.scale), int(params.zero_point)
+    return (params.qmin - zero_point) * scale, (params.qmax - zero_point) * scale
 
 
 class TensorRange(Protocol):
@@ -59,6 +77,32 @@ class TensorRange(Protocol):
         """Greatest value of each bucket of samples, -inf of one without values; (0,) where samples were not kept separate."""
         ...
 
+    @property
+    def non_finite_note(self) -> str:
+        """What is to be said of values that are NaN or infinite, "" where there are none."""
+        ...
+
+
+class Statistics(Protocol):
+    """What is read of a profile, or of statistics from elsewhere."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model that was profiled."""
+        ...
+
+    def __getitem__(self, key: TensorId, /) -> TensorRange:
+        """Return the statistics of one tensor."""
+        ...
+
+    def __contains__(self, key: object, /) -> bool:
+        """Return whether a tensor was observed."""
+        ...
+
+    def __iter__(self) -> Iterator[TensorId]:
+        """Iterate over the observed tensors."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantScheme:
@@ -84,6 +128,12 @@ class QuantScheme:
     power_of_two: bool = False
     scale: float | None = None
     zero_point: int | None = None
+
+    @classmethod
+    def of(cls, params: QuantParams) -> QuantScheme:
+        """Return how parameters like these follow from a range."""
+        symmetric = int(params.zero_point) == 0 and params.qmin < 0
+        return cls(dtype=params.dtype, symmetric=symmetric, power_of_two=bool(np.frexp(params.scale)[0] == 0.5))
 
     @property
     def num_bits(self) -> int:
@@ -129,6 +179,6 @@ class QuantScheme:
 class RangeEstimator(Protocol):
     """Chooses a tensor's range."""
 
-    def range_of(self, tensor: TensorRange, scheme: QuantScheme, /) -> tuple[float, float]:
+    def range_of(self, tensor: TensorRange, scheme: QuantScheme, /) -> Range:
         """Return the finite range [low; high] that the integers of `scheme` shall cover."""
         ...

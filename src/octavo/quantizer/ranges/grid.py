@@ -8,7 +8,7 @@ import numpy as np
 
 from ...numerics import QuantParams
 from ...numerics.arrays import Array
-from .of_params import Range
+from .estimator import Range
 
 _ALIKE = 2.0**-20
 """Of the greatest magnitude: by so much a number in float32, itself computed, may be beside a multiple."""

@@ -10,10 +10,9 @@ import numpy.typing as npt
 from ...numerics import INTEGER_RANGE
 from ...numerics.statistics.cumulative import CumulativeMoments, folded
 from ...numerics.statistics.histogram_estimates import spans
-from .estimator import QuantScheme, TensorRange
+from .estimator import QuantScheme, Range, TensorRange
 
 Doubles = npt.NDArray[np.float64]
-Range = tuple[float, float]
 Sums = tuple[Doubles, Doubles, Doubles]
 
 _STARTS = 20

@@ -5,18 +5,15 @@ from .correct import Correct
 from .equalize import Equalize
 from .evidence import Evidence
 from .exact_inputs import ExactInputs
-from .float_tensors import FloatTensors
 from .fuse_functions import FuseFunctions
 from .keep_float import KeepFloat
+from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
 from .narrow_ranges import NarrowRanges
 from .per_row import PerRow
 from .ranges import Ranges
 from .rotate import Rotate
-from .set_params import SetParams
 from .step import Step
 from .tune_ranges import TuneRanges
-from .widen_tensor import WidenTensor
-from .without_shift import WithoutShift
 
 _ORDER: list[type[Step]] = [
     PerRow,

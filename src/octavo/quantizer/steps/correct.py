@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
-from ..ranges.of_params import Range
+from ..ranges import Range
 from ..recipe import WIDEST, Recipe
 from .evidence import Evidence
 from .step import Step

@@ -9,9 +9,7 @@ from typing import ClassVar
 from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
-from ..ranges.estimator import QuantScheme
-from ..ranges.mean import Mean
-from ..ranges.of_params import width
+from ..ranges import Mean, QuantScheme, width
 from ..recipe import AUTO, WIDEST, Recipe
 from ..tensor_choice import TensorChoice
 from .evidence import Evidence

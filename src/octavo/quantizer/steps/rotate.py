@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ...ir.identity import TensorId
 from ..choices import Choices
 from ..planner import Planned
-from ..ranges.of_params import width
+from ..ranges import width
 from ..recipe import Recipe
 from .evidence import Evidence
 from .step import Step

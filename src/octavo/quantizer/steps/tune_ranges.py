@@ -11,8 +11,7 @@ from ...ir.identity import TensorId
 from ..choices import Choices
 from ..plan import QuantizationPlan
 from ..planner import Planned
-from ..ranges.estimator import QuantScheme
-from ..ranges.of_params import Range, range_of, scheme_of
+from ..ranges import QuantScheme, Range, range_of
 from ..recipe import AUTO, Recipe
 from ..referee import Referee
 from .evidence import Evidence
@@ -65,7 +64,7 @@ def better_ranges(plan: QuantizationPlan, referee: Referee, effects: Mapping[Ten
         known = range_of(params)
         low, high = _union([known, *(observed[name] for name in group)])
         ranges = [(low * share, high * share) for share in _SHARES]
-        scheme, fine = scheme_of(params), QuantScheme(dtype=_FINE)
+        scheme, fine = QuantScheme.of(params), QuantScheme(dtype=_FINE)
         tried = [params, scheme.params(low, high), *(fine.params(*ends) for ends in ranges[1:])]
         alone = [rounding.only().with_params(dict.fromkeys(group, each)) for each in tried]
         own, rounded, *clipped = (score.error for score in referee.scores_of(alone))

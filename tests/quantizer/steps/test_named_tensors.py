@@ -13,7 +13,7 @@ from apply_steps import with_steps
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
-from octavo.quantizer.ranges.of_params import range_of
+from octavo.quantizer.ranges import range_of
 from octavo.quantizer.steps import WidenTensor
 from octavo.target import OpSupport, TargetDescription
 

@@ -1,0 +1,130 @@
+"""Steps for single tensors that somebody names; no recipe asks for any: other parameters, 16 bits, none, no correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ...ir.identity import TensorId
+from ...numerics import QuantParams
+from ..choices import Choices
+from ..plan import QuantizationPlan
+from ..planner import Planned
+from ..ranges import QuantScheme, range_of
+from ..request import Request
+from .evidence import Evidence
+from .step import Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetParams(Step):
+    """Parameters of activations and weights, which are then rounded to nearest.
+
+    Parameters
+    ----------
+    tensor
+        Whose they are: an activation, or the output of the layer whose weights these are.
+    params
+        None at all: what follows from those of a plan, biases, is made anew.
+    """
+
+    name: ClassVar = "parameters"
+    tensor: TensorId
+    params: Mapping[TensorId, QuantParams] = field(hash=False)
+
+    @property
+    def detail(self) -> str:
+        """Of which tensor."""
+        return self.tensor
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with them."""
+        found = _with_params(planned.choices, self.params)
+        values = {name: each for name, each in found.corrections.weight_values.items() if name not in self.params}
+        return replace(found, corrections=replace(found.corrections, weight_values=values))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidenTensor(Step):
+    """An activation, with its range, and those that must have its width."""
+
+    name: ClassVar = "widen"
+    tensor: TensorId
+
+    @property
+    def detail(self) -> str:
+        """Which."""
+        return self.tensor
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with them; None where an op around one takes no 16 bits, or it has them."""
+        plan = planned.plan
+        names = _with_neighbours(plan, plan.sharing(self.tensor))
+        around = [layer for layer in plan.layers if not names.isdisjoint((layer.output, *layer.inputs))]
+        supports = [evidence.planner.support(layer) for layer in around]
+        able = all(support is not None and "int16" in support.activations for support in supports)
+        if not able or any(plan.activations[name].dtype == "int16" for name in plan.sharing(self.tensor)):
+            return None
+        return _with_params(planned.choices, {name: _wide(plan.activations[name]) for name in sorted(names)})
+
+
+def _with_params(choices: Choices, params: Mapping[TensorId, QuantParams]) -> Choices:
+    asked = {str(name): Request(who="a remedy", tensor=each) for name, each in params.items()}
+    return choices.with_more(Choices(requests=asked))
+
+
+def _wide(params: QuantParams) -> QuantParams:
+    """Return parameters of 16 bits for the same range."""
+    scheme = QuantScheme(dtype="int16", symmetric=True, power_of_two=QuantScheme.of(params).power_of_two)
+    return scheme.params(*range_of(params))
+
+
+def _with_neighbours(plan: QuantizationPlan, names: tuple[TensorId, ...]) -> set[TensorId]:
+    """Return activations with those that have their width: what ops but products with weights read and make beside them."""
+    found, count = set(names), 0
+    while count < len(found):
+        count = len(found)
+        for layer in plan.layers:
+            around = (layer.output, *layer.inputs)
+            if layer.weight is None and not found.isdisjoint(around):
+                found.update(name for name in around if name in plan.activations)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatTensors(Step):
+    """These activations, for reasons that make no two of them differ."""
+
+    name: ClassVar = "float tensors"
+    names: tuple[TensorId, ...]
+    reasons: tuple[str, ...] = field(compare=False)
+
+    @property
+    def detail(self) -> str:
+        """Which."""
+        return ", ".join(self.names)
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with them float."""
+        floats = dict(zip(self.names, self.reasons, strict=True))
+        return planned.choices.with_more(Choices(float_tensors=floats)).uncorrected
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WithoutShift(Step):
+    """A layer whose bias is the float one's."""
+
+    name: ClassVar = "without correction"
+    layer: TensorId
+
+    @property
+    def detail(self) -> str:
+        """Which."""
+        return self.layer
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices without that correction."""
+        known = planned.choices.corrections
+        shifts = {name: each for name, each in known.bias_shifts.items() if name != self.layer}
+        return replace(planned.choices, corrections=replace(known, bias_shifts=shifts))
