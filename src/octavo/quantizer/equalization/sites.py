@@ -56,14 +56,17 @@ class ChannelValues:
     maximum: Floats
     variance: Floats
 
+    @classmethod
+    def of(cls, low: Floats, high: Floats, variance: Floats) -> ChannelValues:
+        """Return what is said of groups whose least and greatest values these are; infinite where there are none."""
+        is_there = np.isfinite(low)
+        ends = np.where(is_there, low, 0.0), np.where(is_there, high, 0.0)
+        return cls(is_there=is_there, minimum=ends[0], maximum=ends[1], variance=variance)
+
     def only(self, groups: npt.NDArray[np.int64]) -> ChannelValues:
         """Return what is said of some groups."""
-        return ChannelValues(
-            is_there=self.is_there[groups],
-            minimum=self.minimum[groups],
-            maximum=self.maximum[groups],
-            variance=self.variance[groups],
-        )
+        low, high = self.minimum[groups], self.maximum[groups]
+        return ChannelValues(is_there=self.is_there[groups], minimum=low, maximum=high, variance=self.variance[groups])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -38,13 +38,10 @@ def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64], s
     of_channel = groups.reshape(-1)
     low, high = np.full(size, np.inf), np.full(size, -np.inf)
     _extend(low, high, of_channel, profiled.channel_minimum, profiled.channel_maximum)
-    is_there = np.isfinite(low)
-    squares = np.where(is_there, high - low, 0.0) ** 2
+    squares = np.where(np.isfinite(low), high - low, 0.0) ** 2
     deviation = moments(profiled.histogram, profiled.minimum, profiled.maximum).deviation
     share = deviation**2 / max(float(squares[of_channel].mean()), 1e-30)
-    return ChannelValues(
-        is_there=is_there, minimum=np.where(is_there, low, 0.0), maximum=np.where(is_there, high, 0.0), variance=share * squares
-    )
+    return ChannelValues.of(low, high, share * squares)
 
 
 def _extend(low: Floats, high: Floats, groups: npt.NDArray[np.int64], least: Array, largest: Array) -> None:
@@ -92,13 +89,7 @@ class GroupValues:
     def result(self) -> ChannelValues:
         """Return what was seen."""
         count = np.maximum(self._count, 1)
-        is_there = np.isfinite(self._low)
-        return ChannelValues(
-            is_there=is_there,
-            minimum=np.where(is_there, self._low, 0.0),
-            maximum=np.where(is_there, self._high, 0.0),
-            variance=np.maximum(self._squares / count - (self._sum / count) ** 2, 0.0),
-        )
+        return ChannelValues.of(self._low, self._high, np.maximum(self._squares / count - (self._sum / count) ** 2, 0.0))
 
 
 def channel_ranges(profiled: TensorStatistics, shape: tuple[int, ...]) -> bool:
