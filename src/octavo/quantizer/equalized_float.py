@@ -62,10 +62,6 @@ class EqualizedFloat:
         """The model's."""
         return Constants(self.view, self.model.params)
 
-    def has_range(self, var: Var) -> bool:
-        """Return whether the profile tells a range of a variable."""
-        return self.sources.source(var) is not None
-
     @cached_property
     def exact(self) -> Model:
         """What computes the same as the model before: its variables are those that become integer."""

@@ -122,14 +122,9 @@ class Planner:
             check_fingerprint(self.model, self.profile.fingerprint)
 
     @property
-    def target(self) -> TargetDescription:
-        """Who takes what targets share."""
-        return self.chosen.description
-
-    @property
     def targets(self) -> tuple[TargetDescription, ...]:
         """Who may take an op, in the order in which they choose."""
-        return self.chosen.described or (self.target,)
+        return self.chosen.described or (self.chosen.description,)
 
     @property
     def first_choices(self) -> Choices:
@@ -164,7 +159,7 @@ class Planner:
             form=self.form(choices.equalization),
             recipe=self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator),
             choices=choices,
-            target=self.target,
+            target=self.chosen.description,
             targets=self.targets,
             applied=self.applied,
             fingerprint=self.model.fingerprint,
@@ -201,7 +196,7 @@ class Planner:
 
     def support(self, layer: IntegerLayer) -> OpSupport | None:
         """Return what the target of a layer says of its op."""
-        return next((each for each in self.targets if each.name == layer.target), self.target).support(layer.op)
+        return next((each for each in self.targets if each.name == layer.target), self.chosen.description).support(layer.op)
 
     def _claims(self, inputs: PlanInputs, plan: QuantizationPlan, made: Model) -> Claims:
         """Return what the targets' integer ops take of a model; that of before where integers alone are others."""

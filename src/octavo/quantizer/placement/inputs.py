@@ -101,7 +101,9 @@ class PlanInputs:
 
     def has_range(self, var: Var) -> bool:
         """Return whether the range of a variable is known."""
-        return self.form.has_range(var) if self.applied is None else TensorId(var.name) in self.applied.plan.activations
+        if self.applied is not None:
+            return TensorId(var.name) in self.applied.plan.activations
+        return self.form.sources.source(var) is not None
 
     @cached_property
     def requested(self) -> Mapping[str, int | None]:
