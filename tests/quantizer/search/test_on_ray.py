@@ -40,7 +40,7 @@ class Ahead(Bench):
     def begin(self, candidates: Sequence[Steps]) -> None:
         self.begun += [steps for steps in candidates if steps not in self.begun]
 
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
+    def measure(self, steps: Steps, check: Callable[[], None] = lambda: None) -> Candidate:
         self.asked.append(steps)
         return self.elsewhere.measure(steps, check)
 

@@ -116,13 +116,15 @@ def fix(
     check_value(is_gain, QuantizationError, "min_gain_db", "a number of dB, 0 or more", min_gain_db)
     check_value(type(rounds) is int and rounds > 0, QuantizationError, "rounds", "a number of them, 1 or more", rounds)
     samples = samples_of(model, profile, "measure with")
+    said = recipe or quantized.plan.recipe
+    full = replace(said, bias_correction=True, weight_rounding="gram", equalization="auto")
     with quantizing():
         run = _Fixer(
             model=model,
             profile=profile,
             target=resolve_target(target),
             samples=samples,
-            recipe=recipe or quantized.plan.recipe,
+            anew=None if full == said else full,
             kept=frozenset(() if recipe is None else recipe.tensors),
             min_gain_db=min_gain_db,
         )
@@ -131,13 +133,21 @@ def fix(
 
 @dataclass(kw_only=True, slots=True)
 class _Fixer:
-    """What is gone on from: a model, and the steps that were kept of it, with corrections anew behind them."""
+    """What is gone on from: a model, and the steps that were kept of it, with corrections anew behind them.
+
+    Parameters
+    ----------
+    anew
+        A recipe that leaves out nothing of what brings outputs nearer at no cost; None where the model's own does not.
+    kept
+        Names of the tensors that the user's recipe speaks of.
+    """
 
     model: Model
     profile: Profile
     target: ResolvedTarget
     samples: Samples
-    recipe: Recipe
+    anew: Recipe | None
     kept: frozenset[str]
     min_gain_db: float
     _tuning: Tuning = field(init=False)
@@ -210,7 +220,7 @@ class _Fixer:
         is_promising = row.gain_db >= self.min_gain_db or row.cause in (*FAULTS, "weight rounding")
         if not is_promising or (row.part == "activation" and {str(row.id), row.source_name} & self.kept):
             return
-        if row.cause in _ANEW and self.recipe != _with_all(self.recipe) and None not in self._tried:
+        if row.cause in _ANEW and self.anew is not None and None not in self._tried:
             yield "quantized anew with the corrections and the equalization that the recipe left out", None
         yield from ((said, step) for said, step in row.steps.items() if step not in self._tried)
 
@@ -222,7 +232,7 @@ class _Fixer:
             return None
         try:
             if step is None:
-                anew = by_profile(self.target, self.model, self.profile, _with_all(self.recipe))
+                anew = by_profile(self.target, self.model, self.profile, self.anew)
                 score = tuning.referees[0].score(anew.plan)
             else:
                 self._check_layers(step, steps)
@@ -262,11 +272,6 @@ class _Fixer:
         steps = [each for each in (*self._steps, step) if not isinstance(each, Correct)]
         without = [each for each in steps if isinstance(each, WithoutShift)] if corrects else []
         return (*(each for each in steps if each not in without), *([Correct()] if corrects else []), *without)
-
-
-def _with_all(recipe: Recipe) -> Recipe:
-    """Return a recipe that leaves out nothing of what brings outputs nearer at no cost."""
-    return replace(recipe, bias_correction=True, weight_rounding="gram", equalization="auto")
 
 
 def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:

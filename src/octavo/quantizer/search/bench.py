@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from ...compiler.compile import compile_model
 from ...compiler.explanation import FLOAT_BYTES, memory_cycles
@@ -47,14 +47,14 @@ class Bench:
         On which candidates are compared with the float model; None for samples of the profile that steps are not fitted to.
     """
 
-    width: ClassVar[int] = 1
-    """How many candidates are measured at a time."""
     model: Model
     profile: Profile
     target: TargetLike
     recipe: Recipe
     data: Samples | None
     evaluate: Evaluate | None
+    width: int = field(init=False, default=1)
+    """How many candidates are measured at a time."""
     plain: Planned = field(init=False)
     """The model without any step."""
     float_metric: float | None = field(init=False, default=None)
@@ -132,7 +132,7 @@ class Bench:
     def begin(self, candidates: Sequence[Steps]) -> None:
         """Begin to measure what is not being measured yet, where that goes on by itself: each may be asked for later, or not."""
 
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
+    def measure(self, steps: Steps, check: Callable[[], None] = lambda: None) -> Candidate:
         """Fit a candidate to samples, and measure it; `check` is called on the way, and may raise. It has no name yet."""
         with quantizing():
             score = self.tuning.score(steps)

@@ -77,20 +77,17 @@ class _RayBench(Bench):
     _workers: Workers = field(init=False)
     _begun: dict[Steps, Any] = field(default_factory=dict[Steps, Any])
 
-    @property
-    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._workers.width
-
     def start(self, float_metric: float | None = None) -> None:
         super().start(float_metric)
         self._workers = Workers(self.ray, _started, (*self.work, self.options, self.float_metric), lost=_lost)
+        self.width = self._workers.width
 
     def begin(self, candidates: Sequence[Steps]) -> None:
         for steps in candidates:
             if steps not in self._begun:
-                self._begun[steps] = self._workers.submit(_measured, steps)
+                self._begun[steps] = self._workers.submit(Bench.measure, steps)
 
-    def measure(self, steps: Steps, check: Callable[[], None]) -> Candidate:
+    def measure(self, steps: Steps, check: Callable[[], None] = lambda: None) -> Candidate:
         self.begin([steps])
         while not self.ray.wait([self._begun[steps]], num_returns=1, timeout=_POLL)[0]:
             check()
@@ -106,7 +103,3 @@ def _started(content: bytes, shapes: Any, options: dict[str, Any], float_metric:
     bench = Bench(model=loaded(content, shapes), **options)
     bench.start(float_metric)
     return bench
-
-
-def _measured(bench: Bench, steps: Steps) -> Candidate:
-    return bench.measure(steps, lambda: None)
