@@ -78,6 +78,17 @@ class Bench:
         """What it was made of besides the model."""
         return {each.name: getattr(self, each.name) for each in fields(Bench) if each.init and each.name != "model"}
 
+    @property
+    def header(self) -> dict[str, Any]:
+        """What a search with it is of: one with another header is another search."""
+        return {
+            "fingerprint": self.model.fingerprint,
+            "recipe": repr(replace(self.recipe, min_sqnr=None)),
+            "profile": self.plain.quantized.fingerprint,
+            "samples": len(self.data or ()),
+            "metric": "agreement" if self.evaluate is None else "evaluate",
+        }
+
     def start(self, float_metric: float | None = None) -> None:
         """Build the referee, and run the float model: before anything is measured. Its metric is found where it is not known.
 

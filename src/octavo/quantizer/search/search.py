@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -120,16 +120,9 @@ def search(
             data=None if data is None else split_batches(input_specs(model), data) or None,
             evaluate=evaluate,
         )
-        header = {
-            "fingerprint": model.fingerprint,
-            "recipe": repr(replace(bench.recipe, min_sqnr=None)),
-            "profile": bench.plain.quantized.fingerprint,
-            "samples": len(bench.data or ()),
-            "metric": "agreement" if evaluate is None else "evaluate",
-        }
         run = _Search(
             bench=bench,
-            folder=SearchFolder(path, header),
+            folder=SearchFolder(path, bench.header),
             max_drop=max_drop,
             deadline=math.inf if seconds is None else begun + seconds,
             longest=time.monotonic() - begun,
