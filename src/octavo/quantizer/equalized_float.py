@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tvm.relax import Var
 
@@ -45,7 +46,8 @@ class EqualizedFloat:
     @cached_property
     def statistics(self) -> Mapping[TensorId, ProfiledTensor] | None:
         """Those of the model's tensors, once their channels are divided."""
-        return None if self.profile is None else equalized_statistics(self.profile, self.equalization)
+        profile: Any = self.profile
+        return None if profile is None else equalized_statistics(profile, self.equalization)
 
     @cached_property
     def view(self) -> DataflowView:
