@@ -56,7 +56,7 @@ def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
 
     def found_ahead(folder: Path | None = None, **other: Any) -> tuple[SearchResult, list[Steps], list[Steps]]:
         begun, asked = list[Steps](), list[Steps]()
-        return found(folder, bench_of=partial(Ahead, begun=begun, asked=asked), **other), begun, asked
+        return found(folder, measuring=partial(Ahead, begun=begun, asked=asked), **other), begun, asked
 
     if share is not None:
         first = found(candidates=1).candidates[0]

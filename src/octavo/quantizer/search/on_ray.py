@@ -59,7 +59,7 @@ def search_on_ray(
     model = load(path, shapes=shapes)
     with connected(address, what="a search", error_of=QuantizationError) as ray:
         work = model_content(path), None if shapes is None else dict(shapes)
-        return search(model, profile, data, bench_of=partial(_RayBench, ray=ray, work=work), **options)
+        return search(model, profile, data, measuring=partial(_RayBench, ray=ray, work=work), **options)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -48,7 +48,7 @@ def search(
     recipe: Recipe | None = None,
     folder: str | Path | None = None,
     progress: Callable[[Candidate], None] | None = None,
-    bench_of: Callable[..., Bench] = Bench,
+    measuring: Callable[..., Bench] = Bench,
 ) -> SearchResult:
     """Find which steps, and which activations in float, give a model the accuracy that is asked for at the least cost.
 
@@ -83,7 +83,7 @@ def search(
         that finds them there goes on from them: what was measured is not measured again.
     progress
         Called with each candidate.
-    bench_of
+    measuring
         Makes what measures candidates; by default in this process, one at a time.
 
     Returns
@@ -112,7 +112,7 @@ def search(
     begun = time.monotonic()
     samples_of(model, profile, "search with")
     with Interruption() as interruption:
-        bench = bench_of(
+        bench = measuring(
             model=model,
             profile=profile,
             target=target,
