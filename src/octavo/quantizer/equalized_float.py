@@ -18,7 +18,7 @@ from ..ir.simplify import Fold, simplify
 from .equalization.rotating import rotated
 from .equalization.scaling import scaled
 from .plan.equalization import Equalization, equalized_statistics
-from .ranges import ProfiledTensor, Statistics
+from .ranges import Statistics, TensorRange
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class EqualizedFloat:
         return _scaled(self.simple, self.equalization, exact=False)
 
     @cached_property
-    def statistics(self) -> Mapping[TensorId, ProfiledTensor] | None:
+    def statistics(self) -> Mapping[TensorId, TensorRange] | None:
         """Those of the model's tensors, once their channels are divided."""
         profile: Any = self.profile
         return None if profile is None else equalized_statistics(profile, self.equalization)
