@@ -41,7 +41,7 @@ from octavo.quantizer.causes import RootCause
 from octavo.quantizer.causes.experiments import FAULTS
 from octavo.quantizer.equalization.channel_groups import find_groups
 from octavo.quantizer.equalization.scaling import scaled
-from octavo.quantizer.equalization.sites import factors_of, find_sites
+from octavo.quantizer.equalization.sites import find_sites
 from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.entries import IntegerLayer
 from octavo.quantizer.plan.plan import QuantizedModel
@@ -159,7 +159,7 @@ class Planting:
         by_group = np.ones(1 + max(int(groups.max()) for groups in found.of.values()))
         by_group[site.groups] = 2.0 ** self._rng.integers(-3, 5, site.groups.size)
         of = {var.name: groups for var, groups in found.of.items()}
-        factors = {TensorId(var.name): factors_of(of[var.name], by_group) for var in site.tensors}
+        factors = {TensorId(var.name): by_group[of[var.name]].astype(np.float32) for var in site.tensors}
         model = scaled(self._even, factors, exact=False)
         faulty = octavo.quantize(model, self._profile_of(model), recipe=UNEQUALIZED)
         names = frozenset(var.name for var in site.tensors)

@@ -42,7 +42,7 @@ CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
-_LARGE = 2**26
+_LARGE = 2**28
 """Bytes of a model's constants: with more, there is time to ask for each step once, on one fold, and to correct once."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
