@@ -139,12 +139,13 @@ def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, 
 def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_all_others(
     profiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    second = Second(name="r2")
     unclear = [[0.002, 0.0118, 0.0117, 0.0119], [0.0105] * 4, [0.0105] * 4]
     with_fakes(
         monkeypatch,
         lambda names: {PLAIN: [[0.01] * 4] * 3, R1: [[0.001] * 4] * 3, R1 | R3: [[0.0005] * 4] * 3}.get(names, unclear),
         first=[First(name="r1")],
-        second=[Second(name="r2")],
+        second=[second],
         last=[Last(name="r3")],
     )
     monkeypatch.setattr(tune, "_LARGE", profiled[0].constant_bytes - 1)
@@ -152,6 +153,8 @@ def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_a
     assert verdicts(plan) == [("r1", True), ("r2", False), ("r3", True)]
     assert [(name, before) for name, before, _ in FakeStep.seen] == [("r1", PLAIN), ("r2", R1), ("r3", R1)]
     assert plan.journal.held_back == HELD_BACK
+    monkeypatch.setattr(type(second), "measures_each", True)
+    assert verdicts(quantized(profiled)) == [("r1", True), ("r3", True)]
 
 
 @pytest.mark.parametrize(("lost", "is_refitted"), [(0.3, True), (2.0, False)])

@@ -180,7 +180,9 @@ class Tuning:
         """Return the steps that gain, of those that the recipe wants tried."""
         best: Steps = ()
         # What others gain is asked beside corrections, which make up for much.
-        for kind in order() if self._is_large else (order()[-1], *order()):
+        all_kinds = order()
+        kinds = [kind for kind in all_kinds if not kind.measures_each] if self._is_large else [all_kinds[-1], *all_kinds]
+        for kind in kinds:
             best = self._better(best, kind.of(self.planner.recipe))
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}

@@ -25,6 +25,9 @@ class Step(ABC):
     below_db: float = inf
     """It is tried where the worst output's signal to noise ratio is less."""
 
+    measures_each: ClassVar[bool] = False
+    """Whether it measures activation by activation on all samples: large models are not asked so, for it takes minutes."""
+
     @property
     def detail(self) -> str:
         """What tells it from others of its kind, in words; "" of the only one."""

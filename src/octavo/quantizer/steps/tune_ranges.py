@@ -84,6 +84,7 @@ class TuneRanges(Step):
     """Other ranges for activations whose rounding costs most, where outputs have less than a signal to noise ratio in dB."""
 
     name: ClassVar = "tune ranges"
+    measures_each: ClassVar = True
     below_db: float
 
     @classmethod
