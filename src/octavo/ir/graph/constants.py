@@ -97,7 +97,9 @@ class Constants:
     def is_constant(self, expr: Expr) -> bool:
         """Return whether `expr` is a parameter, moved or not, or a literal."""
         value = self._view.definition(expr)
+        if isinstance(value, GenericConst):
+            return True
         while (call := call_to(value, *CONSTANT_MOVERS)) is not None and self._view.binding_of(expr) is not None:
             expr = call.args[0]
             value = self._view.definition(expr)
-        return isinstance(value, GenericConst) or (isinstance(value, Var) and TensorId(value.name) in self._params)
+        return isinstance(value, Var) and TensorId(value.name) in self._params
