@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from handmade_profile import ranged
-
 import octavo
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.target import OpSupport, TargetDescription

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from allpairspy import AllPairs
-from handmade_profile import ranged
 from tvm import relax
 
 import octavo
+from handmade_profile import ranged
 from integer_results import INTEGER_RESULTS
 from nets import model_of
 from octavo.compiler.partition.pipeline import integer_regions

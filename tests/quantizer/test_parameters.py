@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade_profile import ranged
 from tvm import relax
 
+from handmade_profile import ranged
 from nets import model_of
 from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade_profile import ranged
 
 import octavo
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.ir.identity import TensorId

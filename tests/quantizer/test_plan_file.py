@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from handmade_profile import ranged
 from plan_edits import INT8, NPU, Edit, drop, edited, layer, put, save_plan, scale
 
 import octavo
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.compiler.backends import CodeGenerator
 from octavo.errors import QuantizationError

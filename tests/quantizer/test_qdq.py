@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from handmade_profile import ranged
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import octavo
+from handmade_profile import ranged
 from integer_results import INTEGER_RESULTS
 from nets import model_of, residual_net
 from octavo.ir.graph.dataflow import BodyWriter

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade_profile import ranged
 from hypothesis import given
 from hypothesis import strategies as st
 
 import octavo
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.cli.main import main
 from octavo.ir.identity import TensorEntry, TensorId

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade_profile import ranged
 
 import octavo
+from handmade_profile import ranged
 from nets import residual_net
 from octavo.compiler.backends import CodeGenerator
 from octavo.ir.graph.dataflow import DataflowView, call_to

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade_profile import ranged
 from tvm import relax
 
 import octavo
+from handmade_profile import ranged
 from nets import model_of
 from octavo.compiler.partition.pipeline import integer_regions
 from octavo.ir.composites.attributes import read_composites
