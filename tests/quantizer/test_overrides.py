@@ -15,8 +15,7 @@ import octavo
 from octavo.errors import QuantizationError
 from octavo.ir.graph.inputs import input_specs
 from octavo.numerics import PerTensor
-from octavo.quantizer.override import Override
-from octavo.quantizer.recipe import Recipe, fits, read_recipe
+from octavo.quantizer.recipe import Override, Recipe, fits, read_recipe
 from octavo.target.tensor_support import TensorSupport
 
 PLAIN: dict[str, Any] = {"weight_rounding": "nearest", "equalization": "none", "bias_correction": False}

@@ -17,7 +17,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import QuantParams
 from octavo.profiling import TensorStatistics
 from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.tensor_choice import TensorChoice
+from octavo.quantizer.request import TensorChoice
 from octavo.target import OpSupport, TargetDescription
 from octavo.target.tensor_support import TensorSupport
 

@@ -81,8 +81,8 @@ def test_spellings() -> None:
     assert ranges.range_estimator("min_max") == MinMax()
     assert ranges.range_estimator("percentile:99.5") == Percentile(99.5)
     assert ranges.range_estimator("percentile") == Percentile()
-    assert Recipe(range_estimator="percentile", percentile=99.0).estimator == Percentile(99.0)
-    assert Recipe(range_estimator="percentile:98", percentile=99.0).estimator == Percentile(98.0)
+    assert Recipe(range_estimator="percentile", percentile=99.0).estimator() == Percentile(99.0)
+    assert Recipe(range_estimator="percentile:98", percentile=99.0).estimator() == Percentile(98.0)
 
 
 @pytest.mark.parametrize(

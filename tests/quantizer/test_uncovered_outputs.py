@@ -12,7 +12,7 @@ from tvm import relax
 import octavo
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter
-from octavo.quantizer.override import Override
+from octavo.quantizer.recipe import Override
 from octavo.quantizer.uncovered_outputs import uncovered_outputs
 from octavo.target import CPU
 

@@ -8,17 +8,16 @@ but for what a product leaves in float32, and additions that can read such.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
 from tvm.relax import Var
 
-from ..errors import QuantizationError
 from ..ir.identity import TensorId
-from ..numerics import INTEGER_RANGE, PerAxis
+from ..numerics import INTEGER_RANGE
 from ..target.tensor_support import TensorSupport
 from .placement import Layer, PlanInputs
 from .ranges import QuantScheme
@@ -35,47 +34,12 @@ LARGEST_SCALE = 2.0**60
 _POWER_OF_TWO = TensorSupport(scales="power_of_two")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Demand:
-    """What one op, or somebody else, asks of one tensor.
-
-    Parameters
-    ----------
-    who
-        The op, as reasons name it: "nn.conv2d y".
-    tensor
-        What it may be; what is None is open.
-    narrow
-        Whether the least integer of the dtype must not be used.
-    """
-
-    who: str = field(compare=False)
-    tensor: TensorSupport
-    narrow: bool = False
-
-    def only(self, *fields: str) -> _Demand:
-        """Return what is asked of some fields."""
-        return replace(self, tensor=TensorSupport(**{name: getattr(self.tensor, name) for name in fields}))
-
-    def describe(self, fields: Iterable[str]) -> str:
-        """Say what is asked of some fields."""
-        tensor = self.tensor
-        words = {
-            "scale": None if tensor.scale is None else f"scale {tensor.scale:.9g}",
-            "zero_point": None if tensor.zero_point is None else f"zero point {tensor.zero_point}",
-            "scales": "a scale that is a power of two" if tensor.scales == "power_of_two" else None,
-        }
-        for name in ("dtypes", "schemes", "granularity"):
-            words[name] = " or ".join(getattr(tensor, name) or ()) or None
-        return ", ".join(word for name in fields if (word := words[name]) is not None)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Group:
     """Tensors of one set of parameters, and what all ask of these, in the order in which it came."""
 
     keys: tuple[Key, ...]
-    demands: tuple[_Demand, ...]
+    requests: tuple[Request, ...]
 
     @property
     def name(self) -> str:
@@ -85,31 +49,31 @@ class _Group:
     @property
     def schemes(self) -> Mapping[str, QuantScheme]:
         """By dtype what the integers can be, the dtypes in the order of the first that prefers one."""
-        return _schemes(self.demands)
+        return _schemes(self.requests)
 
     @property
     def widths(self) -> frozenset[int]:
         return frozenset(map(width_of, self.schemes))
 
-    def with_demands(self, *more: _Demand) -> _Group:
-        """Return the group with more demands; one that says what another has said is left out."""
-        return _Group(keys=self.keys, demands=tuple(dict.fromkeys((*self.demands, *more))))
+    def with_more(self, *more: Request) -> _Group:
+        """Return the group with more requests; one that says what another has said is left out."""
+        return _Group(keys=self.keys, requests=tuple(dict.fromkeys((*self.requests, *more))))
 
     def restricts_width(self) -> str:
         """Return who leaves only one width, as reasons name it."""
-        alone = (each.who for each in self.demands if len(set(map(width_of, _schemes((each,))))) == 1)
+        alone = (each.who for each in self.requests if len(set(map(width_of, _schemes((each,))))) == 1)
         return next(alone, "its ops together")
 
     def conflict(self) -> str | None:
         """Return why nothing satisfies all: which ops ask for what, as few of them as say it; None where something does."""
         if self.schemes:
             return None
-        for count in (1, 2, len(self.demands)):
-            for chosen in combinations(self.demands, count):
+        for count in (1, 2, len(self.requests)):
+            for chosen in combinations(self.requests, count):
                 for fields in (each for count in range(1, len(_FIELDS) + 1) for each in combinations(_FIELDS, count)):
                     if not _schemes(tuple(each.only(*fields) for each in chosen)):
                         return self._said([(each.who, each.describe(fields)) for each in chosen])
-        raise AssertionError("the last try is all demands with all fields")
+        raise AssertionError("the last try is all requests with all fields")
 
     def _said(self, asked: list[tuple[str, str]]) -> str:
         asked = [(who, words) for who, words in asked if words]
@@ -136,9 +100,9 @@ class TensorConstraints:
 
     def add(self, layer: Layer, refuse: Callable[[Layer], str | None] = lambda _: None) -> str | None:
         """Note what a layer asks for; return why its tensors cannot be that beside what others ask, or why it is refused else."""
-        asked: dict[Key, list[_Demand]] = {}
-        for key, demand in self._demands(layer):
-            asked.setdefault(key, []).append(demand)
+        asked: dict[Key, list[Request]] = {}
+        for key, request in self._asked(layer):
+            asked.setdefault(key, []).append(request)
         read = [key for key in layer.operands if key not in layer.float_inputs]
         activations: list[Key] = list(dict.fromkeys((*read, *(() if layer.leaves_float else (layer.output,)))))
         groups = [
@@ -164,8 +128,8 @@ class TensorConstraints:
         """Note what the target asks of a tensor that is quantized from float, where nothing else speaks against it."""
         support, group = self.inputs.target.support("quantize"), self._groups[var]
         if support is not None:
-            asked = _Demand(who=f"quantize {var.name}", tensor=support.tensor("output"))
-            group = group.with_demands(asked.only("schemes", "granularity", "scales", "scale", "zero_point"))
+            asked = Request(who=f"quantize {var.name}", tensor=support.tensor("output"))
+            group = group.with_more(asked.only("schemes", "granularity", "scales", "scale", "zero_point"))
             if self._widths.get(self._root(var), _ANY)[0] <= group.widths:
                 self._groups.update(dict.fromkeys(group.keys, group))
 
@@ -193,12 +157,12 @@ class TensorConstraints:
             key = self._parent[key]
         return key
 
-    def _group(self, keys: list[Key], asked: dict[Key, list[_Demand]]) -> _Group:
+    def _group(self, keys: list[Key], asked: dict[Key, list[Request]]) -> _Group:
         """Return the group of some tensors, joined with those that they are in, once each asks what it asks."""
         earlier = {id(group): group for key in keys if (group := self._groups.get(key)) is not None}.values()
         joined = tuple(dict.fromkeys((*(key for group in earlier for key in group.keys), *keys)))
-        known = _Group(keys=joined, demands=tuple(each for group in earlier for each in group.demands))
-        return known.with_demands(*(demand for key in keys for demand in asked[key]))
+        known = _Group(keys=joined, requests=tuple(each for group in earlier for each in group.requests))
+        return known.with_more(*(request for key in keys for request in asked[key]))
 
     def _common_widths(self, activations: list[Key], groups: list[_Group]) -> _Widths | str:
         """Return the widths that a layer's activations may have, all the same, or why there is none."""
@@ -212,7 +176,7 @@ class TensorConstraints:
             return f"its kernel would compute at two widths: {said}"
         return allowed, next(iter(single.values()), "")
 
-    def _demands(self, layer: Layer) -> Iterator[tuple[Key, _Demand]]:
+    def _asked(self, layer: Layer) -> Iterator[tuple[Key, Request]]:
         """Yield what a layer, recipe and requests ask of each activation, of constants among operands, and of the weight."""
         support, who = layer.support, f"{layer.support.op} {layer.name}"
         exact = is_exact(layer)
@@ -222,37 +186,34 @@ class TensorConstraints:
             role = "input" if len(layer.operands) == 1 else f"input{index}"
             tensor = support.tensor(role, is_constant=not isinstance(key, Var))
             yield from self._asked_besides(key)
-            yield key, _Demand(who=who, tensor=tensor)
+            yield key, Request(who=who, tensor=tensor)
             among = support.tensor(role).schemes
             if not isinstance(key, Var) and not set(among or ()).isdisjoint(tensor.schemes or ()):
-                yield key, _Demand(who=who, tensor=TensorSupport(schemes=among))  # it stands among activations
+                yield key, Request(who=who, tensor=TensorSupport(schemes=among))  # it stands among activations
             if exact:
-                yield key, _Demand(who=who, tensor=_POWER_OF_TWO)  # the bias's scale is a product with this one
+                yield key, Request(who=who, tensor=_POWER_OF_TWO)  # the bias's scale is a product with this one
         if not layer.leaves_float:
             yield from self._asked_besides(layer.output)
-            yield layer.output, _Demand(who=who, tensor=support.tensor("output"))
+            yield layer.output, Request(who=who, tensor=support.tensor("output"))
         if layer.op is None:
             return
         name, request = layer.op.weight.name, self.inputs.choices.requests.get(layer.op.weight.name)
         made = TensorSupport(dtypes=(self.inputs.recipe.weight_dtype,), schemes=("symmetric",))
-        asked = [_Demand(who=who, tensor=support.tensor("weight"), narrow=support.weight_range == "narrow")]
-        if request is not None:  # of parameters that are given whole, weights.py looks at the rest
-            tensor = request.tensor
-            given = tensor if isinstance(tensor, TensorSupport) else TensorSupport(dtypes=(tensor.dtype,))
-            asked.append(_Demand(who=request.who, tensor=given))
-        yield name, _Demand(who="the recipe", tensor=made)
+        asked = [Request(who=who, tensor=support.tensor("weight"), narrow=support.weight_range == "narrow")]
+        asked += [] if request is None else [request]  # of parameters that are given whole, weights.py looks at the rest
+        yield name, Request(who="the recipe", tensor=made)
         for each in asked:  # how fine its scales are is for others
             yield name, each.only("dtypes", "schemes", "scales", "scale", "zero_point")
         if exact:
-            yield name, _Demand(who=who, tensor=_POWER_OF_TWO)
+            yield name, Request(who=who, tensor=_POWER_OF_TWO)
 
-    def _asked_besides(self, key: Key) -> Iterator[tuple[Key, _Demand]]:
+    def _asked_besides(self, key: Key) -> Iterator[tuple[Key, Request]]:
         """Yield what recipe and requests ask of an activation."""
         dtype, request = self.inputs.recipe.activation_dtype, self.inputs.choices.requests.get(_name(key))
         if dtype is not None:
-            yield key, _Demand(who="the recipe", tensor=TensorSupport(dtypes=(dtype,)))
+            yield key, Request(who="the recipe", tensor=TensorSupport(dtypes=(dtype,)))
         if request is not None:
-            yield key, _Demand(who=request.who, tensor=_of_activation(request, _name(key)))
+            yield key, request.of_activation(_name(key))
 
 
 def is_exact(layer: Layer) -> bool:
@@ -260,26 +221,10 @@ def is_exact(layer: Layer) -> bool:
     return layer.bias is not None and layer.support.tensor("bias").scales == "power_of_two"
 
 
-def _of_activation(request: Request, name: str) -> TensorSupport:
-    """Return what is asked of an activation; QuantizationError for a range of integers that its dtype does not have."""
-    params = request.tensor
-    if isinstance(params, TensorSupport):
-        return params
-    low, high = INTEGER_RANGE[params.dtype]
-    if (params.qmin, params.qmax) != (low, high):
-        raise QuantizationError(
-            f"{request.who}: {name}: qmin {params.qmin}, qmax {params.qmax}: activations use the whole range [{low}; {high}] of "
-            f"{params.dtype}"
-        )
-    if isinstance(params.granularity, PerAxis):
-        return TensorSupport(dtypes=(params.dtype,), granularity=("per_axis",))
-    return TensorSupport(dtypes=(params.dtype,), scale=float(params.scale), zero_point=int(params.zero_point))
-
-
 @lru_cache(maxsize=4096)
-def _schemes(demands: tuple[_Demand, ...]) -> Mapping[str, QuantScheme]:
-    """Return by dtype what satisfies all demands; empty where nothing does."""
-    tensors = [each.tensor for each in demands]
+def _schemes(requests: tuple[Request, ...]) -> Mapping[str, QuantScheme]:
+    """Return by dtype what satisfies all requests; empty where nothing does."""
+    tensors = [each.support for each in requests]
     scales = {np.float32(each.scale): each.scale for each in tensors if each.scale is not None}
     zero_points = {each.zero_point for each in tensors if each.zero_point is not None}
     power_of_two = any(each.scales == "power_of_two" for each in tensors)
@@ -300,7 +245,7 @@ def _schemes(demands: tuple[_Demand, ...]) -> Mapping[str, QuantScheme]:
         found[dtype] = QuantScheme(
             dtype=dtype,
             symmetric=scheme == "symmetric",
-            narrow=any(each.narrow for each in demands),
+            narrow=any(each.narrow for each in requests),
             power_of_two=power_of_two,
             scale=scale,
             zero_point=zero_point,

@@ -21,10 +21,10 @@ from ..numerics import QuantParams, bias_params, quantize
 from ..target.vocabulary import HALF_EVEN
 from .analytic_shifts import analytic_shifts
 from .constraints import Key, TensorConstraints
-from .override import Override
 from .placement import Layer, Placement, PlanInputs
 from .plan import Adjustment, IntegerLayer, QuantizationPlan
-from .ranges import QuantScheme, range_estimator
+from .ranges import QuantScheme
+from .recipe import Override
 from .weights import WeightParameters
 
 Shifts = Mapping[TensorId, npt.NDArray[np.float32]]
@@ -214,8 +214,7 @@ class ParameterChooser:
         if chosen is not None:
             return chosen
         own, recipe = self._overridden.get(var, Override()).range_estimator, self.inputs.recipe
-        estimator = recipe.estimator if own is None else range_estimator(own, {"percentile": recipe.percentile})
-        low, high = estimator.range_of(entry, scheme)
+        low, high = recipe.estimator(own).range_of(entry, scheme)
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise QuantizationError(
                 f"{var.name}: the range [{low}; {high}] of {own or recipe.range_estimator} is not finite or not in order; "

@@ -25,17 +25,15 @@ from .equalization.rotating import rotated
 from .equalization.rotations import check_rotations
 from .equalization.scaling import check_factors
 from .equalized_float import EqualizedFloat
-from .override import Override
 from .parameters import ParameterChooser
 from .placement import AppliedPlan, Placer, PlanInputs
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
 from .qdq import QdqWriter, is_quantized
 from .ranges import Statistics
-from .recipe import Recipe
+from .recipe import Override, Recipe
 from .rejections import Rejections, rejected_layers, split_enclosed
-from .request import Request
-from .tensor_choice import TensorChoice, tensor_choices
+from .request import Request, TensorChoice, tensor_choices
 from .weights import WeightParameters
 
 FoundT = TypeVar("FoundT")
@@ -133,10 +131,10 @@ class Planner:
             return self.applied.choices
         tensors = self.simple.tensors
         names = {entry.source_name: str(name) for name, entry in tensors.items()} | {str(name): str(name) for name in tensors}
-        resolved = self.recipe.resolved(names)
+        asked, floats = self.recipe.resolved(names)
         return Choices(
-            requests={name: Request(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()},
-            float_tensors={TensorId(name): "the recipe says so" for name in resolved.float_tensors},
+            requests={name: Request(who="the recipe", tensor=entry) for name, entry in asked.items()},
+            float_tensors={TensorId(name): "the recipe says so" for name in floats},
         )
 
     def form(self, equalization: Equalization) -> EqualizedFloat:
@@ -209,7 +207,7 @@ class Planner:
         choices = inputs.choices
         decided_by = (
             inputs.form,
-            choices.requests,
+            {name: (each.who, each) for name, each in choices.requests.items()},
             choices.float_tensors,
             choices.per_row,
             choices.wide_weights,

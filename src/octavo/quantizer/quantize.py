@@ -24,9 +24,9 @@ from .plan import QuantizationPlan, QuantizedModel
 from .quantize_graph import apply_plan, quantize_graph
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
+from .request import ParamsOf
 from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
-from .tensor_choice import ParamsOf
 from .tune import MIN_SAMPLES, Split, is_tried, places_held_back
 from .uncovered_outputs import uncovered_outputs
 

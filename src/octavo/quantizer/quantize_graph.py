@@ -25,7 +25,7 @@ from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
 from .ranges import Statistics
 from .recipe import Recipe
-from .tensor_choice import ParamsOf
+from .request import ParamsOf
 from .tune import Split, planned_plainly, planned_with, tuned
 
 

@@ -1,11 +1,14 @@
-"""Recipe: the user's wishes, also read from JSON and by wildcards. What hardware can do is the target description's to say."""
+"""Recipe: the user's wishes, also read from JSON and by wildcards, and overrides: what they are for single ops and tensors.
+
+What hardware can do is the target description's to say.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,8 +19,7 @@ from ..numerics import QuantParams
 from ..runtime.atomic_write import read_text
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
-from ..target.vocabulary import WEIGHT_BLOCKS
-from .override import Override, check_fields
+from ..target.vocabulary import SCHEMES, WEIGHT_BLOCKS
 from .ranges import RangeEstimator, range_estimator
 
 Preset = Literal["fast", "balanced", "best"]
@@ -33,6 +35,81 @@ ANY = "*"
 """Stands for all layers that no other name names."""
 _MADE_OF = {"uint8": "asymmetric", "int8": "any", "int16": "symmetric"}
 """The scheme that integers of a dtype need."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Override:
+    """Fields of a recipe for some ops and tensors; what is None is as the recipe says.
+
+    Parameters
+    ----------
+    exclude
+        True: the op stays float. False: it is integer where the target has it, whatever `exclude` and `float_ops` say.
+    activation_dtype
+        "uint8", "int8" or "int16" of the tensor, or of the op's result.
+    activation_scheme
+        "symmetric" or "asymmetric", of the same.
+    range_estimator
+        Of the same; any but "auto", which is a choice for all tensors together.
+    weight_bits
+        2 to 8, of the op's weight.
+    weight_granularity
+        "per_axis" or "per_tensor", of the op's weight.
+
+    Raises
+    ------
+    QuantizationError
+        If a field holds what it does not allow.
+    """
+
+    exclude: bool | None = None
+    activation_dtype: str | None = None
+    activation_scheme: str | None = None
+    range_estimator: str | None = None
+    weight_bits: int | None = None
+    weight_granularity: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields that are given."""
+        _check("override", self, {name: rule for name, rule in _OVERRIDE_RULES.items() if getattr(self, name) is not None})
+        if self.range_estimator == AUTO:
+            raise QuantizationError(f"override: range_estimator {AUTO!r} chooses for all tensors; name one for these")
+        if self.range_estimator is not None:
+            _estimator("override", self.range_estimator, Recipe().percentile)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that are not None."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+    @property
+    def activation(self) -> TensorSupport | None:
+        """What the tensor must be; None where nothing is said of its integers."""
+        if self.activation_dtype is None and self.activation_scheme is None:
+            return None
+        return TensorSupport(
+            dtypes=None if self.activation_dtype is None else (self.activation_dtype,),
+            schemes=None if self.activation_scheme is None else (self.activation_scheme,),
+        )
+
+    def with_later(self, later: Override) -> Override:
+        """Return both; where both say something the later one counts."""
+        return replace(self, **later.given)
+
+    @staticmethod
+    def of(where: str, value: Any) -> Override:
+        """Return an Override, or the one that a mapping of its fields says; QuantizationError for anything else."""
+        if isinstance(value, Override):
+            return value
+        if not isinstance(value, Mapping):
+            known = ", ".join(each.name for each in fields(Override))
+            raise QuantizationError(f"{where}: expected an Override or a mapping of {known}, got {brief(value)}")
+        said = {str(key): each for key, each in cast("Mapping[Any, Any]", value).items()}
+        _check_fields(where, said, Override)
+        try:
+            return Override(**said)
+        except QuantizationError as error:
+            raise QuantizationError(f"{where}: {str(error).removeprefix('override: ')}") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,23 +217,20 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
-        for name, (expected, is_fine) in _RULES.items():
-            check_value(is_fine(getattr(self, name)), QuantizationError, f"recipe: {name}", expected, getattr(self, name))
+        _check("recipe", self, _RULES)
         bits = self.weight_bits
         fewest = min(bits.values(), default=WEIGHT_BITS) if isinstance(bits, Mapping) else bits
         if self.weight_block is not None and fewest > BLOCK_BITS:
             raise QuantizationError(
                 f"recipe: weight_block is of weights of {BLOCK_BITS} bits and fewer: set weight_bits, too, got {bits!r}"
             )
-        try:
-            range_estimator("percentile", {"percentile": self.percentile})
-            _ = self.estimator
-        except ValueError as error:
-            raise QuantizationError(f"recipe: {error}") from error
+        _estimator("recipe", "percentile", self.percentile)
+        _estimator("recipe", self.range_estimator, self.percentile)
         object.__setattr__(self, "weight_bits", dict(bits) if isinstance(bits, Mapping) else bits)
         for name in _NAMES:
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "overrides", _overrides(self.overrides))
+        said = {str(name): Override.of(f"recipe: overrides: {name}", each) for name, each in self.overrides.items()}
+        object.__setattr__(self, "overrides", said)
 
     def with_preset(self, preset: str) -> Recipe:
         """Return the recipe for more or less effort, as `PRESETS` has it; what it says other than by default stays.
@@ -205,8 +279,8 @@ class Recipe:
         listed = [(dtype, entry.activation_schemes) for entry in entries for dtype in entry.activations]
         return next((dtype for dtype, schemes in listed if _MADE_OF.get(dtype, "") in (*schemes, "any")), "uint8")
 
-    def resolved(self, ids: Mapping[str, str]) -> Recipe:
-        """Return the recipe with the tensors by TensorId; `ids` maps all names that a tensor has to its id."""
+    def resolved(self, ids: Mapping[str, str]) -> tuple[dict[str, TensorSupport | QuantParams], list[str]]:
+        """Return `tensors`, and those of `float_tensors`, by TensorId; `ids` maps all names that a tensor has to its id."""
         floats = {name: [entry for known, entry in ids.items() if fits(name, known)] for name in self.float_tensors}
         for field_name, names in (("tensors", self.tensors), ("float_tensors", self.float_tensors)):
             unknown = next((name for name in names if name not in ids and not floats.get(name)), None)
@@ -214,15 +288,11 @@ class Recipe:
                 near = get_close_matches(unknown, ids, n=1)
                 advice = f"; did you mean {near[0]!r}?" if near else ""
                 raise QuantizationError(f"recipe: {field_name}: the model has no tensor {unknown!r}{advice}")
-        tensors = {ids[name]: entry for name, entry in self.tensors.items()}
-        return replace(
-            self, tensors=tensors, float_tensors=tuple(dict.fromkeys(each for found in floats.values() for each in found))
-        )
+        return {ids[name]: entry for name, entry in self.tensors.items()}, [each for found in floats.values() for each in found]
 
-    @property
-    def estimator(self) -> RangeEstimator:
-        """The range estimator that `range_estimator` names."""
-        return range_estimator(self.range_estimator, {"percentile": self.percentile})
+    def estimator(self, name: str | None = None) -> RangeEstimator:
+        """Return the range estimator of a name, without one that of `range_estimator`."""
+        return _estimator("recipe", name or self.range_estimator, self.percentile)
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -273,21 +343,38 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 """What each field must be, in words, and whether a value is that."""
 
 
-def _overrides(value: Mapping[Any, Any]) -> dict[str, Override]:
-    overrides: dict[str, Override] = {}
-    for name, each in value.items():
-        where = f"recipe: overrides: {name}"
-        override = overrides[str(name)] = Override.of(where, each)
-        if override.range_estimator == AUTO:
-            raise QuantizationError(f"{where}: range_estimator {AUTO!r} chooses for all tensors; name one for these")
-        said = {key: each for key, each in override.given.items() if key not in ("exclude", "activation_scheme")}
-        if isinstance(said.get("weight_bits"), Mapping):
-            raise QuantizationError(f"{where}: weight_bits must be a whole number from 2 to {WEIGHT_BITS}")
-        try:
-            Recipe(**said)  # which checks the fields that it has, too
-        except QuantizationError as error:
-            raise QuantizationError(f"{where}: {str(error).removeprefix('recipe: ')}") from error
-    return overrides
+_OVERRIDE_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **{name: _RULES[name] for name in ("activation_dtype", "range_estimator", "weight_granularity")},
+    "exclude": ("True or False", lambda value: isinstance(value, bool)),
+    "activation_scheme": _one_of(*SCHEMES),
+    "weight_bits": (f"a whole number from 2 to {WEIGHT_BITS}", lambda value: type(value) is int and _are_bits(value)),
+}
+"""The same of the fields of an override."""
+
+
+def _check(where: str, said: Any, rules: Mapping[str, tuple[str, Callable[[Any], bool]]]) -> None:
+    """Raise QuantizationError for a field that is not what it must be."""
+    for name, (expected, is_fine) in rules.items():
+        value = getattr(said, name)
+        check_value(is_fine(value), QuantizationError, f"{where}: {name}", expected, value)
+
+
+def _check_fields(where: str, said: Iterable[str], kind: Any) -> None:
+    """Raise QuantizationError for the name of a field that a dataclass does not have."""
+    known = [each.name for each in fields(kind)]
+    unknown = next((name for name in said if name not in known), None)
+    if unknown is not None:
+        near = get_close_matches(unknown, known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise QuantizationError(f"{where}: there is no field {unknown!r}; {advice}")
+
+
+def _estimator(where: str, name: str, percentile: float) -> RangeEstimator:
+    """Return a range estimator; QuantizationError where there is none, or none with that argument."""
+    try:
+        return range_estimator(name, {"percentile": percentile})
+    except ValueError as error:
+        raise QuantizationError(f"{where}: {error}") from error
 
 
 def fits(pattern: str, name: str) -> bool:
@@ -315,7 +402,7 @@ def read_recipe(path: str | Path) -> Recipe:
         said: dict[str, Any] | Any = json.loads(text)
         if not isinstance(said, dict):
             raise QuantizationError(f"recipe: expected an object of its fields, got {brief(said)}")
-        check_fields("recipe", said, Recipe)
+        _check_fields("recipe", said, Recipe)
         named: dict[str, Any] | Any = said.get("tensors", {})
         check_value(isinstance(named, dict), QuantizationError, "recipe: tensors", "an object of names", named)
         said["tensors"] = {name: TensorSupport.from_json(f"tensors: {name}", entry) for name, entry in named.items()}

@@ -22,10 +22,9 @@ from .plan.journal import Journal, JournalEntry
 from .planner import Last, Planned, Planner
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
-from .request import Request, Requests
+from .request import ParamsOf, Request, Requests, ask
 from .sample_runs import SampleRuns
 from .steps import Evidence, Step, equalize, order, widen, widen_weights
-from .tensor_choice import ParamsOf, ask
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,11 +13,10 @@ from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...profiling import Profile
-from ...quantizer.override import Override
 from ...quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ...quantizer.quantize import quantize as quantize_model
-from ...quantizer.recipe import Preset, Recipe
-from ...quantizer.tensor_choice import ParamsOf
+from ...quantizer.recipe import Override, Preset, Recipe
+from ...quantizer.request import ParamsOf
 from ...target import TargetDescription
 from ...target.tflite import TFLITE_INT8, TFLITE_INT16
 from ...target.vocabulary import HALF_EVEN, HALF_UP

@@ -12,8 +12,7 @@ from ...ir.identity import TensorId
 from ...target import TargetDescription
 from ..choices import Choices
 from ..equalized_float import EqualizedFloat
-from ..override import Override
-from ..recipe import ANY, Recipe
+from ..recipe import ANY, Override, Recipe
 from ..request import Request, width_of
 from .applied_plan import AppliedPlan
 from .layer import Layer

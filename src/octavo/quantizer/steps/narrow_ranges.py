@@ -11,7 +11,7 @@ from ..choices import Choices
 from ..planner import Planned
 from ..ranges import Mean, QuantScheme, width
 from ..recipe import AUTO, WIDEST, Recipe
-from ..tensor_choice import TensorChoice
+from ..request import TensorChoice
 from .evidence import Evidence
 from .step import Step
 
