@@ -88,7 +88,11 @@ def test_a_dead_channel_keeps_its_bias() -> None:
 @pytest.mark.parametrize(
     ("weight", "bias", "reason"),
     [
-        (np.full((70_000, 2), 1.0, np.float32), None, "its sums over 70000 products could overflow an int32 accumulator"),
+        (
+            np.full((70_000, 2), 1.0, np.float32),
+            None,
+            f"the int32 accumulator of output channel 0 can reach {70_000 * 127 * 255}, above {2**31 - 1}",
+        ),
         (np.array([[np.nan, 1.0]], np.float32), None, "its weight w holds NaN or infinity"),
         (np.ones((2, 2), np.float32), np.array([np.inf, 0], np.float32), "its bias b holds NaN or infinity"),
     ],

@@ -49,10 +49,6 @@ class WeightParameters:
     _axis_of_weight: dict[TensorId, tuple[int | None, int]] = field(default_factory=dict[TensorId, "tuple[int | None, int]"])
     """By a weight the axis of its channels, and the size of its blocks."""
 
-    def width(self, layer: Layer) -> int:
-        """Return the width of a layer's weights: 8 bits of one that was to have blocks, and cannot."""
-        return WEIGHT_BITS if self._obstacle_of_recipe(layer) else self._own_width(layer)
-
     def block(self, layer: Layer) -> int:
         """Return how many inputs share a scale; 0: all. Parameters of blocks that are asked for are blocks, any others none."""
         request = self.inputs.request_of_weight(layer)
@@ -116,32 +112,24 @@ class WeightParameters:
         if op is None:
             return None
         weight, axis = self.inputs.form.model.params[op.weight.name], (op.weight_axis if layer.block else self._axis(layer))
-        laid = axis, layer.block
+        laid, its, granularity = (axis, layer.block), f"its weight {op.weight.name}", self._granularities(layer)
         if not np.isfinite(weight).all():
-            return f"its weight {op.weight.name} holds NaN or infinity"
+            return f"{its} holds NaN or infinity"
         if weight.dtype != np.float32:
-            return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
+            return f"{its} is {weight.dtype}, expected float32"
         if self._axis_of_weight.get(op.weight.name, laid) != laid:
-            return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis, or other blocks"
+            return f"{its} is shared with a layer that has its channels along another axis, or other blocks"
         request, given = self.inputs.request_of_weight(layer), self._given(layer)
-        unlike = None if given is None else _unlike_layer(given, layer, self._granularities(layer), weight.shape)
+        unlike = None if given is None else _unlike_layer(given, layer, granularity, weight.shape)
         if request is not None and unlike is not None:
-            return f"its weight {op.weight.name}: {request.who} gives it {unlike}"
-        if layer.block:
-            self._axis_of_weight[op.weight.name] = laid
-            return None
-        granularity = self._granularities(layer)
-        if not granularity:
-            return f"its weight {op.weight.name} and its bias have no granularity in common"
-        if axis is None and "per_tensor" not in granularity:
-            return f"its weight {op.weight.name} has no axis of its output channels, and must be quantized per_axis"
+            return f"{its}: {request.who} gives it {unlike}"
+        if not layer.block and not granularity:
+            return f"{its} and its bias have no granularity in common"
+        if not layer.block and axis is None and "per_tensor" not in granularity:
+            return f"{its} has no axis of its output channels, and must be quantized per_axis"
         problem = None if layer.bias is None or layer.reads_reals else _of_bias(layer, layer.bias.constant.name)
         if problem is not None:
             return problem
-        room = self._room(layer, self._asked(layer, _own_scheme(layer)), _ACTIVATION_SPAN, _INT32_BITS)
-        is_bounded = layer.support.accumulator_bits >= _INT32_BITS and layer.support.overflow == "proven"
-        if is_bounded and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
-            return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
         if layer.bias is not None and not np.isfinite(self.inputs.form.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
         self._axis_of_weight[op.weight.name] = laid
@@ -191,7 +179,9 @@ class WeightParameters:
         given, name, recipe = self._given(layer), layer.op.weight.name, self.inputs.recipe
         if given is not None:
             return given
-        values, bits = self.inputs.form.model.params[name], self._bits.setdefault(name, self.width(layer))
+        # One that was to have blocks, and cannot, has 8 bits.
+        width = WEIGHT_BITS if self._obstacle_of_recipe(layer) else self._own_width(layer)
+        values, bits = self.inputs.form.model.params[name], self._bits.setdefault(name, width)
         if layer.block:
             params = block_params(
                 values,
@@ -260,12 +250,6 @@ class WeightParameters:
         # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
         floor = bias / (float(data.scale) * np.minimum(room, _INT32_MAX) * (1 - 2.0**-20))
         return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
-
-
-def _own_scheme(layer: Layer) -> QuantScheme:
-    """Return what a layer asks of its weight, whatever others do."""
-    tensor, narrow = layer.support.tensor("weight"), layer.support.weight_range == "narrow"
-    return QuantScheme(dtype="int8", narrow=narrow, power_of_two=tensor.scales == "power_of_two", scale=tensor.scale)
 
 
 def _of_bias(layer: Layer, name: TensorId) -> str | None:
