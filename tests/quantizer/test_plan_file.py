@@ -199,7 +199,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     ),
     "no power of two of a weight": (
         scale("weights", "w1", [0.3] * 8),
-        "its weight w1: the plan gives it the scale 0.300000012, .*power of two",
+        "w1 has scale 0.3; .* takes powers of two alone",
     ),
     "shared parameters apart": (
         scale("activations", "m", 0.5),

@@ -21,7 +21,7 @@ from ..numerics.dynamic import PER_ROW
 from ..numerics.statistics.ranges import block_params, symmetric_params
 from ..target.tensor_support import TensorSupport
 from ..target.vocabulary import MAX_ACCUMULATOR_BITS
-from .constraints import LARGEST_SCALE, TensorConstraints, is_exact
+from .constraints import LARGEST_SCALE, TensorConstraints
 from .placement import Layer, PlanInputs
 from .plan import Adjustment
 from .ranges import QuantScheme
@@ -127,9 +127,6 @@ class WeightParameters:
             return f"{its} and its bias have no granularity in common"
         if not layer.block and axis is None and "per_tensor" not in granularity:
             return f"{its} has no axis of its output channels, and must be quantized per_axis"
-        problem = None if layer.bias is None or layer.reads_reals else _of_bias(layer, layer.bias.constant.name)
-        if problem is not None:
-            return problem
         if layer.bias is not None and not np.isfinite(self.inputs.form.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
         self._axis_of_weight[op.weight.name] = laid
@@ -252,18 +249,6 @@ class WeightParameters:
         return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
 
 
-def _of_bias(layer: Layer, name: TensorId) -> str | None:
-    """Return why a target cannot take a bias as quantize makes it: int32, zero point 0, the product of two scales."""
-    tensor = layer.support.tensor("bias")
-    if tensor.dtypes is not None and "int32" not in tensor.dtypes:
-        return f"its bias {name} is made int32, expected {' or '.join(tensor.dtypes)}"
-    if tensor.schemes == ("asymmetric",) or tensor.zero_point:
-        return f"its bias {name} is made with zero point 0, expected {tensor.zero_point or 'an asymmetric one'}"
-    if tensor.scale is not None:
-        return f"the scale of its bias {name} is that of its input times that of its weight, expected {tensor.scale}"
-    return None
-
-
 def _accumulator_bits(layer: Layer, data: QuantParams | None) -> int:
     """Return the width that a layer's sums must keep to: that of its accumulator, as far as kernels make use of it."""
     dtype = PER_ROW.dtype if data is None else data.dtype
@@ -306,7 +291,7 @@ def _obstacle(layer: Layer, size: int) -> str:
 
 
 def _unlike_layer(params: QuantParams, layer: Layer, allowed: Collection[str], shape: tuple[int, ...]) -> str | None:
-    """Return what of the parameters of its weight a layer cannot take, and what it needs; None where it takes them.
+    """Return what of the parameters of its weight a layer cannot take, and what it needs; None where they have its form.
 
     Parameters
     ----------
@@ -319,11 +304,10 @@ def _unlike_layer(params: QuantParams, layer: Layer, allowed: Collection[str], s
     assert op is not None, "only layers with weights have parameters of them"
     if layer.block:
         return _unlike_blocks(params, shape, 1 - op.weight_axis)
-    needs, weight = f"{support.op} {layer.name} needs", support.tensor("weight")
+    needs = f"{support.op} {layer.name} needs"
     along = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
     axis, channels = op.weight_axis if op.has_channels else None, shape[op.weight_axis]
     scales = np.asarray(params.scale, np.float64).reshape(-1)
-    odd = scales[np.frexp(scales)[0] != 0.5]
     if _KINDS[type(params.granularity)] not in allowed:
         return f"{_KINDS[type(params.granularity)]} scales, {needs} {' or '.join(allowed)}"
     if along is not None and (along != axis or scales.size != channels):
@@ -333,10 +317,6 @@ def _unlike_layer(params: QuantParams, layer: Layer, allowed: Collection[str], s
         return "a zero point other than 0; quantize makes symmetric weights"
     if support.weight_range == "narrow" and params.qmin == INTEGER_RANGE[params.dtype][0]:
         return f"integers from {params.qmin}, {needs} a narrow range, from {params.qmin + 1}"
-    if odd.size and (is_exact(layer) or weight.scales == "power_of_two"):
-        return f"the scale {float(odd[0]):.9g}, {needs} a scale that is a power of two"
-    if weight.scale is not None and (params.scale != np.float32(weight.scale)).any():
-        return f"the scale {float(scales[0]):.9g}, {needs} {weight.scale:.9g}"
     if not ((scales >= 1 / LARGEST_SCALE) & (scales <= LARGEST_SCALE)).all():
         return f"a scale beyond [{1 / LARGEST_SCALE:.3g}; {LARGEST_SCALE:.3g}]"
     return None
