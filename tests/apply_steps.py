@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.compiler.target_choice import TargetLike, resolve_target
+from octavo.compiler.target_choice import TargetLike
 from octavo.ir.graph import Model
 from octavo.profiling import Profile, samples_of
 from octavo.quantizer import tune
@@ -30,12 +30,10 @@ def with_steps(
     profile
         It keeps a sample at least.
     """
-    recipe, chosen, here = recipe or Recipe(), resolve_target(target), resolve_target(None)
-    samples, programs = samples_of(model, profile), Programs(target=here)
+    recipe, samples = recipe or Recipe(), samples_of(model, profile)
     with quantizing():
-        has_functions = any(support.float_function for support in chosen.description.ops)
-        runs = runs_on(range(len(samples)), profile, samples, recipe, programs=programs, has_functions=has_functions)
-        planner = planner_of(model, profile, chosen, recipe)
+        planner = planner_of(model, profile, target, recipe)
+        runs = runs_on(planner, profile, samples, range(len(samples)), Programs(simple=planner.simple))
         planned = tune.planned_plainly(planner, runs)
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):
             evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)

@@ -125,6 +125,11 @@ class Planner:
         return self.chosen.described or (self.chosen.description,)
 
     @property
+    def has_functions(self) -> bool:
+        """Whether kernels of products can compute functions of their sums."""
+        return any(support.float_function for support in self.chosen.description.ops)
+
+    @property
     def first_choices(self) -> Choices:
         """What recipe or plan say, before anything is tried."""
         if self.applied is not None:

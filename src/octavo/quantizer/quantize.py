@@ -21,13 +21,14 @@ from ..profiling import Profile, check_model, samples_of
 from ..profiling.profile import forget_profilers
 from .choices import Choices
 from .plan import QuantizationPlan, QuantizedModel
-from .quantize_graph import apply_plan, quantize_graph
+from .planner import Planner
+from .quantize_graph import announced, apply_plan, planner_of, quantizing
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .request import ParamsOf
 from .sample_runs import Programs, SampleRuns, runs_on
 from .steps import order
-from .tune import MIN_SAMPLES, Split, is_tried, places_held_back
+from .tune import MIN_SAMPLES, Split, is_tried, places_held_back, planned_plainly, tuned
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -119,15 +120,20 @@ def by_profile(
     started, recipe = time.monotonic(), recipe or Recipe()
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
-    samples, split = samples_of(model, profile), None
-    known = known_choices(target, model, profile, recipe) if params is None else Choices()
-    if len(samples) >= MIN_SAMPLES:
-        deadline = math.inf if seconds is None else started + seconds
-        # What a callback says of a tensor is said of the tensor as it is.
-        split = split_of(target, profile, samples, recipe, equalizes=params is None, deadline=deadline)
-    elif is_tried(recipe):
+    samples = samples_of(model, profile)
+    if len(samples) < MIN_SAMPLES and is_tried(recipe):
         warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
-    return quantize_graph(model, profile, target=target, recipe=recipe, params=params, changes=known, split=split)
+    with quantizing():
+        planner = planner_of(model, profile, target, recipe)
+        known = known_choices(planner, profile) if params is None else Choices()
+        if len(samples) < MIN_SAMPLES:
+            quantized = planned_plainly(planner, None, params, known).quantized
+        else:
+            deadline = math.inf if seconds is None else started + seconds
+            # What a callback says of a tensor is said of the tensor as it is.
+            split = split_of(planner, profile, samples, equalizes=params is None, deadline=deadline)
+            quantized = tuned(planner, split, planned_plainly(planner, split.every, params, known))
+    return announced(planner, quantized)
 
 
 def _nothing_verified(count: int) -> str:
@@ -138,18 +144,17 @@ def _nothing_verified(count: int) -> str:
     )
 
 
-def known_choices(target: ResolvedTarget, model: Model, profile: Profile, recipe: Recipe) -> Choices:
+def known_choices(planner: Planner, profile: Profile) -> Choices:
     """Return what is chosen whatever samples tell."""
-    if _has_functions(target) and not target.backends and recipe.may_leave_float:
-        return Choices(float_tensors=uncovered_outputs(model, profile))
+    if planner.has_functions and not planner.chosen.backends and planner.recipe.may_leave_float:
+        return Choices(float_tensors=uncovered_outputs(planner.model, profile))
     return Choices()
 
 
 def split_of(
-    target: ResolvedTarget,
+    planner: Planner,
     profile: Profile,
     samples: Samples,
-    recipe: Recipe,
     *,
     compared: Samples | None = None,
     equalizes: bool = True,
@@ -168,11 +173,10 @@ def split_of(
     deadline
         See `Split`.
     """
-    programs, every = Programs(target=resolve_target(None)), range(len(samples))
+    programs, every = Programs(simple=planner.simple), range(len(samples))
 
     def runs(places: Sequence[int]) -> SampleRuns:
-        has_functions = _has_functions(target)
-        found = runs_on(places, profile, samples, recipe, programs=programs, has_functions=has_functions)
+        found = runs_on(planner, profile, samples, places, programs)
         return found if equalizes else replace(found, equalizer=None)
 
     all_runs = runs(every)
@@ -182,10 +186,6 @@ def split_of(
     fitted = [runs([place for place in every if place not in places]) for places in folds]
     held_back = [[samples[place] for place in places] for places in folds]
     return Split(fitted=fitted, held_back=held_back, every=all_runs, deadline=deadline)
-
-
-def _has_functions(target: ResolvedTarget) -> bool:
-    return any(support.float_function for support in target.description.ops)
 
 
 def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:

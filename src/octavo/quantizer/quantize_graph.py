@@ -26,7 +26,7 @@ from .planner import Planner
 from .ranges import Statistics
 from .recipe import Recipe
 from .request import ParamsOf
-from .tune import Split, planned_plainly, planned_with, tuned
+from .tune import planned_plainly, planned_with
 
 
 def quantize_graph(
@@ -37,9 +37,8 @@ def quantize_graph(
     recipe: Recipe | None = None,
     params: ParamsOf | None = None,
     changes: Choices | None = None,
-    split: Split | None = None,
 ) -> QuantizedModel:
-    """Quantize a float model by statistics of its tensors.
+    """Quantize a float model by statistics of its tensors alone: nothing is run, and no step tried.
 
     Parameters
     ----------
@@ -52,8 +51,6 @@ def quantize_graph(
         goes to the first that takes it.
     changes
         Choices that are known from the start.
-    split
-        What runs the model on samples: steps are fitted to some, and compared on others. Without it none is tried.
 
     Returns
     -------
@@ -62,9 +59,8 @@ def quantize_graph(
     """
     with quantizing():
         planner = planner_of(model, profile, target, recipe or Recipe())
-        plain = planned_plainly(planner, None if split is None else split.every, params, changes)
-        quantized = plain.quantized if split is None else tuned(planner, split, plain)
-    return _announced(planner, quantized)
+        planned = planned_plainly(planner, None, params, changes)
+    return announced(planner, planned.quantized)
 
 
 def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | ResolvedTarget = None) -> QuantizedModel:
@@ -80,7 +76,7 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | Res
     with quantizing():
         planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan))
         planned = planned_with(planner, planner.first_choices)
-    return _announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
+    return announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
 
 
 @contextmanager
@@ -110,7 +106,7 @@ def planner_of(
     return Planner(model=model, simple=simple, folds=folds, profile=profile, chosen=chosen, recipe=recipe, applied=plan)
 
 
-def _announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
+def announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
     """Return the model once it is announced what holds each tensor: the variable of its name, of integers now."""
     names = {*DataflowView(quantized.module["main"]).names}
     gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}

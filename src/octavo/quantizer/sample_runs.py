@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from ..compiler.float_values import FloatValues
-from ..compiler.target_choice import ResolvedTarget
+from ..compiler.target_choice import ResolvedTarget, resolve_target
 from ..errors import CompileError
 from ..ir.graph import Model
 from ..numerics.arrays import Samples
@@ -16,21 +16,22 @@ from .equalization import Equalizer
 from .equalization.rotating import rotated
 from .plan import QuantizationPlan
 from .plan.corrections import Corrections
-from .recipe import Recipe
+from .planner import Planner
 from .referee import Referee, RoundedProgram
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Programs:
-    """Builds what runs a float model rounded as plans say, on a target: once, unless a plan rounds more than those before."""
+    """Builds what runs a simplified float model rounded as plans say: once, unless a plan rounds more than those before."""
 
-    target: ResolvedTarget
+    simple: Model
+    here: ResolvedTarget = field(default_factory=lambda: resolve_target(None))
     _plans: list[QuantizationPlan] = field(default_factory=list[QuantizationPlan])
     _known: dict[Hashable, RoundedProgram] = field(default_factory=dict["Hashable", RoundedProgram])
     _refusal: str = ""
 
-    def of(self, simple: Model, plan: QuantizationPlan) -> RoundedProgram:
-        """Return that of a simplified float model, always the same one, rotated as the plan says.
+    def of(self, plan: QuantizationPlan) -> RoundedProgram:
+        """Return that of the model, rotated as a plan says.
 
         Raises
         ------
@@ -43,7 +44,9 @@ class Programs:
             self._plans.append(plan)
             self._known = {each: program for each, program in self._known.items() if not each}
             try:
-                known = self._known[key] = RoundedProgram(rotated(simple, plan.equalization.rotations), self._plans, self.target)
+                known = self._known[key] = RoundedProgram(
+                    rotated(self.simple, plan.equalization.rotations), self._plans, self.here
+                )
             except (NotImplementedError, CompileError) as error:  # what cannot be compiled is for `compile` to say
                 self._refusal = str(error)
         if known is None or self._refusal:
@@ -74,34 +77,23 @@ class SampleRuns:
     _referee: Referee | None = None
     _corrector: Corrector | None = None
 
-    def referee(self, simple: Model, plan: QuantizationPlan) -> Referee | None:
-        """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model.
-
-        Parameters
-        ----------
-        simple
-            The float model, simplified and not equalized.
-        """
+    def referee(self, plan: QuantizationPlan) -> Referee | None:
+        """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
         try:
-            program = self.programs.of(simple, plan)
+            program = self.programs.of(plan)
         except NotImplementedError:
             return None
         if self._referee is None or self._referee.program is not program:
             self._referee = Referee(program, self.samples)
         return self._referee
 
-    def corrections(self, simple: Model, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
-        """Return weights and biases with which a plan's outputs are nearer; none where TVM's virtual machine alone can run it.
+    def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
+        """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay.
 
-        Parameters
-        ----------
-        simple
-            As `referee` takes it.
-        kept
-            What keeps its parameters.
+        None where TVM's virtual machine alone can run the model.
         """
         try:
-            program = self.programs.of(simple, plan)
+            program = self.programs.of(plan)
         except NotImplementedError:
             return Corrections()
         if self._corrector is None or self._corrector.program is not program:
@@ -109,36 +101,23 @@ class SampleRuns:
         return self._corrector.corrections(plan, kept)
 
 
-def runs_on(
-    places: Sequence[int],
-    profile: Profile,
-    samples: Samples,
-    recipe: Recipe,
-    *,
-    programs: Programs,
-    has_functions: bool,
-) -> SampleRuns:
-    """Return what runs models on some of the samples that a profile keeps, on this machine.
+def runs_on(planner: Planner, profile: Profile, samples: Samples, places: Sequence[int], programs: Programs) -> SampleRuns:
+    """Return what runs a planner's model on some of the samples that its profile keeps, on this machine.
 
     Parameters
     ----------
-    places
-        Of those samples.
     samples
         All that the profile keeps, as the model takes them.
-    programs
-        Of the model.
-    has_functions
-        See `Equalizer`.
+    places
+        Of those that it runs on.
     """
-    chosen, here = [samples[place] for place in places], programs.target
+    chosen, here = [samples[place] for place in places], programs.here
     equalizer = Equalizer(
         profile,
         chosen,
         FloatValues(here.host, here.isas, here.llvm),
         results=[profile.kept_results[place] for place in places] if profile.kept_results else (),
-        only_ranges=recipe.has_plain_ranges,
-        has_functions=has_functions,
+        only_ranges=planner.recipe.has_plain_ranges,
+        has_functions=planner.has_functions,
     )
-    few = corrected_on(chosen, recipe)
-    return SampleRuns(samples=chosen, few=few, programs=programs, equalizer=equalizer)
+    return SampleRuns(samples=chosen, few=corrected_on(chosen, planner.recipe), programs=programs, equalizer=equalizer)

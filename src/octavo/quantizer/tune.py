@@ -161,7 +161,7 @@ class Tuning:
     def __init__(self, planner: Planner, split: Split, plain: Planned) -> None:
         started = time.monotonic()
         self.planner, self.split, self.plain = planner, split, plain
-        program = split.every.programs.of(planner.simple, plain.plan)
+        program = split.every.programs.of(plain.plan)
         self.referees = [Referee(program, samples) for samples in split.held_back]
         """Of each fold's samples that are held back."""
         self.entries = list[tuple[Step, JournalEntry]]()
@@ -236,7 +236,7 @@ class Tuning:
 
     def _referee(self, fold: int, plan: QuantizationPlan) -> Referee:
         """Return what scores a plan on what a fold holds back; it is another where a plan rounds what those before did not."""
-        program = self.split.every.programs.of(self.planner.simple, plan)
+        program = self.split.every.programs.of(plan)
         if self.referees[fold].program is not program:
             self.referees[fold] = Referee(program, self.split.held_back[fold])
         return self.referees[fold]

@@ -186,7 +186,7 @@ class _Fixer:
         """Take a model to go on from: it is what no step has changed."""
         plan = quantized.plan
         planner = planner_of(self.model, None, self.target, plan.recipe, AppliedPlan(plan=plan, lets_go=True))
-        split = split_of(self.target, self.profile, self.samples, plan.recipe)
+        split = split_of(planner, self.profile, self.samples)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         plain = Planned(choices=choices, quantized=quantized, overridden={})
         try:

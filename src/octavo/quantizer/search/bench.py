@@ -69,8 +69,8 @@ class Bench:
         chosen, samples = resolve_target(self.target), samples_of(self.model, self.profile)
         with quantizing():
             self._planner = planner_of(self.model, self.profile, chosen, self.recipe)
-            self._split = split_of(chosen, self.profile, samples, self.recipe, compared=self.data)
-            known = known_choices(chosen, self.model, self.profile, self.recipe)
+            self._split = split_of(self._planner, self.profile, samples, compared=self.data)
+            known = known_choices(self._planner, self.profile)
             self.plain = planned_plainly(self._planner, self._split.every, changes=known)
 
     @property

@@ -38,8 +38,8 @@ class Evidence:
 
     def referee(self, plan: QuantizationPlan) -> Referee | None:
         """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
-        return self.runs.referee(self.planner.simple, plan)
+        return self.runs.referee(plan)
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
         """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay."""
-        return self.runs.corrections(self.planner.simple, plan, kept)
+        return self.runs.corrections(plan, kept)
