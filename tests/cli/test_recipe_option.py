@@ -39,5 +39,5 @@ def test_what_is_wrong_with_it_is_one_line(workplace: Path, capsys: pytest.Captu
     assert "overrides names 'Conf', but the model has no such op or tensor; did you mean Conv" in capsys.readouterr().err
     Path("recipe.json").write_text('{"overrides": {"Conv": {"bits": 4}}}')
     assert command("quantize m.onnx --profile profile.json --recipe recipe.json -o q.onnx") == 1
-    assert "recipe.json: recipe: overrides: Conv: there is no field 'bits'" in capsys.readouterr().err
+    assert "recipe.json: recipe: overrides: Conv: field: unknown 'bits'" in capsys.readouterr().err
     assert not Path("q.onnx").exists()

@@ -119,7 +119,7 @@ def test_names_that_fit_nothing_are_errors(overrides: Any, message: str, quantiz
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"a": {"weight_bit": 4}}, "overrides: a: there is no field 'weight_bit'; did you mean 'weight_bits'"),
+        ({"a": {"weight_bit": 4}}, "overrides: a: field: unknown 'weight_bit': did you mean 'weight_bits'"),
         ({"a": {"weight_bits": 9}}, "overrides: a: weight_bits must be a whole number from 2 to 8"),
         ({"a": {"weight_bits": {"b": 4}}}, "overrides: a: weight_bits must be a whole number from 2 to 8"),
         (
@@ -133,7 +133,7 @@ def test_names_that_fit_nothing_are_errors(overrides: Any, message: str, quantiz
         ({"a": {"range_estimator": "magic"}}, "overrides: a: range_estimator must be one of"),
         ({"a": {"range_estimator": "auto"}}, "overrides: a: range_estimator 'auto' chooses for all tensors"),
         ({"a": {"exclude": "yes"}}, "overrides: a: .*exclude must be True or False, got 'yes'"),
-        ({"a": 4}, "overrides: a: expected an Override or a mapping of exclude, activation_dtype"),
+        ({"a": 4}, "overrides: a: expected an object with exclude, activation_dtype"),
         ([("a", {})], "overrides must be a mapping of names to Override"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_recipe_is_read_from_json(tmp_path: Path) -> None:
     [
         ("{", "the recipe is no JSON"),
         ("[]", "expected an object of its fields"),
-        ('{"excludes": []}', "there is no field 'excludes'; did you mean 'exclude'"),
+        ('{"excludes": []}', "field: unknown 'excludes': did you mean 'exclude'"),
         ('{"tensors": {"x": {"dtype": "int8"}}}', "tensors: x: field"),
         ('{"tensors": []}', "tensors must be an object of names"),
         ('{"weight_bits": 1}', "weight_bits must be"),

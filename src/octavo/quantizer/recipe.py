@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ from ..numerics import QuantParams
 from ..runtime.atomic_write import read_text
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
-from ..target.vocabulary import SCHEMES, WEIGHT_BLOCKS
+from ..target.vocabulary import SCHEMES, WEIGHT_BLOCKS, check_name, from_fields
 from .ranges import RangeEstimator, range_estimator
 
 Preset = Literal["fast", "balanced", "best"]
@@ -71,11 +71,11 @@ class Override:
 
     def __post_init__(self) -> None:
         """Check the fields that are given."""
-        _check("override", self, {name: rule for name, rule in _OVERRIDE_RULES.items() if getattr(self, name) is not None})
+        _check("", self, {name: rule for name, rule in _OVERRIDE_RULES.items() if getattr(self, name) is not None})
         if self.range_estimator == AUTO:
-            raise QuantizationError(f"override: range_estimator {AUTO!r} chooses for all tensors; name one for these")
+            raise QuantizationError(f"range_estimator {AUTO!r} chooses for all tensors; name one for these")
         if self.range_estimator is not None:
-            _estimator("override", self.range_estimator, Recipe().percentile)
+            _estimator("", self.range_estimator, Recipe().percentile)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -99,17 +99,7 @@ class Override:
     @staticmethod
     def of(where: str, value: Any) -> Override:
         """Return an Override, or the one that a mapping of its fields says; QuantizationError for anything else."""
-        if isinstance(value, Override):
-            return value
-        if not isinstance(value, Mapping):
-            known = ", ".join(each.name for each in fields(Override))
-            raise QuantizationError(f"{where}: expected an Override or a mapping of {known}, got {brief(value)}")
-        said = {str(key): each for key, each in cast("Mapping[Any, Any]", value).items()}
-        _check_fields(where, said, Override)
-        try:
-            return Override(**said)
-        except QuantizationError as error:
-            raise QuantizationError(f"{where}: {str(error).removeprefix('override: ')}") from error
+        return value if isinstance(value, Override) else from_fields(Override, where, value, QuantizationError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,15 +207,15 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
-        _check("recipe", self, _RULES)
+        _check("recipe: ", self, _RULES)
         bits = self.weight_bits
         fewest = min(bits.values(), default=WEIGHT_BITS) if isinstance(bits, Mapping) else bits
         if self.weight_block is not None and fewest > BLOCK_BITS:
             raise QuantizationError(
                 f"recipe: weight_block is of weights of {BLOCK_BITS} bits and fewer: set weight_bits, too, got {bits!r}"
             )
-        _estimator("recipe", "percentile", self.percentile)
-        _estimator("recipe", self.range_estimator, self.percentile)
+        _estimator("recipe: ", "percentile", self.percentile)
+        _estimator("recipe: ", self.range_estimator, self.percentile)
         object.__setattr__(self, "weight_bits", dict(bits) if isinstance(bits, Mapping) else bits)
         for name in _NAMES:
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -292,7 +282,7 @@ class Recipe:
 
     def estimator(self, name: str | None = None) -> RangeEstimator:
         """Return the range estimator of a name, without one that of `range_estimator`."""
-        return _estimator("recipe", name or self.range_estimator, self.percentile)
+        return _estimator("recipe: ", name or self.range_estimator, self.percentile)
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -356,17 +346,7 @@ def _check(where: str, said: Any, rules: Mapping[str, tuple[str, Callable[[Any],
     """Raise QuantizationError for a field that is not what it must be."""
     for name, (expected, is_fine) in rules.items():
         value = getattr(said, name)
-        check_value(is_fine(value), QuantizationError, f"{where}: {name}", expected, value)
-
-
-def _check_fields(where: str, said: Iterable[str], kind: Any) -> None:
-    """Raise QuantizationError for the name of a field that a dataclass does not have."""
-    known = [each.name for each in fields(kind)]
-    unknown = next((name for name in said if name not in known), None)
-    if unknown is not None:
-        near = get_close_matches(unknown, known, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise QuantizationError(f"{where}: there is no field {unknown!r}; {advice}")
+        check_value(is_fine(value), QuantizationError, f"{where}{name}", expected, value)
 
 
 def _estimator(where: str, name: str, percentile: float) -> RangeEstimator:
@@ -374,7 +354,7 @@ def _estimator(where: str, name: str, percentile: float) -> RangeEstimator:
     try:
         return range_estimator(name, {"percentile": percentile})
     except ValueError as error:
-        raise QuantizationError(f"{where}: {error}") from error
+        raise QuantizationError(f"{where}{error}") from error
 
 
 def fits(pattern: str, name: str) -> bool:
@@ -402,7 +382,8 @@ def read_recipe(path: str | Path) -> Recipe:
         said: dict[str, Any] | Any = json.loads(text)
         if not isinstance(said, dict):
             raise QuantizationError(f"recipe: expected an object of its fields, got {brief(said)}")
-        _check_fields("recipe", said, Recipe)
+        for name in said:
+            check_name("recipe: field", name, [each.name for each in fields(Recipe)])
         named: dict[str, Any] | Any = said.get("tensors", {})
         check_value(isinstance(named, dict), QuantizationError, "recipe: tensors", "an object of names", named)
         said["tensors"] = {name: TensorSupport.from_json(f"tensors: {name}", entry) for name, entry in named.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TargetError, brief
-from .vocabulary import check_name
+from .vocabulary import from_fields
 
 LIMITS = {
     "rank": "rank of the result",
@@ -88,17 +88,7 @@ class Limit:
     @staticmethod
     def from_json(where: str, data: Any) -> Limit:
         """Read an object, or one number, which is the only one allowed."""
-        if _is_count(data):
-            return Limit(one_of=(data,))
-        if not isinstance(data, dict):
-            raise TargetError(f"{where}: expected an object with {', '.join(Limit.__slots__)}, or a number, got {brief(data)}")
-        for field in data:
-            check_name(f"{where}: field", field, tuple(Limit.__slots__))
-        try:
-            fields: dict[str, Any] = {field: tuple(value) if isinstance(value, list) else value for field, value in data.items()}
-            return Limit(**fields)
-        except TargetError as error:
-            raise TargetError(f"{where}: {error}") from error
+        return Limit(one_of=(data,)) if _is_count(data) else from_fields(Limit, where, data)
 
 
 def beyond(limits: Mapping[str, Limit], facts: Mapping[str, tuple[int, ...]]) -> str | None:

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..errors import TargetError, brief
-from .vocabulary import ACTIVATION_DTYPES, GRANULARITIES, SCALES, SCHEMES, WEIGHT_DTYPES, check_name, check_names
+from .vocabulary import ACTIVATION_DTYPES, GRANULARITIES, SCALES, SCHEMES, WEIGHT_DTYPES, check_name, check_names, from_fields
 
 DTYPES = tuple(dict.fromkeys((*ACTIVATION_DTYPES, *WEIGHT_DTYPES, "int32")))
 
@@ -76,12 +76,4 @@ class TensorSupport:
     @staticmethod
     def from_json(where: str, data: Any) -> TensorSupport:
         """Read an object; TargetError names `where` and the field."""
-        if not isinstance(data, dict):
-            raise TargetError(f"{where}: expected an object with {', '.join(TensorSupport.__slots__)}, got {brief(data)}")
-        for name in data:
-            check_name(f"{where}: field", name, tuple(TensorSupport.__slots__))
-        try:
-            fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-            return TensorSupport(**fields)
-        except TargetError as error:
-            raise TargetError(f"{where}: {error}") from error
+        return from_fields(TensorSupport, where, data)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
-from ..errors import TargetError, brief
+from ..errors import OctavoError, TargetError, brief
 from .op_facts import CLAMPS, REDUCTIONS, movers
 
+KindT = TypeVar("KindT")
 Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]
 HALF_EVEN = "half_even"
@@ -139,3 +141,17 @@ def check_tuple(field: str, values: object, kind: type, expected: str) -> None:
     if entries is None or not all(isinstance(entry, kind) for entry in entries):
         got = entries[0] if entries is not None and len(entries) == 1 else values
         raise TargetError(f"{field}: expected {expected}, got {brief(got)}")
+
+
+def from_fields(kind: type[KindT], where: str, data: Any, error: type[OctavoError] = TargetError) -> KindT:
+    """Return a dataclass of the fields that a mapping says, lists as tuples; `error` names `where` and the field."""
+    known = tuple(each.name for each in fields(cast("Any", kind)))
+    if not isinstance(data, Mapping):
+        raise error(f"{where}: expected an object with {', '.join(known)}, got {brief(data)}")
+    said = cast("Mapping[Any, Any]", data)
+    try:
+        for name in said:
+            check_name("field", name, known)
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+    except OctavoError as problem:
+        raise error(f"{where}: {problem}") from problem
