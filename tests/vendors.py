@@ -19,6 +19,7 @@ import octavo
 import octavo.compiler.byoc
 from octavo.compiler.backends import Code, CodeGenerator, CSource, ObjectCode
 from octavo.ir.graph.evaluate import unoptimized
+from octavo.target import OpSupport, TargetDescription
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "toynpu"
 sys.path.insert(0, str(EXAMPLE))
@@ -26,6 +27,21 @@ from generator import ToyNpu  # noqa: E402  # pyright: ignore[reportMissingImpor
 
 ENTRANCE = "exp"
 """The one name that careless vendors give all functions: the C library has it, too."""
+
+SYMMETRIC = TargetDescription(
+    name="symmetric",
+    ops=(
+        OpSupport(
+            op="nn.conv2d",
+            activations=("int8",),
+            activation_schemes=("symmetric",),
+            weights=("int8",),
+            fusions=("bias", "nn.relu", "clip"),
+        ),
+        OpSupport(op="add", activations=("int8",), activation_schemes=("symmetric",), fusions=("nn.relu",)),
+    ),
+)
+"""Symmetric int8 alone, convolutions and additions alone, and no code."""
 
 
 class Vendor(ToyNpu):

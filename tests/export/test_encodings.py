@@ -20,23 +20,10 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import PerTensor, QuantParams
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.recipe import Recipe
-from octavo.target import OpSupport, TargetDescription
+from vendors import SYMMETRIC
 
 AIMET = [form for form in FORMATS if form.startswith("aimet")]
 RANGES = {"x": (-2.0, 3.0), "r1": (0.0, 5.0), "c3": (-0.3, 0.1), "y": (-7.0, 1.0)}
-NPU = TargetDescription(
-    name="npu",
-    ops=(
-        OpSupport(
-            op="nn.conv2d",
-            activations=("int8",),
-            activation_schemes=("symmetric",),
-            weights=("int8",),
-            fusions=("bias", "nn.relu", "clip"),
-        ),
-        OpSupport(op="add", activations=("int8",), activation_schemes=("symmetric",), fusions=("nn.relu",)),
-    ),
-)
 
 
 _PLANS: dict[str, QuantizationPlan] = {}
@@ -57,7 +44,7 @@ def plan_of(target: Any = "cpu", **recipe: Any) -> QuantizationPlan:
     [
         ("cpu", {}),
         ("cpu", {"activation_dtype": "int8", "weight_granularity": "per_tensor"}),
-        (NPU, {}),
+        (SYMMETRIC, {}),
         ("cpu", {"activation_dtype": "int16"}),
     ],
     ids=["uint8", "int8", "symmetric", "int16"],
@@ -208,19 +195,19 @@ def test_offsets_become_zero_points_of_the_plan_s_integers(
 
 
 def test_tensorrt_gives_back_symmetric_scales_to_the_last_bit(tmp_path: Path) -> None:
-    plan = plan_of(NPU)
+    plan = plan_of(SYMMETRIC)
     notes = write_encodings(plan, tmp_path / "c", "tensorrt")
     assert notes == (f"{len(plan.weights)} weights have no place there",)
     header, *lines = (tmp_path / "c").read_text().splitlines()
     assert header == "TRT-8601-EntropyCalibration2"
     x = float(plan.activations[TensorId("x")].scale)
     assert lines[0] == f"net/x:0: {struct.pack('>f', x).hex()}"
-    other = octavo.quantize(residual_net(), ranged(residual_net()), target=NPU).plan
+    other = octavo.quantize(residual_net(), ranged(residual_net()), target=SYMMETRIC).plan
     encoded = read_encodings(tmp_path / "c", other)
     assert encoded.plan.activations == plan.activations
     assert encoded.plan.weights == other.weights
     assert set(encoded.kept) == set(other.weights)
-    assert octavo.quantize(residual_net(), plan=encoded.plan, target=NPU).plan.activations == plan.activations
+    assert octavo.quantize(residual_net(), plan=encoded.plan, target=SYMMETRIC).plan.activations == plan.activations
 
 
 def test_tensorrt_covers_what_it_cannot_say_and_tells(tmp_path: Path) -> None:
@@ -269,10 +256,10 @@ def test_a_weight_by_tensor_where_the_plan_has_channels(tmp_path: Path) -> None:
 
 def test_what_the_target_cannot_take_is_refused_when_it_is_applied(tmp_path: Path) -> None:
     (tmp_path / "e").write_text(json.dumps(HANDMADE["1.0.0"]))
-    encoded = read_encodings(tmp_path / "e", plan_of(NPU))
+    encoded = read_encodings(tmp_path / "e", plan_of(SYMMETRIC))
     assert encoded.plan.activations[TensorId("x")] == QuantParams.per_tensor("int8", 0.0625, -57)
     with pytest.raises(QuantizationError, match=r"x cannot be all that its ops need: the plan zero point -57, .* symmetric"):
-        octavo.quantize(residual_net(), plan=encoded.plan, target=NPU)
+        octavo.quantize(residual_net(), plan=encoded.plan, target=SYMMETRIC)
 
 
 def entry(**more: Any) -> dict[str, Any]:

@@ -18,22 +18,8 @@ from octavo.numerics import QuantParams
 from octavo.profiling import TensorStatistics
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.request import TensorChoice
-from octavo.target import OpSupport, TargetDescription
 from octavo.target.tensor_support import TensorSupport
-
-SYMMETRIC = TargetDescription(
-    name="symmetric",
-    ops=(
-        OpSupport(
-            op="nn.conv2d",
-            activations=("int8",),
-            activation_schemes=("symmetric",),
-            weights=("int8",),
-            fusions=("bias", "nn.relu", "clip"),
-        ),
-        OpSupport(op="add", activations=("int8",), activation_schemes=("symmetric",), fusions=("nn.relu",)),
-    ),
-)
+from vendors import SYMMETRIC
 
 
 def test_it_is_asked_of_every_tensor_with_what_it_would_get() -> None:

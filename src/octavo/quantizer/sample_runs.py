@@ -16,7 +16,7 @@ from .equalization import Equalizer
 from .equalization.rotating import rotated
 from .plan import QuantizationPlan
 from .plan.corrections import Corrections
-from .planner import Planner
+from .planner import Last, Planner
 from .referee import Referee, RoundedProgram
 
 
@@ -74,8 +74,8 @@ class SampleRuns:
     few: Samples
     programs: Programs
     equalizer: Equalizer | None = None
-    _referee: Referee | None = None
-    _corrector: Corrector | None = None
+    _last_referee: Last[Referee] = field(default_factory=Last[Referee])
+    _last_corrector: Last[Corrector] = field(default_factory=Last[Corrector])
 
     def referee(self, plan: QuantizationPlan) -> Referee | None:
         """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
@@ -83,9 +83,7 @@ class SampleRuns:
             program = self.programs.of(plan)
         except NotImplementedError:
             return None
-        if self._referee is None or self._referee.program is not program:
-            self._referee = Referee(program, self.samples)
-        return self._referee
+        return self._last_referee.find(program, lambda: Referee(program, self.samples))
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
         """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay.
@@ -96,9 +94,7 @@ class SampleRuns:
             program = self.programs.of(plan)
         except NotImplementedError:
             return Corrections()
-        if self._corrector is None or self._corrector.program is not program:
-            self._corrector = Corrector(program, self.few)
-        return self._corrector.corrections(plan, kept)
+        return self._last_corrector.find(program, lambda: Corrector(program, self.few)).corrections(plan, kept)
 
 
 def runs_on(planner: Planner, profile: Profile, samples: Samples, places: Sequence[int], programs: Programs) -> SampleRuns:

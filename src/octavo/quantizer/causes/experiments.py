@@ -230,7 +230,7 @@ class Experiments:
                 said = "the correction of its bias makes the outputs worse: take the float one's"
             steps: dict[str, Step] = {"its bias is quantized anew": SetParams(tensor=name, params={})}
             if name in shifts:
-                steps["its bias is the float one's, without a correction"] = WithoutShift(layer=name)
+                steps["its bias is the float one's, without a correction"] = WithoutShift(tensor=name)
             effect = self._effect(self._rounding.only(layers=[name]))
             return replace(row, cause="bias", remedy=said, gain_db=self._gain(effect, of_weights), steps=steps)
         if unfit:

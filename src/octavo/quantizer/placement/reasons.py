@@ -58,13 +58,10 @@ def without_range(
 
 def _full(view: DataflowView, tensors: TensorTable, step: Var) -> TensorEntry | None:
     """Return the tensor of the source that a step leads to."""
-    line, seen = [step], {step}
-    while line:
-        var = line.pop(0)
+    line = [step]
+    for var in line:  # which grows
         entry = tensors.get(TensorId(var.name))
         if entry is not None and entry.op:
             return entry
-        fresh = [user for user in view.users(var) if user not in seen]
-        seen.update(fresh)
-        line.extend(fresh)
+        line.extend(user for user in view.users(var) if user not in line)
     return None

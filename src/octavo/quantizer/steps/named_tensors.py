@@ -18,7 +18,17 @@ from .step import Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SetParams(Step):
+class _OfTensor(Step):
+    tensor: TensorId
+
+    @property
+    def detail(self) -> str:
+        """Of which tensor."""
+        return self.tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetParams(_OfTensor):
     """Parameters of activations and weights, which are then rounded to nearest.
 
     Parameters
@@ -30,13 +40,7 @@ class SetParams(Step):
     """
 
     name: ClassVar = "parameters"
-    tensor: TensorId
     params: Mapping[TensorId, QuantParams] = field(hash=False)
-
-    @property
-    def detail(self) -> str:
-        """Of which tensor."""
-        return self.tensor
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them."""
@@ -46,16 +50,10 @@ class SetParams(Step):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WidenTensor(Step):
+class WidenTensor(_OfTensor):
     """An activation, with its range, and those that must have its width."""
 
     name: ClassVar = "widen"
-    tensor: TensorId
-
-    @property
-    def detail(self) -> str:
-        """Which."""
-        return self.tensor
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them; None where an op around one takes no 16 bits, or it has them."""
@@ -112,19 +110,13 @@ class FloatTensors(Step):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WithoutShift(Step):
-    """A layer whose bias is the float one's."""
+class WithoutShift(_OfTensor):
+    """A layer, by its output, whose bias is the float one's."""
 
     name: ClassVar = "without correction"
-    layer: TensorId
-
-    @property
-    def detail(self) -> str:
-        """Which."""
-        return self.layer
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices without that correction."""
         known = planned.choices.corrections
-        shifts = {name: each for name, each in known.bias_shifts.items() if name != self.layer}
+        shifts = {name: each for name, each in known.bias_shifts.items() if name != self.tensor}
         return replace(planned.choices, corrections=replace(known, bias_shifts=shifts))
