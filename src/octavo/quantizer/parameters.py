@@ -68,7 +68,7 @@ class ParameterChooser:
                 values[entry.bias] = quantize(values[entry.bias], biases[entry.bias])
         named, makers = (*activations, *weights), {var: layer for layer in layers for var in layer.members}
         plan = QuantizationPlan(
-            fingerprint=inputs.fingerprint,
+            fingerprint=inputs.form.model.fingerprint,
             recipe=replace(inputs.recipe, tensors={}, float_tensors=()),
             names={name: known.source_name for name in named if (known := inputs.form.model.tensors.get(name))},
             activations=activations,
@@ -177,10 +177,6 @@ class ParameterChooser:
         return constraints
 
     @cached_property
-    def _overridden(self) -> Mapping[Var, Override]:
-        return self.inputs.overridden(self.placement.layers)
-
-    @cached_property
     def _followers(self) -> set[Var]:
         """What has the range of what it is moved from."""
         return {each.output for each in self.placement.layers if each.moves and len({*each.operands}) == 1}
@@ -213,7 +209,7 @@ class ParameterChooser:
         chosen = self.inputs.choices.ranges.get(TensorId(var.name))
         if chosen is not None:
             return chosen
-        own, recipe = self._overridden.get(var, Override()).range_estimator, self.inputs.recipe
+        own, recipe = self.placement.overridden.get(var, Override()).range_estimator, self.inputs.recipe
         low, high = recipe.estimator(own).range_of(entry, scheme)
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise QuantizationError(

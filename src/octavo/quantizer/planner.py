@@ -165,7 +165,6 @@ class Planner:
             target=self.chosen.description,
             targets=self.targets,
             applied=self.applied,
-            fingerprint=self.model.fingerprint,
         )
         rejections, applied = self._rejections(inputs), self.applied
         while True:
@@ -188,9 +187,11 @@ class Planner:
                 break
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
         plan = replace(plan, float_ops=float_ops, enclosed=enclosed)
+        if inputs.followed is not None:
+            inputs.followed.check_made(plan)
         plan = plan if applied is None else applied.confirmed(plan)
         trim_heap(self.model.constant_bytes)
-        overridden = {str(var.name): said for var, said in inputs.overridden(placement.layers).items()}
+        overridden = {str(var.name): said for var, said in placement.overridden.items()}
         return Planned(choices=choices, quantized=QuantizedModel.of(made, plan), overridden=overridden)
 
     def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:

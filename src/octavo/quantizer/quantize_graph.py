@@ -74,7 +74,7 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | Res
         As `quantize_graph` takes it.
     """
     with quantizing():
-        planner = planner_of(model, None, target, plan.recipe, AppliedPlan(plan=plan))
+        planner = planner_of(model, None, target, plan.recipe, plan)
         planned = planned_with(planner, planner.first_choices)
     return announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
 
@@ -97,13 +97,14 @@ def planner_of(
     profile: Statistics | None,
     target: TargetLike | ResolvedTarget,
     recipe: Recipe,
-    plan: AppliedPlan | None = None,
+    plan: QuantizationPlan | None = None,
 ) -> Planner:
     """Return what makes quantized models of a float one by its profile, or by a plan."""
     simple, folds = simplify(model)
     trim_heap(model.constant_bytes)
     chosen = resolve_target(target)
-    return Planner(model=model, simple=simple, folds=folds, profile=profile, chosen=chosen, recipe=recipe, applied=plan)
+    applied = None if plan is None else AppliedPlan(plan=plan)
+    return Planner(model=model, simple=simple, folds=folds, profile=profile, chosen=chosen, recipe=recipe, applied=applied)
 
 
 def announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:

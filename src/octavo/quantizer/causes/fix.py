@@ -15,7 +15,6 @@ from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...target import ELEMENTWISE
 from ..choices import Choices
-from ..placement import AppliedPlan
 from ..plan.journal import JournalEntry
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..planner import Planned
@@ -185,7 +184,7 @@ class _Fixer:
     def _begin(self, quantized: QuantizedModel) -> None:
         """Take a model to go on from: it is what no step has changed."""
         plan = quantized.plan
-        planner = planner_of(self.model, None, self.target, plan.recipe, AppliedPlan(plan=plan, lets_go=True))
+        planner = planner_of(self.model, None, self.target, plan.recipe, plan)
         split = split_of(planner, self.profile, self.samples)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         plain = Planned(choices=choices, quantized=quantized, overridden={})

@@ -20,19 +20,13 @@ _READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AppliedPlan:
-    """Makes `quantize` decide what a plan says.
+    """Makes `quantize` decide what a plan says, as it was made, or edited.
 
-    Parameters
-    ----------
-    plan
-        As it was made, or edited.
-    lets_go
-        Whether only what activations are rounded by is the plan's, and which of them are: which ops run in integers is then
-        decided anew, for where some of these stay float, ops around them do not pay. Else it is followed to the letter.
+    With its own choices it is followed to the letter. With others only what activations are rounded by is the plan's, and which
+    of them are: which ops run in integers is decided anew, for where some of these stay float, ops around them do not pay.
     """
 
     plan: QuantizationPlan
-    lets_go: bool = False
 
     def check_model(self, fingerprint: str) -> None:
         """Raise QuantizationError unless the plan is of a model."""
@@ -68,13 +62,13 @@ class AppliedPlan:
             in_float = {*(layer.per_row or (layer.inputs if layer.block else ())), *(reals if layer.op in _READ_FLOAT else ())}
             read = (*(each for each in layer.inputs if each not in in_float), *layer.constants, layer.weight)
             missing = next((each for each in read if each is not None and each not in given), None)
-            if missing is not None and not self.lets_go:
+            if missing is not None:
                 raise QuantizationError(
                     f"the plan: layer {layer.op} {layer.output} reads {missing}, which has no parameters in the plan: give it "
                     "some, or take the layer out"
                 )
 
-    @property
+    @cached_property
     def choices(self) -> Choices:
         """The parameters of all tensors as requests, and what else the plan chooses."""
         plan = self.plan
@@ -101,15 +95,7 @@ class AppliedPlan:
         return None if found == wanted else f"the plan has {_said(wanted)}, the model has {_said(found)}"
 
     def confirmed(self, made: QuantizationPlan) -> QuantizationPlan:
-        """Return a plan of the model that was made by this one, with this one's reasons, and what it says was not as asked.
-
-        Raises
-        ------
-        QuantizationError
-            The model is not what the plan says of it.
-        """
-        if not self.lets_go:
-            self._check(made)
+        """Return a plan of the model that was made by this one, with this one's reasons, and what it says was not as asked."""
         reasons = {op.tensor: op.reason for op in self.plan.float_ops}
         return replace(
             made,
@@ -117,7 +103,8 @@ class AppliedPlan:
             adjustments=tuple(dict.fromkeys((*self.plan.adjustments, *made.adjustments))),
         )
 
-    def _check(self, made: QuantizationPlan) -> None:
+    def check_made(self, made: QuantizationPlan) -> None:
+        """Raise QuantizationError where the model that was made is not what the plan says of it."""
         # An op that is no layer runs in integers all the same if all around it is quantized.
         tensor = next((each for each in made.enclosed if each not in self.plan.enclosed), None)
         if tensor is not None:

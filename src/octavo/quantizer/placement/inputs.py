@@ -28,12 +28,12 @@ class PlanInputs:
 
     Parameters
     ----------
+    form
+        The float model as it is quantized.
     recipe
         With the range estimator that is chosen.
     target, targets
         Who takes what targets share, and who may take an op, in the order in which they choose.
-    fingerprint
-        Of the float model; `form` is that as it is quantized.
 
     Raises
     ------
@@ -47,7 +47,6 @@ class PlanInputs:
     target: TargetDescription
     targets: tuple[TargetDescription, ...]
     applied: AppliedPlan | None
-    fingerprint: str
     names: OpNames = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,10 +92,12 @@ class PlanInputs:
         said = {var: self.override_of(maker[var]) if var in maker else self.override("", [var.name]) for var in read}
         return {var: each for var, each in said.items() if each != Override()}
 
-    @property
+    @cached_property
     def followed(self) -> AppliedPlan | None:
-        """The plan whose layers are made, and no others."""
-        return None if self.applied is None or self.applied.lets_go else self.applied
+        """The plan whose layers are made, and no others: nothing is chosen that decides these but what it says."""
+        own = Choices() if self.applied is None else self.applied.choices
+        is_own = all(getattr(self.choices, name) == getattr(own, name) for name in ("requests", "float_tensors", "per_row"))
+        return self.applied if is_own else None
 
     def has_range(self, var: Var) -> bool:
         """Return whether the range of a variable is known."""
@@ -108,10 +109,10 @@ class PlanInputs:
     def requested(self) -> Mapping[str, int | None]:
         """The tensors that are quantized where that is possible, for somebody says what they are, with their bits where he does.
 
-        Where a plan's layers are not insisted on, only its 16 bits are.
+        Where a plan is not followed, only its 16 bits are.
         """
-        lets_go = self.applied is not None and self.followed is None
-        return {name: each.width for name, each in self.choices.requests.items() if not lets_go or each.width == _WIDE}
+        is_anew = self.applied is not None and self.followed is None
+        return {name: each.width for name, each in self.choices.requests.items() if not is_anew or each.width == _WIDE}
 
     def request_of_weight(self, layer: Layer) -> Request | None:
         """Return what is asked of the weight of a layer."""

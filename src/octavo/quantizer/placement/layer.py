@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from ...target import BATCH_MATMUL, OpSupport
 from ...target.op_facts import CLAMPS
 from ...target.vocabulary import MOVES
 from ..plan import FloatOp, IntegerLayer
+from ..recipe import Override
 
 Declined = dict[Var, dict[str, str]]
 """By an op's variable why targets do not take it, by their names."""
@@ -146,10 +148,11 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Placement:
-    """The integer ops, in the order of the graph, and the ops left float, with reasons."""
+    """The integer ops, in the order of the graph, and the ops left float, with reasons; what overrides say of activations."""
 
     layers: tuple[Layer, ...]
     float_ops: tuple[FloatOp, ...]
+    overridden: Mapping[Var, Override]
 
     @cached_property
     def made(self) -> frozenset[Var]:

@@ -70,7 +70,7 @@ class Placer:
             for layer in candidates
             if layer.output in integer
         )
-        return Placement(layers=layers, float_ops=self._float_ops(layers))
+        return Placement(layers=layers, float_ops=self._float_ops(layers), overridden=self.inputs.overridden(layers))
 
     def _candidates(self) -> list[Layer]:
         """Return every op that could run in integers if its inputs were; note the reason of every other."""
