@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,10 @@ from tvm.relax import Expr, Var
 
 from ..identity import TensorId
 from .dataflow import DataflowView, call_to, static_shape
-from .moving import CONSTANT_MOVERS, apply_mover
+from .moving import CONSTANT_MOVERS, ScalarT, apply_mover
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Constant:
     """A parameter as an op reads it.
 
@@ -26,13 +28,17 @@ class Constant:
         The parameter of "main".
     moves
         The variables that reshape or transpose it, in order; empty where it is read as it is.
-    positions
-        int64, of the shape the op reads: the flat index in the parameter of each element.
+    calls
+        What binds these.
+    root_shape, shape
+        That of the parameter, and the one that the op reads.
     """
 
     root: Var
     moves: tuple[Var, ...]
-    positions: npt.NDArray[np.int64]
+    calls: tuple[Any, ...]
+    root_shape: tuple[int, ...]
+    shape: tuple[int, ...]
 
     @property
     def name(self) -> TensorId:
@@ -40,23 +46,33 @@ class Constant:
         return TensorId(self.root.name)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape the op reads."""
-        return self.positions.shape
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """The flat index in the parameter of each element that the op reads."""
+        return self.moved(np.arange(self.size, dtype=np.int64).reshape(self.root_shape))
+
+    def moved(self, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
+        """Return what the op reads where the parameter is this array: a view of it, if that can be."""
+        for call in self.calls:
+            array = apply_mover(call, array)
+        return array
 
     def root_axis(self, axis: int) -> int | None:
         """Return the parameter's axis that runs along `axis` of what the op reads, or None if there is none."""
         if not self.moves:
             return axis
-        root_shape = static_shape(self.root) or ()
         size = self.shape[axis]
-        along = np.moveaxis(self.positions, axis, 0).reshape(size, -1)
-        for candidate, dim in enumerate(root_shape):
-            if dim != size:
-                continue
-            index = (along // int(np.prod(root_shape[candidate + 1 :], dtype=np.int64))) % dim
-            if np.array_equal(index, np.broadcast_to(np.arange(size)[:, None], index.shape)):
-                return candidate
+        places = np.arange(size, dtype=np.int32)
+        along = places.reshape([-1 if each == axis else 1 for each in range(len(self.shape))])
+        for candidate, dim in enumerate(self.root_shape):
+            if dim == size:
+                here = places.reshape([-1 if each == candidate else 1 for each in range(len(self.root_shape))])
+                if (self.moved(np.broadcast_to(here, self.root_shape)) == along).all():
+                    return candidate
         return None
 
 
@@ -77,29 +93,31 @@ class Constants:
 
     def find(self, expr: Expr) -> Constant | None:
         """Return the constant behind `expr`, or None where an input or a computed value stands behind it."""
-        value = self._view.definition(expr)
-        if isinstance(value, Var):
-            data = self._params.get(TensorId(value.name))
-            if data is None:
-                return None
-            return Constant(root=value, moves=(), positions=np.arange(data.size, dtype=np.int64).reshape(data.shape))
-        call = call_to(value, *CONSTANT_MOVERS)
-        var = self._view.binding_of(expr)
-        inner = None if call is None else self.find(call.args[0])
-        if call is None or inner is None or var is None:
+        value, moves = self._behind(expr)
+        data = self._params.get(TensorId(value.name)) if isinstance(value, Var) else None
+        if data is None or not isinstance(value, Var):
             return None
-        return Constant(root=inner.root, moves=(*inner.moves, var), positions=apply_mover(call, inner.positions))
+        shape = static_shape(moves[-1][0]) if moves else data.shape
+        assert shape is not None, "a constant's shape is known"
+        variables, calls = (tuple(each[part] for each in moves) for part in (0, 1))
+        return Constant(root=value, moves=variables, calls=calls, root_shape=data.shape, shape=shape)
 
     def value(self, constant: Constant) -> npt.NDArray[Any]:
-        """Return the values as the op reads them."""
-        return self._params[constant.name].reshape(-1)[constant.positions]
+        """Return the values as the op reads them, not to be written to."""
+        found = np.asarray(constant.moved(self._params[constant.name]), order="C").view()
+        found.flags.writeable = False
+        return found
 
     def is_constant(self, expr: Expr) -> bool:
         """Return whether `expr` is a parameter, moved or not, or a literal."""
-        value = self._view.definition(expr)
-        if isinstance(value, GenericConst):
-            return True
-        while (call := call_to(value, *CONSTANT_MOVERS)) is not None and self._view.binding_of(expr) is not None:
+        value, moves = self._behind(expr)
+        return TensorId(value.name) in self._params if isinstance(value, Var) else isinstance(value, GenericConst) and not moves
+
+    def _behind(self, expr: Expr) -> tuple[Expr, list[tuple[Var, Any]]]:
+        """Return what stands behind an expression, and the variables that move it, in order, each with its call."""
+        value, moves = self._view.definition(expr), list[tuple[Var, Any]]()
+        while (call := call_to(value, *CONSTANT_MOVERS)) is not None and (var := self._view.binding_of(expr)) is not None:
+            moves.append((var, call))
             expr = call.args[0]
             value = self._view.definition(expr)
-        return isinstance(value, Var) and TensorId(value.name) in self._params
+        return value, moves[::-1]

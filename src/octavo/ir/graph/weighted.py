@@ -100,7 +100,7 @@ def bias_operand(view: DataflowView, constants: Constants, value: Expr, data: Va
     if constant is None or shape is None or len(constant.shape) > len(shape):
         return None
     axis = op.output_axis - (len(shape) - len(constant.shape))
-    if axis < 0 or constant.positions.size != op.channels or constant.shape[axis] != op.channels:
+    if axis < 0 or constant.size != op.channels or constant.shape[axis] != op.channels:
         return None
     root_axis = constant.root_axis(axis)
     return None if root_axis is None else Bias(constant=constant, axis=root_axis)

@@ -146,7 +146,7 @@ def _dequantized_constant(call: Any, inner: ConstantValue, var: Var, members: tu
 def real_values(constant: ConstantValue) -> npt.NDArray[np.float32]:
     """Return a constant's real numbers, as dequantize gives them."""
     if constant.scale is None or constant.zero_point is None:
-        return constant.values.astype(np.float32)
+        return constant.values.astype(np.float32, copy=False)
     return (constant.values.astype(np.int64) - constant.zero_point).astype(np.float32) * constant.scale
 
 

@@ -404,9 +404,9 @@ class Finder:
         if constant is None or not self.can_be_own(constant) or name not in ("add", "subtract"):
             return None
         # The constant is divided where it lies: each of its numbers is of one group.
-        shape = aligned(constant.positions.reshape(constant.shape), rank).shape
+        shape = (1,) * (rank - len(constant.shape)) + constant.shape
         fits = all(mine in (1, theirs) for mine, theirs in zip(groups.shape, shape, strict=True))
-        return groups if fits and np.unique(constant.positions).size == constant.positions.size else None
+        return groups if fits else None
 
     def of_vector(self, rank: int, *args: Any) -> Groups | None:
         """Give each channel of a product by one number for each a group, as the last step of a root mean square norm is."""

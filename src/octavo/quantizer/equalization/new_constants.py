@@ -53,8 +53,8 @@ class NewConstants:
 
     def set(self, constant: Constant, values: Values) -> None:
         """Change a constant that nothing else reads, given as read."""
-        new = np.empty(constant.positions.size, np.float32)
-        new[constant.positions.reshape(-1)] = values.reshape(-1)
+        new = np.empty(constant.size, np.float32)
+        new[constant.positions.reshape(-1) if constant.moves else slice(None)] = values.reshape(-1)
         self.params[constant.name] = new.reshape(self.params[constant.name].shape)
 
     def param(self, name: str, value: Values) -> Var:

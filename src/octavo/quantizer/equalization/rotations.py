@@ -217,7 +217,7 @@ class _Finder(Finder):
         constant, over_last = self.constants.find(other), rank > 0 and groups.size == groups.shape[rank - 1]
         if name == "divide" or constant is None or not over_last or not self.can_be_own(constant):
             return None
-        if constant.positions.size != groups.size:
+        if constant.size != groups.size:
             return None
         self._note(Norm(var=var, gain=other))
         return groups

@@ -433,7 +433,7 @@ def state_arguments(observe: ObserveSpec | None) -> list[tuple[str, int, str]]:
 
 def pack_weights(weight: FloatArray, groups: int, vectors: int) -> FloatArray:
     """Return weights HWIO as [groups][panels][steps][vectors of the panel][16], the padding lanes 0; one-dimensional."""
-    return pack_panels(weight.reshape(-1, groups, weight.shape[3] // groups), vectors).astype(np.float32)
+    return pack_panels(weight.reshape(-1, groups, weight.shape[3] // groups), vectors).astype(np.float32, copy=False)
 
 
 def pack_panels(steps: npt.NDArray[Any], vectors: int) -> npt.NDArray[Any]:
