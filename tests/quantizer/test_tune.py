@@ -13,7 +13,6 @@ from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
-from octavo.quantizer import tune
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
@@ -148,7 +147,7 @@ def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_a
         second=[second],
         last=[Last(name="r3")],
     )
-    monkeypatch.setattr(tune, "_LARGE", profiled[0].constant_bytes - 1)
+    monkeypatch.setattr("octavo.ir.graph.model._LARGE", profiled[0].constant_bytes - 1)
     plan = quantized(profiled)
     assert verdicts(plan) == [("r1", True), ("r2", False), ("r3", True)]
     assert [(name, before) for name, before, _ in FakeStep.seen] == [("r1", PLAIN), ("r2", R1), ("r3", R1)]

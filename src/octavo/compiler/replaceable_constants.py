@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm.relax import Expr, Var
 
 from ..ir.graph import Model
+from ..ir.graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands
+from ..ir.graph.model import rewritten
 from ..ir.identity import TensorId
+from ..ir.identity.naming import NameSupply
 
 Floats = npt.NDArray[np.float32]
 
@@ -80,6 +84,41 @@ def with_places(model: Model, starts: Mapping[TensorId, int]) -> Model:
         for name, start in starts.items()
     }
     return with_values(model, values)
+
+
+def unshared(model: Model) -> tuple[Model, dict[TensorId, TensorId]]:
+    """Return a model in which each op that reads a vector has one of its own, and what each constant was called before.
+
+    Constants are in the order in which they are read, and those left out that nothing reads: two models that compute the same but
+    for constants have one structure.
+    """
+    view = DataflowView(model.module["main"])
+    supply, origins, params = NameSupply([*model.tensors, *view.names]), dict[TensorId, TensorId](), list[Var]()
+    new: dict[Var, dict[Var, Var]] = {}
+    for reader, var in ((each.var, var) for each in view.bindings for var in dict.fromkeys(operand_vars(each.value))):
+        name = TensorId(var.name)
+        if name in model.params and name not in origins:
+            is_own = model.params[name].ndim == 1 and len(view.users(var)) > 1 and not view.is_returned(var)
+            own = Var(supply.fresh(var.name), var.ty) if is_own else var
+            new.setdefault(reader, {})[var] = own
+            origins[TensorId(own.name)] = name
+            params.append(own)
+    mapping: dict[Var, Any] = {}
+
+    def body(out: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            own = new.get(binding.var, {})
+            value = replace_operands(binding.value, lambda var, own=own: own.get(var, mapping.get(var, var)))
+            mapping[binding.var] = out.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
+        return replace_operands(view.result, lambda var: mapping.get(var, var))
+
+    inputs = [param for param in view.function.params if TensorId(param.name) not in model.params]
+    returned = [each for each in view.function.params if TensorId(each.name) in model.params and view.is_returned(each)]
+    params += [each for each in returned if TensorId(each.name) not in origins]
+    origins |= {TensorId(each.name): TensorId(each.name) for each in returned}
+    values = {own: model.params[name] for own, name in origins.items()}
+    found = rewritten(model, body, [*inputs, *params], values)
+    return found, {own: name for own, name in origins.items() if own in found.params}
 
 
 def constant_of(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: Mapping[TensorId, int]) -> ReplaceableConstant:

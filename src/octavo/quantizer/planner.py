@@ -70,6 +70,11 @@ class Last(Generic[FoundT]):
 
     _known: tuple[Any, FoundT] | None = None
 
+    @property
+    def value(self) -> FoundT | None:
+        """What was found last."""
+        return None if self._known is None else self._known[1]
+
     def find(self, decided_by: object, find: Callable[[], FoundT]) -> FoundT:
         """Return what was found for the same, else what is found now."""
         if self._known is None or self._known[0] != decided_by:

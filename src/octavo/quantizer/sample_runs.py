@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..compiler.float_values import FloatValues
+from ..compiler.float_program import NO_GAINS, FloatProgram
 from ..compiler.target_choice import ResolvedTarget, resolve_target
 from ..errors import CompileError
 from ..ir.graph import Model
-from ..numerics.arrays import Samples
+from ..ir.identity import TensorId
+from ..numerics.arrays import Array, Samples
 from ..profiling import Profile
 from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
@@ -22,7 +23,7 @@ from .referee import Referee, RoundedProgram
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Programs:
-    """Builds what runs a simplified float model rounded as plans say: once, unless a plan rounds more than those before."""
+    """Builds what runs a simplified float model, and that rounded as plans say: once, unless a plan rounds more than before."""
 
     simple: Model
     here: ResolvedTarget = field(default_factory=lambda: resolve_target(None))
@@ -30,8 +31,27 @@ class Programs:
     _known: dict[Hashable, RoundedProgram] = field(default_factory=dict["Hashable", RoundedProgram])
     _refusal: str = ""
 
-    def of(self, plan: QuantizationPlan) -> RoundedProgram:
+    def floats(self, model: Model, names: Sequence[str], gains: Mapping[str, Array] = NO_GAINS) -> FloatProgram:
+        """Return what runs a float model: one that is known, of other constants, where nothing else is different.
+
+        Parameters
+        ----------
+        names, gains
+            See `FloatProgram.of`.
+        """
+        names = [*names, *gains]
+        found = next((found for each in self._known.values() if (found := each.floats.of(model, names, gains)) is not None), None)
+        made = found or FloatProgram(model, names, self.here).of(model, names, gains)
+        assert made is not None, "it is the very model"
+        return made
+
+    def of(self, plan: QuantizationPlan, equalizer: Equalizer | None = None) -> RoundedProgram:
         """Return that of the model, rotated as a plan says.
+
+        Parameters
+        ----------
+        equalizer
+            What that asks of the model needs no other program then.
 
         Raises
         ------
@@ -43,10 +63,20 @@ class Programs:
         if not self._refusal and (known is None or not known.can_round(plan)):
             self._plans.append(plan)
             self._known = {each: program for each, program in self._known.items() if not each}
+
+            def build(model: Model, own: Sequence[str], others: Collection[TensorId]) -> FloatProgram:
+                able = (each.floats for each in self._known.values() if each.floats.others >= {*others})
+                if (found := next((found for each in able if (found := each.of(model, own)) is not None), None)) is not None:
+                    return found
+                names, constants = ([], set[TensorId]()) if equalizer is None else equalizer.asked(self.simple)
+                try:
+                    return FloatProgram(model, [*own, *names], self.here, {*others, *constants})
+                except NotImplementedError:  # kernels compute with some of them
+                    return FloatProgram(model, [*own, *names], self.here, others)
+
             try:
-                known = self._known[key] = RoundedProgram(
-                    rotated(self.simple, plan.equalization.rotations), self._plans, self.here
-                )
+                model = rotated(self.simple, plan.equalization.rotations)
+                known = self._known[key] = RoundedProgram(model, self._plans, self.here, build)
             except (NotImplementedError, CompileError) as error:  # what cannot be compiled is for `compile` to say
                 self._refusal = str(error)
         if known is None or self._refusal:
@@ -77,13 +107,18 @@ class SampleRuns:
     _last_referee: Last[Referee] = field(default_factory=Last[Referee])
     _last_corrector: Last[Corrector] = field(default_factory=Last[Corrector])
 
+    def program(self, plan: QuantizationPlan) -> RoundedProgram:
+        """Return what runs the model rounded as a plan says; see `Programs.of`."""
+        return self.programs.of(plan, self.equalizer)
+
     def referee(self, plan: QuantizationPlan) -> Referee | None:
         """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
         try:
-            program = self.programs.of(plan)
+            program = self.program(plan)
         except NotImplementedError:
             return None
-        return self._last_referee.find(program, lambda: Referee(program, self.samples))
+        before = self._last_referee.value
+        return self._last_referee.find(program, lambda: Referee(program, self.samples, before=before))
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
         """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay.
@@ -91,7 +126,7 @@ class SampleRuns:
         None where TVM's virtual machine alone can run the model.
         """
         try:
-            program = self.programs.of(plan)
+            program = self.program(plan)
         except NotImplementedError:
             return Corrections()
         return self._last_corrector.find(program, lambda: Corrector(program, self.few)).corrections(plan, kept)
@@ -107,11 +142,11 @@ def runs_on(planner: Planner, profile: Profile, samples: Samples, places: Sequen
     places
         Of those that it runs on.
     """
-    chosen, here = [samples[place] for place in places], programs.here
+    chosen = [samples[place] for place in places]
     equalizer = Equalizer(
         profile,
         chosen,
-        FloatValues(here.host, here.isas, here.llvm),
+        programs.floats,
         results=[profile.kept_results[place] for place in places] if profile.kept_results else (),
         only_ranges=planner.recipe.has_plain_ranges,
         has_functions=planner.has_functions,

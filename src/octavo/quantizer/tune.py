@@ -41,8 +41,6 @@ CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
-_LARGE = 2**28
-"""Bytes of a model's constants: with more, there is time to ask for each step once, on one fold, and to correct once."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -161,7 +159,7 @@ class Tuning:
     def __init__(self, planner: Planner, split: Split, plain: Planned) -> None:
         started = time.monotonic()
         self.planner, self.split, self.plain = planner, split, plain
-        program = split.every.programs.of(plain.plan)
+        program = split.every.program(plain.plan)
         self.referees = [Referee(program, samples) for samples in split.held_back]
         """Of each fold's samples that are held back."""
         self.entries = list[tuple[Step, JournalEntry]]()
@@ -236,9 +234,9 @@ class Tuning:
 
     def _referee(self, fold: int, plan: QuantizationPlan) -> Referee:
         """Return what scores a plan on what a fold holds back; it is another where a plan rounds what those before did not."""
-        program = self.split.every.programs.of(plan)
+        program = self.split.every.program(plan)
         if self.referees[fold].program is not program:
-            self.referees[fold] = Referee(program, self.split.held_back[fold])
+            self.referees[fold] = Referee(program, self.split.held_back[fold], before=self.referees[fold])
         return self.referees[fold]
 
     def _fitted_to_all(self, best: Steps) -> Planned:
@@ -320,7 +318,7 @@ class Tuning:
 
     @property
     def _is_large(self) -> bool:
-        return self.planner.model.constant_bytes > _LARGE
+        return self.planner.model.is_large
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""

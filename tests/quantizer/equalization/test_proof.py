@@ -12,7 +12,7 @@ from tvm import relax
 import octavo
 from apply_steps import with_steps
 from nets import model_of
-from octavo.compiler import float_values
+from octavo.compiler.float_program import FloatProgram
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.equalization import equalizer
 
@@ -49,13 +49,13 @@ def test_the_proof_runs_the_equalized_model_on_few_samples(
     """As many as say whether results are the same, once; what corrects runs the model as it was."""
     model, profile = profiled
     runs: list[int] = []
-    run = float_values.FloatValues.on
+    run = FloatProgram.on
 
-    def counted(self: Any, model: octavo.Model, names: Any, samples: Any, **rest: Any) -> Any:
+    def counted(self: Any, samples: Any, names: Any = ()) -> Any:
         runs.append(len(samples))
-        return run(self, model, names, samples, **rest)
+        return run(self, samples, names)
 
-    monkeypatch.setattr(float_values.FloatValues, "on", counted)
+    monkeypatch.setattr(FloatProgram, "on", counted)
     assert with_steps(model, profile).plan.equalization
     assert runs == [equalizer._SAMPLES]
 

@@ -13,7 +13,7 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.compiler.float_values import FloatValues
+from octavo.compiler.float_program import FloatProgram
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import QuantizationError
 from octavo.ir.identity import TensorId
@@ -28,6 +28,7 @@ from octavo.quantizer.equalization.rotations import check_rotations, find_rotata
 from octavo.quantizer.plan.equalization import Equalization, Rotation
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
+from octavo.quantizer.sample_runs import Programs
 from octavo.quantizer.steps.rotate import Rotate
 from reference_sessions import reference_session
 
@@ -153,11 +154,9 @@ def test_rotated_model_computes_the_same(width: int, heads: int, groups: int, ki
     before, after = (octavo.compile(each)(sample)["y"] for each in (simple, other))
     assert np.abs(before - after).max() < SAME * np.abs(before).max()
     here, names = resolve_target(None), [*map(str, rotations)]
-    floats = FloatValues(here.host, here.isas, here.llvm)
     values = {}
     for each in (simple, other):
-        [(_, seen)] = floats.on(each, names, [[sample]])
-        values[each is other] = [value.copy() for value in seen]
+        [(_, values[each is other])] = FloatProgram(each, names, here).on([[sample]], names)
     found = find_rotatable(simple)
     behind_norms = {*found.without_shifts(rotations), *(TensorId(var.name) for var in found.norms)}
     for name, old, new in zip(names, values[False], values[True], strict=True):
@@ -226,8 +225,7 @@ def quantized(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
     model = octavo.load(transformer(kind=request.param))
     profile = octavo.profile(model, draws(32, 16), keep_samples=16)
     simple, _ = simplify(model)
-    here = resolve_target(None)
-    equalizer = Equalizer(profile, samples_of(model, profile), FloatValues(here.host, here.isas, here.llvm))
+    equalizer = Equalizer(profile, samples_of(model, profile), Programs(target=resolve_target(None)).floats)
     sites, found = equalizer.rotated(simple, ())
     assert len(sites) == 5
     assert found.rotations == every_rotation(simple)

@@ -10,6 +10,7 @@ import pytest
 
 import octavo
 from nets import mlp, residual_net
+from octavo.compiler.float_program import FloatProgram
 from octavo.compiler.replaceable_constants import with_values
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph.dataflow import DataflowView
@@ -17,7 +18,6 @@ from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics import dequantize, quantize
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
-from octavo.quantizer.referee.program import FloatProgram
 from random_nets import random_net
 
 TARGET = resolve_target(None)
@@ -104,7 +104,7 @@ def test_what_comes_before_a_rounding_is_not_computed_for_each(rng: np.random.Ge
     samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(3)]
     plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
     referee = Referee(RoundedProgram(model, [plan], TARGET), [[sample] for sample in samples])
-    program: FloatProgram = referee.program._program
+    program: FloatProgram = referee.program.floats
     ran: list[str] = []
     for call in program.calls:
         monkeypatch.setattr(call, "run", lambda values, run=call.run, name=call.var.name: (ran.append(name), run(values))[1])

@@ -53,9 +53,9 @@ class Constant:
     @cached_property
     def positions(self) -> npt.NDArray[np.int64]:
         """The flat index in the parameter of each element that the op reads."""
-        return self.moved(np.arange(self.size, dtype=np.int64).reshape(self.root_shape))
+        return self.as_read(np.arange(self.size, dtype=np.int64).reshape(self.root_shape))
 
-    def moved(self, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
+    def as_read(self, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
         """Return what the op reads where the parameter is this array: a view of it, if that can be."""
         for call in self.calls:
             array = apply_mover(call, array)
@@ -71,7 +71,7 @@ class Constant:
         for candidate, dim in enumerate(self.root_shape):
             if dim == size:
                 here = places.reshape([-1 if each == candidate else 1 for each in range(len(self.root_shape))])
-                if (self.moved(np.broadcast_to(here, self.root_shape)) == along).all():
+                if (self.as_read(np.broadcast_to(here, self.root_shape)) == along).all():
                     return candidate
         return None
 
@@ -104,7 +104,7 @@ class Constants:
 
     def value(self, constant: Constant) -> npt.NDArray[Any]:
         """Return the values as the op reads them, not to be written to."""
-        found = np.asarray(constant.moved(self._params[constant.name]), order="C").view()
+        found = np.asarray(constant.as_read(self._params[constant.name]), order="C").view()
         found.flags.writeable = False
         return found
 

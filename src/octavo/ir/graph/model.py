@@ -20,6 +20,8 @@ from .dataflow import BodyWriter, DataflowView, attrs_of, new_main, operand_vars
 MODEL_ATTR = "octavo.model"
 """Attribute of "main": what a Model knows besides its module, in a module that goes on its own."""
 
+_LARGE = 2**28
+
 SourceFormat = Literal["onnx", "tflite", "torch", "relax", "builder"]
 
 
@@ -90,6 +92,11 @@ class Model:
     def constant_bytes(self) -> int:
         """Bytes of the values of its constants."""
         return sum(value.nbytes for value in self.params.values())
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its constants take more than 256 MB: what runs it on samples has time for few of these, and for each once."""
+        return self.constant_bytes > _LARGE
 
     @property
     def float_reasons(self) -> Mapping[TensorId, str]:

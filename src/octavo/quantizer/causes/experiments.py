@@ -26,7 +26,6 @@ from ..plan.plan import QuantizationPlan
 from ..ranges import QuantScheme, Range, range_of
 from ..recipe import WEIGHT_BITS
 from ..referee import Referee
-from ..referee.program import as_array
 from ..referee.rounding import Rounder, Rounding, Steps
 from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
@@ -351,7 +350,7 @@ class _Shift(Rounder):
     by: npt.NDArray[np.float32]
 
     def rounded(self, value: Any) -> Any:
-        return tvm.runtime.tensor(as_array(value) - self.by)
+        return tvm.runtime.tensor(np.from_dlpack(value) - self.by)
 
     def transposed(self, order: Sequence[int]) -> _Shift:
         return _Shift(by=self.by.transpose(order))

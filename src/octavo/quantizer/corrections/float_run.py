@@ -91,9 +91,9 @@ def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], 
     sums = dict[str, _Sums]()
     room = _MAX_BYTES if program.simple.constant_bytes <= _MAX_MODEL else 0
     for arrays in samples:
-        for var, values in program.made_in_float(arrays, readers):
+        for var, values in program.floats.made(arrays, readers):
             for product in readers.get(var, ()):
-                value = product.channels_last(program.value(product.read, values))
+                value = product.channels_last(program.floats.value(product.read, values))
                 if product.name not in sums:
                     sums[product.name] = _sums_of(program, product, value.shape, count, room)
                     if sums[product.name].rows_of is not None:

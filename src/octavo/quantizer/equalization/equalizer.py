@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Var
+from tvm.relax import Expr, Var
 
-from ...compiler.float_values import FloatValues
+from ...compiler.float_program import NO_GAINS, FloatProgram
 from ...errors import CompileError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, static_shape
+from ...ir.graph.constants import Constants
+from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
@@ -22,7 +23,7 @@ from ..plan.equalization import Equalization, equalized_statistics
 from .channel_groups import find_groups
 from .rotating import rotated
 from .rotations import RotationSite, find_rotatable
-from .scaling import scaled
+from .scaling import gains_of_functions, scaled
 from .sites import ChannelValues, Site, best_factors, find_sites, is_smoothed
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
 
@@ -35,6 +36,8 @@ _ROTATED = 10.0
 """Times that, of a rotated model: all of its weights are rounded anew."""
 _SAMPLES = 16
 """Enough to say how wide the channels of streams are, and to prove that results are the same."""
+_FEW = 4
+"""Samples that a large model is run on."""
 
 
 class Equalizer:
@@ -44,6 +47,8 @@ class Equalizer:
     ----------
     samples
         Those, as the model takes them.
+    floats
+        Returns what runs a float model; see `Programs.floats`.
     results
         What the model gave for each of them, () where that is not known.
     only_ranges
@@ -57,7 +62,7 @@ class Equalizer:
         self,
         profile: Profile,
         samples: Samples,
-        floats: FloatValues,
+        floats: Callable[..., FloatProgram],
         *,
         results: Samples = (),
         only_ranges: bool = False,
@@ -83,6 +88,54 @@ class Equalizer:
                 self._last = key, ModelEqualizer(self, simple, kept, before)
         return self._last[1]
 
+    def asked(self, simple: Model) -> tuple[list[str], set[TensorId]]:
+        """Return names of the variables that the model, rotated or divided, is asked for, and of constants that change."""
+        rotations = {name: each for site in find_rotatable(simple).sites() for name, each in site.rotations.items()}
+        equalizer = self.of(simple, (), Equalization())
+        view = DataflowView(simple.module["main"])
+        constants, changed = Constants(view, simple.params), {*map(str, rotations), *(var.name for var in equalizer.tensors)}
+        readers = (each for each in view.bindings if each.var.name in changed or _reads(each.value, changed))
+        read = (constants.find(operand) for reader in readers for operand in operand_vars(reader.value))
+        found = {each.name for each in read if each is not None and simple.params[each.name].dtype == np.float32}
+        names = [*(str(name) for name in rotations if name in self.profile), *equalizer.asked]
+        return names, {name for name in found if simple.params[name].size > 1}
+
+    def samples_for(self, simple: Model) -> Samples:
+        """Return those that a model is run on."""
+        return self.samples[:_FEW] if simple.is_large else self.samples
+
+    def is_same(
+        self,
+        simple: Model,
+        other: Model,
+        statistics: Mapping[TensorId, ScaledValues],
+        gains: Mapping[str, Array] = NO_GAINS,
+        share: float | None = None,
+    ) -> bool:
+        """Return whether another model gives what a model does, and add what its tensors are on samples to statistics.
+
+        Parameters
+        ----------
+        gains
+            What results of functions are multiplied by in the other.
+        share
+            What results may be off by, in shares of the largest; `MAX_CHANGE` by default.
+        """
+        names, share, samples = [*map(str, statistics)], MAX_CHANGE if share is None else share, self.samples_for(simple)
+        if not names:
+            samples = samples[:_SAMPLES]
+        plain: FloatProgram | None = None
+        for place, (own, values) in enumerate(self.floats(other, names, gains).on(samples, names)):
+            # What the profile has was computed by other kernels.
+            if place < _SAMPLES and not (place < len(self.results) and _are_same(self.results[place], own, share)):
+                plain = plain or self.floats(simple, [], dict.fromkeys(gains, np.ones((), np.float32)))
+                [(before, _)] = plain.on(samples[place : place + 1])
+                if not _are_same(before, own, share):
+                    return False
+            for each, value in zip(statistics.values(), values, strict=True):
+                each.add(value)
+        return True
+
     def rotated(self, simple: Model, kept: Collection[str]) -> tuple[list[RotationSite], Equalization]:
         """Return what can be rotated, and statistics of all of that; nothing where results would be others then.
 
@@ -94,21 +147,17 @@ class Equalizer:
         sites = find_rotatable(simple, kept).sites()
         rotations = {name: each for site in sites for name, each in site.rotations.items()}
         values = {name: ScaledValues(self.profile[name]) for name in rotations if name in self.profile}
-        if not values:
-            return [], Equalization()
-        results: list[list[Array]] = []
         with lineage_paused():
             try:
-                for own, seen in self.floats.on(rotated(simple, rotations), [*map(str, values)], self.samples):
-                    results.append(own)
-                    for each, value in zip(values.values(), seen, strict=True):
-                        each.add(value)
-                before = self.results or self.floats.results(simple, self.samples[: len(results)])
+                if not values or not self.is_same(simple, rotated(simple, rotations), values, share=_ROTATED * MAX_CHANGE):
+                    return [], Equalization()
             except (NotImplementedError, CompileError):
                 return [], Equalization()
-        if not _are_same(before, results, _ROTATED):
-            return [], Equalization()
         return sites, Equalization(rotations=rotations, rotated={name: each.result() for name, each in values.items()})
+
+
+def _reads(value: Expr, names: Collection[str]) -> bool:
+    return any(var.name in names for var in operand_vars(value))
 
 
 class ModelEqualizer:
@@ -123,12 +172,26 @@ class ModelEqualizer:
     def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], before: Equalization) -> None:
         self._given, self._before, self._simple = given, before, rotated(simple, before.rotations)
         self._profile = equalized_statistics(given.profile, before)
-        self._results: list[list[Array]] = []
         view = DataflowView(self._simple.module["main"])
         self._found = find_groups(self._simple, kept, has_functions=given.has_functions)
         self._sites = [site for site in find_sites(self._found) if site.is_read and site.rounded and self._is_finite(site)]
         self._streams = [var for var in find_streams(view) if var.name not in kept]
         self.smooths = any(is_smoothed(view, self._found, site) for site in self._sites)
+
+    @property
+    def tensors(self) -> list[Var]:
+        """What may be divided."""
+        return [var for site in self._sites for var in site.tensors]
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of what the model is asked for, divided or not."""
+        tensors = {TensorId(var.name): self._found.of[var].shape for var in self.tensors}
+        ones = {name: np.ones(shape, np.float32) for name, shape in tensors.items() if name in self._profile}
+        unit = {name: ScaledValues(self._profile[name], each) for name, each in ones.items()}
+        known = (var for site in self._sites for var in site.rounded if self._known_values(var) is None)
+        functions = (var for var in self._found.functions if TensorId(var.name) in tensors)
+        return [*(var.name for var in (*known, *self._streams, *functions)), *map(str, self._unknown(unit))]
 
     def equalization(self, weight_bits: int, strength: float | None) -> Equalization:
         """Return the factors of all sites that gain, of those that leave the results as they are; none of what cannot be run.
@@ -170,22 +233,28 @@ class ModelEqualizer:
 
         Samples are run where the profile does not know the ranges of channels.
         """
-        known: dict[Var, ChannelValues] = {}
-        totals: dict[Var, GroupValues] = {}
-        for var in (var for site in self._sites for var in site.rounded):
-            profiled, groups = self._profile.get(TensorId(var.name)), self._found.of[var]
-            if profiled is not None and channel_ranges(profiled, groups.shape):
-                known[var] = profiled_values(profiled, groups, self._found.count)
-            else:
-                totals[var] = GroupValues(groups, self._found.count)
-        samples = self._given.samples if totals else self._given.samples[:_SAMPLES]
+        rounded = [var for site in self._sites for var in site.rounded]
+        known = {var: values for var in rounded if (values := self._known_values(var)) is not None}
+        totals = {var: GroupValues(self._found.of[var], self._found.count) for var in rounded if var not in known}
+        samples = self._given.samples_for(self._simple)
+        samples = samples if totals else samples[:_SAMPLES]
         totals |= {var: GroupValues.by_channel(static_shape(var) or ()) for var in self._streams}
         if totals:
-            for results, values in self._given.floats.on(self._simple, [var.name for var in totals], samples):
+            names = [var.name for var in totals]
+            for _, values in self._given.floats(self._simple, names).on(samples, names):
                 for total, value in zip(totals.values(), values, strict=True):
                     total.add(value)
-                self._results.append(results)
         return known | {var: total.result() for var, total in totals.items()}
+
+    def _known_values(self, var: Var) -> ChannelValues | None:
+        """Return what the profile knows of the channels of a rounded tensor."""
+        profiled, groups = self._profile.get(TensorId(var.name)), self._found.of[var]
+        is_known = profiled is not None and channel_ranges(profiled, groups.shape)
+        return profiled_values(profiled, groups, self._found.count) if is_known else None
+
+    def _unknown(self, statistics: Mapping[TensorId, ScaledValues]) -> dict[TensorId, ScaledValues]:
+        """Return those that samples have to tell."""
+        return {name: each for name, each in statistics.items() if not (self._given.only_ranges and each.has_range)}
 
     def _proposed(self, wanted: Chosen) -> Equalization | None:
         """Return what dividing the tensors of sites makes of them; None where it leaves the results not as they are."""
@@ -193,39 +262,17 @@ class ModelEqualizer:
         tensors = {TensorId(var.name): var for site, _ in wanted for var in site.tensors}
         factors = {name: by_group[self._found.of[var]].astype(np.float32) for name, var in tensors.items()}
         statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
-        unknown = {name: each for name, each in statistics.items() if not (self._given.only_ranges and each.has_range)}
-        model = scaled(self._simple, factors, exact=True)
-        samples = self._given.samples if unknown else self._given.samples[:_SAMPLES]
-        results: list[list[Array]] = []
-        for own, values in self._given.floats.on(model, [*map(str, unknown)], samples):
-            for each, value in zip(unknown.values(), values, strict=True):
-                each.add(value)
-            results.append(own)
-        is_same = self._changes_nothing(wanted, results[:_SAMPLES])
-        self._given.floats.forget()
-        bounds = {name: self._found.clamps[var] for name, var in tensors.items() if var in self._found.clamps}
-        if not is_same:
+        unknown = self._unknown(statistics)
+        model, gains = scaled(self._simple, factors, exact=True, has_functions=False), gains_of_functions(self._simple, factors)
+        if not self._given.is_same(self._simple, model, unknown, gains):
             return None
+        bounds = {name: self._found.clamps[var] for name, var in tensors.items() if var in self._found.clamps}
         return Equalization(
             factors=factors,
             clamps={name: np.float32(bound) / factors[name] for name, bound in bounds.items()},
             sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
             statistics={name: each.result() for name, each in statistics.items()},
         )
-
-    def _changes_nothing(self, wanted: Chosen, now: Samples) -> bool:
-        """Return whether an equalized model's results are those of the model."""
-        if _are_same(self._given.results, now):
-            return True
-        if not self._has_functions(wanted):
-            return _are_same(self._results or self._results_of(self._simple), now)
-        # A factor behind a function parts it from the product's kernel, which then sums in another order: that is no change.
-        tensors = {TensorId(var.name): self._found.of[var].shape for site, _ in wanted for var in site.tensors}
-        ones = {name: np.ones(shape, np.float32) for name, shape in tensors.items()}
-        return _are_same(self._results_of(scaled(self._simple, ones, exact=True)), now)
-
-    def _results_of(self, model: Model) -> list[list[Array]]:
-        return self._given.floats.results(model, self._given.samples[:_SAMPLES])
 
     def _has_functions(self, wanted: Chosen) -> bool:
         return any(var in self._found.functions for site, _ in wanted for var in site.tensors)
@@ -252,15 +299,9 @@ def _uneven(streams: Mapping[Var, ChannelValues]) -> Iterator[tuple[TensorId, st
             yield TensorId(var.name), said
 
 
-def _are_same(before: Samples, now: Samples, times: float = 1.0) -> bool:
-    """Return whether results of the first samples are the same; not where nothing is known of them."""
-    if len(before) < len(now):
-        return False
-    return all(
-        _is_same(*pair, times * MAX_CHANGE)
-        for known, found in zip(before, now, strict=False)
-        for pair in zip(known, found, strict=True)
-    )
+def _are_same(before: Sequence[Array], now: Sequence[Array], share: float) -> bool:
+    """Return whether results of one sample are the same."""
+    return all(_is_same(*pair, share) for pair in zip(before, now, strict=True))
 
 
 def _is_same(before: Array, now: Array, share: float) -> bool:

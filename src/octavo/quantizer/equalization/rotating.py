@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,17 @@ def rotated(model: Model, rotations: Mapping[TensorId, Rotation]) -> Model:
     """Return the model with its tensors rotated as `find_rotatable` allows."""
     if not rotations:
         return model
-    rotating = _Rotating(model, find_rotatable(model), rotations)
-    for binding in rotating.new.view.bindings:
-        rotating.change(binding.var, binding.value)
-    return rotating.new.model_of()
+    last = _LAST.get(model)
+    if last is None or last[0] != rotations:
+        rotating = _Rotating(model, find_rotatable(model), rotations)
+        for binding in rotating.new.view.bindings:
+            rotating.change(binding.var, binding.value)
+        last = _LAST[model] = dict(rotations), rotating.new.model_of()
+    return last[1]
+
+
+_LAST: WeakKeyDictionary[Model, tuple[Mapping[TensorId, Rotation], Model]] = WeakKeyDictionary()
+"""What models were rotated by last, and what that gave: planning, running and scoring one ask for the same."""
 
 
 class _Rotating:

@@ -71,8 +71,9 @@ class Rotatable:
         return [site for site in found if site.rounded and not self.conflict(site.rotations)]
 
     def _site(self, site: Site) -> RotationSite:
-        axes = {var: max(axis for axis, size in enumerate(self.groups.of[var].shape) if size > 1) for var in site.tensors}
-        size = min((self.groups.of[var].shape[axis] for var, axis in axes.items()), default=0)
+        shapes = {var: self.groups.of[var].shape for var in site.tensors}
+        axes = {var: max((axis for axis, size in enumerate(shape) if size > 1), default=0) for var, shape in shapes.items()}
+        size = min((shapes[var][axis] for var, axis in axes.items()), default=0)
         rotations: dict[TensorId, Rotation] = {}
         for var, axis in axes.items():
             is_own = np.moveaxis(np.isin(self.groups.of[var], site.groups), axis, -1).reshape(-1, self.groups.of[var].shape[axis])

@@ -27,7 +27,8 @@ from tvm.relax import Expr, Var, VarBinding
 
 from ...errors import QuantizationError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import BodyWriter, call_to
+from ...ir.graph.constants import Constants
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to
 from ...ir.graph.weighted import WEIGHTED, weighted
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import function_results
@@ -60,33 +61,40 @@ def check_factors(model: Model, factors: Factors) -> None:
         raise QuantizationError(f"the plan: equalization: {next(iter(given))} cannot be divided by factors; take the entry out")
 
 
-def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
+def gains_of_functions(model: Model, factors: Factors) -> dict[str, npt.NDArray[np.float32]]:
+    """Return by their names what results of functions that are divided by factors are multiplied by where they are made."""
+    view = DataflowView(model.module["main"])
+    functions = function_results(view, Constants(view, model.params))
+    return {var.name: np.float32(1) / factors[TensorId(var.name)] for var in functions if TensorId(var.name) in factors}
+
+
+def scaled(model: Model, factors: Factors, *, exact: bool, has_functions: bool = True) -> Model:
     """Return the model with its tensors divided by factors that `find_groups` allows.
 
     Parameters
     ----------
     exact
         Whether each channel keeps its own bound of a clip; False gives all the greatest.
+    has_functions
+        Whether ops multiply the results of functions; False leaves that to who runs the model (see `gains_of_functions`).
     """
     new = NewConstants(model)
     view = new.view
     bounds: dict[Var, Var] = {}
-    inverses: dict[Var, Var] = {}
-    functions = function_results(view, new.constants)
+    gains = gains_of_functions(model, factors)
+    inverses: dict[str, Var] = {name: new.param(f"{name}_inverse", gain) for name, gain in gains.items() if has_functions}
     for binding in view.bindings:
         factor, clip = factors.get(TensorId(binding.var.name)), call_to(binding.value, "clip")
         if exact and factor is not None and factor.size > 1 and clip is not None:
             bounds[binding.var] = new.param(f"{binding.var.name}_bound", _bounds(clip, factor))
-        if factor is not None and binding.var in functions:
-            inverses[binding.var] = new.param(f"{binding.var.name}_inverse", np.float32(1) / factor)
-        else:
+        if binding.var.name not in gains:
             _change_constants(new, factors, binding)
 
     def emit(out: BodyWriter, var: Var, value: Expr) -> Var:
         is_output, factor = view.is_returned(var), factors.get(TensorId(var.name))
-        if var in inverses:
+        if var.name in inverses:
             made = out.emit(new.names.fresh(f"{var.name}_function"), value)
-            return out.emit(var.name, relax.op.multiply(made, inverses[var]), is_output=is_output)
+            return out.emit(var.name, relax.op.multiply(made, inverses[var.name]), is_output=is_output)
         clip: Any = None if factor is None else call_to(value, "clip")
         if clip is None or factor is None:
             return out.emit(var.name, value, is_output=is_output)
@@ -95,7 +103,8 @@ def scaled(model: Model, factors: Factors, *, exact: bool) -> Model:
         positive = out.emit(new.names.fresh(f"{var.name}_relu"), relax.op.nn.relu(clip.args[0]))
         return out.emit(var.name, relax.op.minimum(positive, bounds[var]), is_output=is_output)
 
-    return new.model_of(emit, [*bounds.values(), *inverses.values()])
+    clips = any(TensorId(each.var.name) in factors and call_to(each.value, "clip") is not None for each in view.bindings)
+    return new.model_of(emit if clips or inverses else None, [*bounds.values(), *inverses.values()])
 
 
 def _bounds(clip: Any, factor: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

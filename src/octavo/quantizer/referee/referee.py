@@ -46,6 +46,8 @@ class Referee:
         How many samples run at once.
     few
         How many samples, spread evenly, effects of single tensors are measured on at most.
+    before
+        Of the same samples: what the float model gives is known from it, which is the same however that is rotated.
 
     Raises
     ------
@@ -53,12 +55,14 @@ class Referee:
         There are no samples.
     """
 
-    def __init__(self, program: RoundedProgram, samples: Samples, *, threads: int = THREADS, few: int = 8) -> None:
+    def __init__(
+        self, program: RoundedProgram, samples: Samples, *, threads: int = THREADS, few: int = 8, before: Referee | None = None
+    ) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
         self.program, self._samples, self._threads = program, samples, threads
         self._exact = program.prepare(NOTHING)
-        self._floats: dict[int, list[Array]] = {}
+        self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
         results = operand_vars(program.view.result)
         values = min((math.prod(static_shape(var) or ()) for var in results), default=_MANY_VALUES)

@@ -8,27 +8,23 @@ their integers stand for. What integer kernels round besides (multipliers, to fl
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import tvm
 from tvm.relax import Var
 
 from ...compiler.codegen.kernel_calls import KernelCall
-from ...compiler.replaceable_constants import constant_of, flat_of, starts_of, with_places
+from ...compiler.float_program import FloatProgram, unread_after
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
-from ...ir.graph.lineage import lineage_paused
+from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
-from .program import FloatProgram, as_array, calls_behind, unread_after
 from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of, variables_of
 
 
@@ -153,6 +149,8 @@ class RoundedProgram:
         Those that round most: others may round fewer tensors than these, and any of them otherwise.
     target
         Whose kernels run it here.
+    build
+        Makes what runs the model with variables of these names and other constants of those; it is compiled without.
 
     Raises
     ------
@@ -160,38 +158,37 @@ class RoundedProgram:
         TVM's virtual machine alone can run the model, or its kernels compute with constants what samples do not change.
     """
 
-    def __init__(self, simple: Model, plans: Iterable[QuantizationPlan], target: ResolvedTarget) -> None:
+    def __init__(
+        self,
+        simple: Model,
+        plans: Iterable[QuantizationPlan],
+        target: ResolvedTarget,
+        build: Callable[[Model, Sequence[str], Collection[TensorId]], FloatProgram] | None = None,
+    ) -> None:
         self.simple = simple
-        self.view = view = DataflowView(simple.module["main"])
-        self.results: tuple[str, ...] = tuple(view.root_of(var).name for var in operand_vars(view.result))
+        self.view = DataflowView(simple.module["main"])
         self._known = variables_of(simple)
         # Kernels compute nothing across what may be rounded, and what integer layers give.
         names, others = dict[str, None](), set[TensorId]()
         for plan in plans:
             names |= dict.fromkeys(_names_of(plan))
             others |= _others(simple, plan)
-        self._names = [name for name in dict.fromkeys((*names, *self.results)) if name in self._known]
-        with lineage_paused():
-            self._program = FloatProgram(simple, self._names, target)
-            self._starts, total = starts_of(simple, others)
-            placed = FloatProgram(with_places(simple, self._starts), self._names, target, runs=False).constants()
-        flat = flat_of(simple, self._starts, total)
-        self._constants = [
-            [constant_of(value, place, flat, self._starts) for value, place in zip(*each, strict=True)]
-            for each in zip(self._program.constants(), placed, strict=True)
-        ]
-        self._makers = {call.var: number for number, call in enumerate(self._program.calls)}
-        self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self._program.calls]
+        own = [name for name in names if name in self._known]
+        self.floats = FloatProgram(simple, own, target, others) if build is None else build(simple, own, others)
+        """The model that rounds nothing."""
+        self.results = self.floats.results
+        self._names = [*own, *self.results]
+        self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self.floats.calls]
         self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}
 
     def can_round(self, plan: QuantizationPlan) -> bool:
         """Return whether it has a name for all that a plan rounds."""
         names = set(_names_of(plan)) & self._known.keys()
-        return self._program.variables.keys() >= names and self._starts.keys() >= _others(self.simple, plan)
+        return set(self._names) >= names and self.floats.others >= _others(self.simple, plan)
 
     def variable(self, name: str) -> Var | None:
         """Return what stands for a tensor in states; None of one that was not named."""
-        return self._program.variables.get(name)
+        return self.floats.variables.get(name)
 
     def prepare(self, rounding: Rounding, results: Collection[str] | None = None) -> Prepared:
         """Return what computes results, by their names, or the model's, with these roundings.
@@ -202,10 +199,10 @@ class RoundedProgram:
             It rounds a tensor that was not named.
         """
         named = (*rounding.activations, *(name for rows in rounding.rows.values() for name in rows))
-        unknown = next((name for name in named if str(name) not in self._program.variables), None)
+        unknown = next((name for name in named if str(name) not in self.floats.variables), None)
         if unknown is not None:
             raise ValueError(f"{unknown} is none of the tensors that this program can round")
-        program = self._program
+        program = self.floats
         rounded = {program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rounding.activations.items()}
         layers = {program.variables[str(name)] for name in rounding.layers}
         operands, rows = self._operands(rounding), self._rows(rounding)
@@ -277,28 +274,6 @@ class RoundedProgram:
             in_order(partial(step.run_all, operands=read), [states[part] for part in parts_of(len(states))])
             yield step.call.var
 
-    def made_in_float(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Iterator[tuple[Var, Mapping[Var, Any]]]:
-        """Run the float model on one sample, and yield each variable once it is there, inputs first, with all that are there.
-
-        Parameters
-        ----------
-        wanted
-            What is computed, and left in the end.
-        """
-        program = self._program
-        found: dict[Var, Any] = {
-            param: tvm.runtime.tensor(np.asarray(array, order="C")) for param, array in zip(program.params, arrays, strict=True)
-        }
-        for param in program.params:
-            yield param, found
-        calls = calls_behind(program, self._makers, list(wanted), ())
-        unread = unread_after(calls, wanted)
-        for number, call in calls:
-            found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
-            yield call.var, found
-            for each in unread[number]:
-                found.pop(each, None)
-
     def run(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None) -> list[Array]:
         """Return the results of one sample, in the source's layout."""
         [found] = self.run_each([prepared], arrays, floats)
@@ -329,33 +304,23 @@ class RoundedProgram:
 
     @property
     def _variables(self) -> tuple[Var, ...]:
-        return (*self._program.params, *(call.var for call in self._program.calls))
+        return (*self.floats.params, *(call.var for call in self.floats.calls))
 
     def results_of(self, prepared: Prepared, state: State) -> list[Array]:
         """Return the results of a sample behind the last call, in the source's layout."""
-        return [self.value(name, state.real) for name in prepared.results]
-
-    def value(self, name: str, values: Mapping[Var, Any]) -> Array:
-        """Return what a tensor is among the values of a state, in the source's layout: a view."""
-        order, value = self._program.orders.get(name), as_array(values[self._program.variables[name]])
-        return value if order is None else value.transpose(np.argsort(order))
+        return [self.floats.value(name, state.real) for name in prepared.results]
 
     def value_read(self, name: str, state: State, rows: Rounder | None = None) -> Array:
         """Return what an integer op reads of a tensor that was made just now, by `rows` if given; as `value` does."""
         if rows is None:
-            return self.value(name, state.integer)
-        var = self._program.variables[name]
-        return self.value(name, {var: state.read(var, self._laid(name, rows))})
+            return self.floats.value(name, state.integer)
+        var = self.floats.variables[name]
+        return self.floats.value(name, {var: state.read(var, self._laid(name, rows))})
 
     def operands(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
         """Return the operands of those of a layer's calls that read other constants, by their numbers."""
-        found: dict[int, list[Any]] = {}
-        for number in self._calls_of(layer):
-            if any(not each.names.isdisjoint(values) for each in self._constants[number]):
-                constants = iter(each.with_values(values, self._starts) for each in self._constants[number])
-                operands = self._program.calls[number].operands
-                found[number] = [next(constants) if isinstance(each, tvm.runtime.Tensor) else each for each in operands]
-        return found
+        found = ((number, self.floats.operands(number, values)) for number in self._calls_of(layer))
+        return {number: operands for number, operands in found if operands is not None}
 
     def _started(self, prepared: Prepared, floats: Mapping[Var, Any]) -> State:
         real = {var: floats[var] for var in prepared.read}
@@ -364,7 +329,7 @@ class RoundedProgram:
     def _floats(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Mapping[Var, Any]:
         """Return variables of one sample as the float model has them."""
         found: Mapping[Var, Any] = {}
-        for _, values in self.made_in_float(arrays, wanted):
+        for _, values in self.floats.made(arrays, wanted):
             found = values
         return found
 
@@ -380,8 +345,8 @@ class RoundedProgram:
         exchanged
             Calls that have other constants in layers, by their numbers.
         """
-        real, integer, only_rounded = set[Var](), {param for param in self._program.params if param in rounded}, set[Var]()
-        for number, call in enumerate(self._program.calls):
+        real, integer, only_rounded = set[Var](), {param for param in self.floats.params if param in rounded}, set[Var]()
+        for number, call in enumerate(self.floats.calls):
             var, reads = call.var, self._reads[number]
             is_real, is_integer = not real.isdisjoint(reads), number in exchanged or not integer.isdisjoint(reads)
             if var in rounded and not (is_integer if var in layers else is_real):
@@ -404,9 +369,9 @@ class RoundedProgram:
         """Return what calls of layers read per row, by their numbers."""
         found: dict[int, dict[Var, Rounder]] = {}
         for layer, rows in rounding.rows.items():
-            read = {self._program.variables[str(name)]: self._laid(str(name), steps) for name, steps in rows.items()}
+            read = {self.floats.variables[str(name)]: self._laid(str(name), steps) for name, steps in rows.items()}
             for number in self._calls_of(layer):
-                operands = self._program.calls[number].operands
+                operands = self.floats.calls[number].operands
                 found[number] = {each: read[each] for each in operands if isinstance(each, Var) and each in read}
         return found
 
@@ -419,12 +384,12 @@ class RoundedProgram:
 
     def _calls_of(self, layer: TensorId) -> list[int]:
         """Return the numbers of the calls between what a layer reads and what it gives."""
-        program = self._program
+        program = self.floats
         seen = {program.variables[name] for name in self._names}
-        return [number for number, _ in calls_behind(program, self._makers, [program.variables[str(layer)]], seen)]
+        return [number for number, _ in program.calls_behind([program.variables[str(layer)]], seen)]
 
     def _laid(self, name: str, steps: Rounder) -> Rounder:
-        order = self._program.orders.get(name)
+        order = self.floats.orders.get(name)
         return steps if order is None else steps.transposed(order)
 
 

@@ -1,0 +1,207 @@
+"""A float model call by call, its tensors seen by name, and its constants exchanged for others. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir import GenericConst
+from tvm.relax import Var
+from tvm_ffi import structural_equal
+
+from ..ir.graph import Model
+from ..ir.graph.dataflow import DataflowView, operand_vars
+from ..ir.graph.lineage import lineage_paused
+from ..ir.graph.results import with_results
+from ..ir.identity import TensorId
+from ..numerics.arrays import Array
+from .backends.cpu.kernels.language.vectors import without_bodies
+from .backends.cpu.link import link
+from .backends.cpu.lowering import lower_composites
+from .backends.cpu.storage import TO_NHWC
+from .codegen.kernel_calls import KernelCall, KernelCalls
+from .partition.pipeline import partition_module
+from .replaceable_constants import constant_of, flat_of, starts_of, unshared, with_places
+from .target_choice import ResolvedTarget
+
+NO_GAINS: Mapping[str, Array] = MappingProxyType({})
+
+
+class FloatProgram:
+    """The calls of a float model whose tensors are seen by name.
+
+    Parameters
+    ----------
+    model
+        Float, simplified.
+    names
+        The tensors that are to be variables of their own, besides results: nothing is fused across them.
+    others
+        Constants that may be others.
+
+    Raises
+    ------
+    NotImplementedError
+        TVM's virtual machine alone can run the model, or its kernels compute with constants that may be others.
+    """
+
+    def __init__(self, model: Model, names: Sequence[str], target: ResolvedTarget, others: Collection[TensorId] = ()) -> None:
+        view = DataflowView(model.module["main"])
+        self.results: tuple[str, ...] = tuple(view.root_of(var).name for var in operand_vars(view.result))
+        names = list(dict.fromkeys((*names, *self.results)))
+        self.others = frozenset(others)
+        self._model, self._origins = unshared(model)
+        self._starts, total = starts_of(self._model, [own for own, name in self._origins.items() if name in self.others])
+        with lineage_paused():
+            program, view, stored = _calls(self._model, names, target)
+            placed = _calls(with_places(self._model, self._starts), names, target, runs=False)[0] if others else program
+        self.calls: list[KernelCall] = program.calls
+        self.params: tuple[Var, ...] = program.params
+        known = {hash(var): var for var in (*program.params, *(call.var for call in program.calls))}
+        self.variables: dict[str, Var] = {
+            name: known[hash(view.root_of(result))] for name, result in zip(names, program.results, strict=True)
+        }
+        self.orders: dict[str, tuple[int, ...]] = {name: TO_NHWC for name, is_nhwc in zip(names, stored, strict=True) if is_nhwc}
+        """By the names of tensors the order in which the axes of the source lie, where it is another."""
+        flat = flat_of(self._model, self._starts, total)
+        self._constants = [
+            [constant_of(*pair, flat, self._starts) for pair in zip(*map(_values, each), strict=True)]
+            for each in zip(program.calls, placed.calls, strict=True)
+        ]
+        for call in program.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
+            call.operands[:] = [each.value if isinstance(each, GenericConst) else each for each in call.operands]
+        self.makers = {call.var: number for number, call in enumerate(self.calls)}
+        self._found = frozenset[TensorId]().union(*(each.names for constants in self._constants for each in constants))
+
+    def of(self, model: Model, names: Collection[str], gains: Mapping[str, Array] = NO_GAINS) -> FloatProgram | None:
+        """Return what runs a model in which constants alone are others; None where more is, or a name has no variable.
+
+        Parameters
+        ----------
+        gains
+            What tensors are multiplied by where they are made, by their names, which have variables.
+        """
+        if not self.variables.keys() >= set(names):
+            return None
+        own, origins = unshared(model)
+        if not structural_equal(own.module, self._model.module):
+            return None
+        values = {name: own.params[other] for name, other in zip(self._origins, origins, strict=True)}
+        changed = {name: value for name, value in values.items() if value is not self._model.params[name]}
+        if not self._found >= changed.keys():
+            return None
+        found = copy(self)
+        found._model, found._constants = replace(self._model, params=values), list(self._constants)
+        found.calls = list(self.calls)
+        for number, constants in enumerate(self._constants):
+            if any(not each.names.isdisjoint(changed) for each in constants):
+                found._constants[number] = [replace(each, value=each.with_values(changed, self._starts)) for each in constants]
+                operands = self._with_constants(number, (each.value for each in found._constants[number]))
+                found.calls[number] = replace(self.calls[number], operands=operands)
+        for name, gain in gains.items():
+            number, order = self.makers[self.variables[name]], self.orders.get(name)
+            run = partial(_multiplied, found.calls[number].run, gain if order is None else gain.transpose(order))
+            found.calls[number] = replace(found.calls[number], run=run)
+        return found
+
+    def operands(self, number: int, values: Mapping[TensorId, Any]) -> list[Any] | None:
+        """Return the operands of a call that reads other constants, those of these values; None of one that reads none."""
+        constants = self._constants[number]
+        read = {own: values[name] for each in constants for own in each.names if (name := self._origins[own]) in values}
+        return self._with_constants(number, (each.with_values(read, self._starts) for each in constants)) if read else None
+
+    def made(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Iterator[tuple[Var, Mapping[Var, Any]]]:
+        """Run the model on one sample, and yield each variable once it is there, inputs first, with all that are there.
+
+        Parameters
+        ----------
+        wanted
+            What is computed, and left in the end.
+        """
+        found: dict[Var, Any] = {
+            param: tvm.runtime.tensor(np.asarray(array, order="C")) for param, array in zip(self.params, arrays, strict=True)
+        }
+        for param in self.params:
+            yield param, found
+        calls = self.calls_behind(list(wanted), ())
+        unread = unread_after(calls, wanted)
+        for number, call in calls:
+            found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
+            yield call.var, found
+            for each in unread[number]:
+                found.pop(each, None)
+
+    def on(self, samples: Iterable[Sequence[Array]], names: Iterable[str] = ()) -> Iterator[tuple[list[Array], list[Array]]]:
+        """Yield for each sample the model's results and the values of tensors, in the source's layout."""
+        seen = [*names]
+        wanted = {self.variables[name] for name in (*self.results, *seen)}
+        for arrays in samples:
+            found: Mapping[Var, Any] = {}
+            for _, values in self.made(arrays, wanted):
+                found = values
+            yield [self.value(name, found) for name in self.results], [self.value(name, found) for name in seen]
+
+    def value(self, name: str, values: Mapping[Var, Any]) -> Array:
+        """Return what a tensor is among the values of variables, in the source's layout: a view."""
+        order, value = self.orders.get(name), np.from_dlpack(values[self.variables[name]])
+        return value if order is None else value.transpose(np.argsort(order))
+
+    def calls_behind(self, wanted: Sequence[Var], until: Collection[Var]) -> list[tuple[int, KernelCall]]:
+        """Return the calls that variables need, in order, back to those of `until`, each with its number."""
+        found: set[int] = set()
+        ahead = [var for var in wanted if var in self.makers]
+        while ahead:
+            number = self.makers[ahead.pop()]
+            if number not in found:
+                found.add(number)
+                reads = (each for each in self.calls[number].operands if isinstance(each, Var))
+                ahead.extend(var for var in reads if var in self.makers and var not in until)
+        return [(number, self.calls[number]) for number in sorted(found)]
+
+    def _with_constants(self, number: int, constants: Iterable[Any]) -> list[Any]:
+        left = iter(constants)
+        return [next(left) if isinstance(each, tvm.runtime.Tensor) else each for each in self.calls[number].operands]
+
+
+def _calls(
+    model: Model, names: Sequence[str], target: ResolvedTarget, *, runs: bool = True
+) -> tuple[KernelCalls, DataflowView, tuple[bool, ...]]:
+    """Return the calls of a model, "main" as it is linked, and which results lie in NHWC of NCHW.
+
+    Parameters
+    ----------
+    runs
+        Whether calls are run, not only looked at for their constants.
+    """
+    with nullcontext() if runs else without_bodies():
+        parts = partition_module(with_results(model.bound(), names), target.host)
+        lowered = lower_composites(parts, target.host, target.isas, 1, stored_from=0)
+        linked = link(lowered, target.llvm)
+    return KernelCalls(linked, target.llvm if runs else None), DataflowView(linked["main"]), lowered.stored
+
+
+def _multiplied(run: Callable[[Sequence[Any]], Any], gain: Array, operands: Sequence[Any]) -> Any:
+    value = np.from_dlpack(run(operands))
+    return tvm.runtime.tensor(value * gain)
+
+
+def _values(call: KernelCall) -> list[Any]:
+    """Return the constants of a call, as tensors."""
+    return [each.value if isinstance(each, GenericConst) else each for each in call.operands if not isinstance(each, Var)]
+
+
+def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Collection[Var]) -> dict[int, list[Var]]:
+    """Return the variables that nothing reads behind a call, by its number."""
+    last = {var: number for number, call in calls for var in (*call.operands, call.var) if isinstance(var, Var)}
+    found, left = {number: list[Var]() for number, _ in calls}, set(kept)  # to look through a list compares variables
+    for var, number in last.items():
+        if var not in left:
+            found[number].append(var)
+    return found

@@ -1,0 +1,103 @@
+"""A float model call by call: the values of its tensors, and of those of models that differ in constants alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from nets import model_of, residual_net
+from octavo.compiler import float_program
+from octavo.compiler.float_program import FloatProgram
+from octavo.compiler.target_choice import resolve_target
+from octavo.ir.graph import Model
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.graph.results import with_results
+from tvm_alone import tvm_alone
+
+NAMES = ("r1", "c2", "s", "m", "y")
+HERE = resolve_target(None)
+
+
+def draws(count: int) -> list[list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [[rng.normal(size=(1, 3, 8, 8)).astype(np.float32)] for _ in range(count)]
+
+
+def all_of(program: FloatProgram, samples: list[Any], names: tuple[str, ...] = NAMES) -> list[np.ndarray]:
+    return [value for results, values in program.on(samples, names) for value in (*results, *values)]
+
+
+def test_values_have_the_layout_of_the_model() -> None:
+    model, samples = residual_net(), draws(2)
+    plain = tvm_alone(with_results(model.bound(), NAMES, keep=True))
+    for (results, found), (x,) in zip(FloatProgram(model, NAMES, HERE).on(samples, NAMES), samples, strict=True):
+        for got, expected in zip([*results, *found], plain(x), strict=True):
+            assert got.shape == expected.shape
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_other_constants_compile_nothing_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = residual_net(), draws(2)
+    other = replace(model, params={name: value * 1.5 for name, value in model.params.items()})
+    expected = all_of(FloatProgram(other, NAMES, HERE), samples)
+    base = FloatProgram(model, NAMES, HERE, {*model.params})
+    before = all_of(base, samples)
+    monkeypatch.setattr(float_program, "partition_module", None)
+    found = base.of(other, NAMES)
+    assert found is not None
+    for got, wanted in zip(all_of(found, samples), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    for got, wanted in zip(all_of(base, samples), before, strict=True):  # it stays as it is
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_what_else_is_different_is_none_of_it() -> None:
+    model = residual_net()
+    base = FloatProgram(model, NAMES[:2], HERE, [*model.params][:1])
+    first, *_, last = model.params
+    assert base.of(replace(model, params={**model.params, first: model.params[first] + 1}), NAMES[:2]) is not None
+    assert base.of(replace(model, params={**model.params, last: model.params[last] + 1}), NAMES[:2]) is None, "may be no other"
+    assert base.of(model, NAMES) is None, "a name has no variable"
+    assert base.of(shared(1), ()) is None, "another model"
+
+
+def shared(own: int) -> Model:
+    """Return a model whose sums read one vector, but for some at the end, which have vectors of their own."""
+    vectors = {f"b{number}": np.full(4, number, np.float32) for number in range(own + 1)}
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        value = v["x"]
+        for number in range(3):
+            value = writer.emit(f"t{number}", relax.op.nn.relu(value))
+            read = v[f"b{max(0, number - 2 + own)}"]
+            value = writer.emit(f"s{number}", relax.op.add(value, read), is_output=number == 2)
+        return value
+
+    return model_of({"x": ((2, 4), "float32")}, vectors, body, ("s2",))
+
+
+@pytest.mark.parametrize("own", [0, 1, 2])
+def test_vectors_that_were_shared_may_be_several(own: int) -> None:
+    names, samples = ("s0", "s1", "s2"), [[np.float32([[1, -2, 3, -4], [0, 1, 0, 2]])]]
+    base, other = FloatProgram(shared(0), names, HERE, {*shared(0).params}), shared(own)
+    found = base.of(other, names)
+    assert found is not None
+    for got, wanted in zip(all_of(found, samples, names), all_of(FloatProgram(other, names, HERE), samples, names), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("name", ["r1", "y"])
+def test_gains_multiply_what_is_read_behind(name: str) -> None:
+    model, samples = residual_net(), draws(1)
+    base = FloatProgram(model, NAMES, HERE, {*model.params})
+    channels = all_of(base, samples, (name,))[-1].shape
+    gain = np.linspace(0.5, 2, channels[1], dtype=np.float32).reshape([-1 if axis == 1 else 1 for axis in range(len(channels))])
+    found = base.of(model, (name,), {name: gain})
+    assert found is not None
+    np.testing.assert_allclose(all_of(found, samples, (name,))[-1], all_of(base, samples, (name,))[-1] * gain, rtol=1e-6)
+    if name == "r1":
+        assert not np.allclose(all_of(found, samples, ("c2",))[-1], all_of(base, samples, ("c2",))[-1])
