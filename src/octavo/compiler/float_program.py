@@ -72,11 +72,12 @@ class FloatProgram:
         """By the names of tensors the order in which the axes of the source lie, where it is another."""
         flat = flat_of(self._model, self._starts, total)
         self._constants = [
-            [constant_of(*pair, flat, self._starts) for pair in zip(*map(_values, each), strict=True)]
-            for each in zip(program.calls, placed.calls, strict=True)
+            [constant_of(*pair, flat, self._starts) for pair in zip(_values(call), _values(other), strict=True)]
+            for call, other in zip(program.calls, placed.calls, strict=True)
         ]
         for call in program.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
             call.operands[:] = [each.value if isinstance(each, GenericConst) else each for each in call.operands]
+        self._last: tuple[frozenset[int], tuple[list[int], dict[int, list[Var]]]] | None = None
         self.makers = {call.var: number for number, call in enumerate(self.calls)}
         self._found = frozenset[TensorId]().union(*(each.names for constants in self._constants for each in constants))
 
@@ -130,13 +131,21 @@ class FloatProgram:
         }
         for param in self.params:
             yield param, found
-        calls = self.calls_behind(list(wanted), ())
-        unread = unread_after(calls, wanted)
-        for number, call in calls:
+        numbers, unread = self._needed(wanted)
+        for number in numbers:
+            call = self.calls[number]
             found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
             yield call.var, found
             for each in unread[number]:
                 found.pop(each, None)
+
+    def _needed(self, wanted: Collection[Var]) -> tuple[list[int], dict[int, list[Var]]]:
+        """Return the numbers of the calls that variables need, and what nothing reads behind each: mostly that of before."""
+        key, last = frozenset(map(hash, wanted)), self._last
+        if last is None or last[0] != key:
+            calls = self.calls_behind(list(wanted), ())
+            last = self._last = key, ([number for number, _ in calls], unread_after(calls, wanted))
+        return last[1]
 
     def on(self, samples: Iterable[Sequence[Array]], names: Iterable[str] = ()) -> Iterator[tuple[list[Array], list[Array]]]:
         """Yield for each sample the model's results and the values of tensors, in the source's layout."""

@@ -103,11 +103,11 @@ def unshared(model: Model) -> tuple[Model, dict[TensorId, TensorId]]:
             new.setdefault(reader, {})[var] = own
             origins[TensorId(own.name)] = name
             params.append(own)
-    mapping: dict[Var, Any] = {}
+    mapping: dict[Var, Expr] = {}
 
     def body(out: BodyWriter) -> Expr:
         for binding in view.bindings:
-            own = new.get(binding.var, {})
+            own: dict[Var, Expr] = {**new.get(binding.var, {})}
             value = replace_operands(binding.value, lambda var, own=own: own.get(var, mapping.get(var, var)))
             mapping[binding.var] = out.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
         return replace_operands(view.result, lambda var: mapping.get(var, var))

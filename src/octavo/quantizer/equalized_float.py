@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tvm.relax import Var
-
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
@@ -68,11 +66,6 @@ class EqualizedFloat:
     def exact(self) -> Model:
         """What computes the same as the model before: its variables are those that become integer."""
         return _scaled(self.simple, self.equalization, exact=True)
-
-    @cached_property
-    def variables(self) -> dict[str, Var]:
-        """By name."""
-        return {var.name: var for var in (*self.view.function.params, *(binding.var for binding in self.view.bindings))}
 
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:

@@ -118,7 +118,7 @@ class Planner:
             check_rotations(self.simple, self.applied.plan.equalization.rotations)
             check_factors(rotated(self.simple, self.applied.plan.equalization.rotations), self.applied.plan.equalization.factors)
             form = self.form(self.applied.plan.equalization)  # whose steps have names of their own
-            self.applied.check(form.model.tensors, form.variables, [each.name for each in self.targets])
+            self.applied.check(form.model.tensors, form.view.variables, [each.name for each in self.targets])
         elif self.profile is None:
             raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")
         else:

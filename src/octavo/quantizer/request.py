@@ -158,7 +158,7 @@ def tensor_choices(source: Model, form: EqualizedFloat, plan: QuantizationPlan) 
     """
 
     def choice(name: TensorId) -> TensorChoice:
-        var, value = form.variables[name], form.model.params.get(name)
+        var, value = form.view.variables[name], form.model.params.get(name)
         entry = form.model.tensors.get(name)
         known = form.sources.source(var) if value is None or value is source.params.get(name) else None
         return TensorChoice(

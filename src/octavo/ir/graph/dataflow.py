@@ -67,6 +67,11 @@ class DataflowView:
                 self._users.setdefault(hash(operand), []).append(var)
         self._returned = {hash(var) for var in operand_vars(self.result)}
 
+    @functools.cached_property
+    def variables(self) -> dict[str, Var]:
+        """The parameters and what is bound, by name."""
+        return {var.name: var for var in (*self.function.params, *(binding.var for binding in self.bindings))}
+
     @property
     def names(self) -> list[str]:
         """Names of the parameters and of what is bound, in order."""

@@ -30,7 +30,7 @@ from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
-from ..referee.rounding import Rounding, rounding_of, variables_of
+from ..referee.rounding import Rounding, rounding_of
 from .float_run import FloatRun, run_float
 from .gram import Inputs, fine_unit
 from .layers import Product, products_of
@@ -89,7 +89,7 @@ class Corrector:
 
     def _layers(self, plan: QuantizationPlan, rounding: Rounding, floats: FloatRun) -> list[_Layer]:
         """Return the layers of a plan that can be corrected."""
-        view, variables = self.program.view, variables_of(self.program.simple)
+        view, variables = self.program.view, self.program.view.variables
         constants = Constants(view, self.program.simple.params)
         found: list[_Layer] = []
         for layer in plan.layers:

@@ -249,8 +249,9 @@ class ModelEqualizer:
     def _known_values(self, var: Var) -> ChannelValues | None:
         """Return what the profile knows of the channels of a rounded tensor."""
         profiled, groups = self._profile.get(TensorId(var.name)), self._found.of[var]
-        is_known = profiled is not None and channel_ranges(profiled, groups.shape)
-        return profiled_values(profiled, groups, self._found.count) if is_known else None
+        if profiled is None or not channel_ranges(profiled, groups.shape):
+            return None
+        return profiled_values(profiled, groups, self._found.count)
 
     def _unknown(self, statistics: Mapping[TensorId, ScaledValues]) -> dict[TensorId, ScaledValues]:
         """Return those that samples have to tell."""

@@ -21,12 +21,12 @@ from tvm.relax import Expr, Var
 
 from ...ir.graph import Model
 from ...ir.graph.dataflow import call_to, op_name
+from ...ir.graph.new_constants import NewConstants
 from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
 from ...ir.identity import TensorId
 from ...numerics.rotation import rotate
 from ..plan.equalization import Rotation
 from .channel_groups import NORMS
-from .new_constants import NewConstants
 from .rotations import Rotatable, find_rotatable
 
 Values = npt.NDArray[Any]

@@ -29,12 +29,12 @@ from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to
+from ...ir.graph.new_constants import NewConstants
 from ...ir.graph.weighted import WEIGHTED, weighted
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import function_results
 from ...ir.untyped import relax
 from .channel_groups import NORMS, aligned, find_groups, output_factors, weight_groups
-from .new_constants import NewConstants
 
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]
 """What each tensor is divided by, by its variable: of the tensor's rank, 1 along axes that it doesn't depend on."""

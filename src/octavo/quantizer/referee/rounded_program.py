@@ -25,7 +25,7 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
-from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of, variables_of
+from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -167,13 +167,12 @@ class RoundedProgram:
     ) -> None:
         self.simple = simple
         self.view = DataflowView(simple.module["main"])
-        self._known = variables_of(simple)
         # Kernels compute nothing across what may be rounded, and what integer layers give.
         names, others = dict[str, None](), set[TensorId]()
         for plan in plans:
             names |= dict.fromkeys(_names_of(plan))
             others |= _others(simple, plan)
-        own = [name for name in names if name in self._known]
+        own = [name for name in names if name in self.view.variables]
         self.floats = FloatProgram(simple, own, target, others) if build is None else build(simple, own, others)
         """The model that rounds nothing."""
         self.results = self.floats.results
@@ -183,7 +182,7 @@ class RoundedProgram:
 
     def can_round(self, plan: QuantizationPlan) -> bool:
         """Return whether it has a name for all that a plan rounds."""
-        names = set(_names_of(plan)) & self._known.keys()
+        names = set(_names_of(plan)) & self.view.variables.keys()
         return set(self._names) >= names and self.floats.others >= _others(self.simple, plan)
 
     def variable(self, name: str) -> Var | None:

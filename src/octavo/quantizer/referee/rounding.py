@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm.relax import Var
 
 from ...ir.graph import Model
 from ...ir.graph.constants import Constants
@@ -160,28 +159,22 @@ class Rounding:
 NOTHING = Rounding(activations={}, layers={}, rows={})
 
 
-def variables_of(simple: Model) -> dict[str, Var]:
-    """Return the variables of a model, its inputs among them, by name."""
-    view = DataflowView(simple.module["main"])
-    return {var.name: var for var in (*view.function.params, *(binding.var for binding in view.bindings))}
-
-
 def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[TensorId, TensorId]]:
     """Map the constants of the model that an integer op reads rounded to their names in a plan, by the outputs of these ops.
 
     A bias that other ops read too has a name of its own in a plan. Left out are ops that equalization adds, and a single number
     that is no bias: kernels are chosen by what it is.
     """
-    view, variables = DataflowView(simple.module["main"]), variables_of(simple)
+    view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
     found: dict[TensorId, dict[TensorId, TensorId]] = {}
     for layer in plan.layers:
-        if layer.output not in variables:
+        if layer.output not in view.variables:
             continue
         several = [name for name in layer.constants if name in simple.params and simple.params[name].size > 1]
         own = found[layer.output] = {name: name for name in (layer.weight, *several) if name is not None}
         if layer.bias is not None:
-            bias = biased_product(view, constants, variables[str(layer.output)]).bias
+            bias = biased_product(view, constants, view.variables[str(layer.output)]).bias
             assert bias is not None, f"{layer.output} has a bias"
             own[bias] = layer.bias
     return found
@@ -200,7 +193,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
     plan
         With integers of weights and biases.
     """
-    factors, known = plan.equalization.factors, variables_of(simple)
+    factors, known = plan.equalization.factors, DataflowView(simple.module["main"]).variables
     gains, bias_gains = _gains(simple, plan)
     params = {**plan.weights, **plan.biases}
     biases = {layer.bias: layer.output for layer in plan.layers if layer.bias is not None}
@@ -240,10 +233,10 @@ def _gains(simple: Model, plan: QuantizationPlan) -> tuple[dict[TensorId, Floats
         return {}, {}
     ones = {name: np.ones_like(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
     equalized = scaled(replace(simple, params=ones), plan.equalization.factors, exact=False)
-    view, variables = DataflowView(equalized.module["main"]), variables_of(equalized)
+    view = DataflowView(equalized.module["main"])
     constants = Constants(view, equalized.params)
-    outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in variables]
-    biases = {output: biased_product(view, constants, variables[str(output)]).bias for output in outputs}
+    outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in view.variables]
+    biases = {output: biased_product(view, constants, view.variables[str(output)]).bias for output in outputs}
     changed = {name: value for name, value in equalized.params.items() if value.dtype == np.float32 and (value != 1).any()}
     of_biases = {output: changed[bias] for output, bias in biases.items() if bias is not None and bias in changed}
     return {name: value for name, value in changed.items() if name in ones}, of_biases

@@ -30,24 +30,17 @@ class Rotate(Step):
         return [cls()] if recipe.equalization == "auto" else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with what is narrower rotated, where that gains before anything is corrected."""
-        planner, equalizer, choices = evidence.planner, evidence.runs.equalizer, planned.choices
+        """Return choices with what is narrower rotated."""
+        equalizer, choices = evidence.runs.equalizer, planned.choices
         if equalizer is None or choices.equalization:
             return None
-        sites, found = equalizer.rotated(planner.simple, set(choices.requests))
+        sites, found = equalizer.rotated(evidence.planner.simple, set(choices.requests))
         narrower = [site for site in sites if _noise_left(found.rotated, equalizer.profile, site.rounded) < _GAIN]
         rotations = {name: each for site in narrower for name, each in site.rotations.items()}
         if not rotations:
             return None
         rotated = {name: each for name, each in found.rotated.items() if name in rotations}
-        more = choices.with_more(Choices(equalization=replace(found, rotations=rotations, rotated=rotated)))
-        plans = planned.plan, planner.planned(more).plan
-        scores = [
-            referee.score_of(referee.rounding(plan), few=True)
-            for plan in plans
-            if (referee := evidence.referee(plan)) is not None
-        ]
-        return more if len(scores) == len(plans) and scores[1].gain_over(scores[0]).db > 0 else None
+        return choices.with_more(Choices(equalization=replace(found, rotations=rotations, rotated=rotated)))
 
 
 def _noise_left(rotated: Mapping[TensorId, Any], profile: Mapping[TensorId, Any], tensors: Sequence[TensorId]) -> float:

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
-from ...ir.graph import Model
-from ...ir.graph.constants import Constant, Constants
-from ...ir.graph.dataflow import BodyWriter, DataflowView, replace_operands
-from ...ir.graph.model import rewritten
-from ...ir.identity import TensorId
-from ...ir.identity.naming import NameSupply
-from ...ir.untyped import relax
+from ..identity import TensorId
+from ..identity.naming import NameSupply
+from ..untyped import relax
+from .constants import Constant, Constants
+from .dataflow import BodyWriter, DataflowView, replace_operands
+from .model import Model, rewritten
 
 Values = npt.NDArray[Any]
 
