@@ -103,8 +103,7 @@ def scaled(model: Model, factors: Factors, *, exact: bool, has_functions: bool =
         positive = out.emit(new.names.fresh(f"{var.name}_relu"), relax.op.nn.relu(clip.args[0]))
         return out.emit(var.name, relax.op.minimum(positive, bounds[var]), is_output=is_output)
 
-    clips = any(TensorId(each.var.name) in factors and call_to(each.value, "clip") is not None for each in view.bindings)
-    return new.model_of(emit if clips or inverses else None, [*bounds.values(), *inverses.values()])
+    return new.model_of(emit, [*bounds.values(), *inverses.values()])
 
 
 def _bounds(clip: Any, factor: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
