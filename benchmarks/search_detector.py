@@ -104,7 +104,7 @@ def rows(found: Found, scenes: str) -> list[tuple[str, ...]]:
         kept = f"{len(each.float_tensors)} float: {floats}" if floats else ""
         said = ", ".join(step for step in (*each.steps[: -1 if floats else None], kept) if step) or "plain"
         name = f"{each.name} (best)" if each is found.result.best else each.name
-        metric = "" if each.score is None else f"{each.score.metric:.2f}"
+        metric = "" if each.metric is None else f"{each.metric:.2f}"
         shown.append((name, said, metric, f"{each.cost:.3f}"))
     return shown
 

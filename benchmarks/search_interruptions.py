@@ -167,7 +167,7 @@ class Searching:
 
 def as_found(result: SearchResult) -> dict[str, Any]:
     """Return what a search found, as JSON: what it measured, each with its plan's text, and the front."""
-    measured = [each for each in result.candidates if each.score is not None]
+    measured = [each for each in result.candidates if each.metric is not None]
     plans: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for each in measured:

@@ -112,7 +112,7 @@ def _table(result: SearchResult) -> str:
     ended = "" if result.finished else "; not finished: the same command goes on from here"
     file = best.path or "no candidate was measured"
     said = f"best: {file}"
-    if best.score is not None and result.max_drop is not None and not result.is_enough(best):
+    if best.metric is not None and result.max_drop is not None and not result.is_enough(best):
         wanted = "" if result.min_sqnr is None else f" with the {result.min_sqnr:g} dB of --min-sqnr"
         said = f"none is within --max-drop {result.max_drop:g}{wanted}; the most accurate: {file}"
     cut = f"\nfor want of time: {'; '.join(result.cut)}" if result.cut else ""
@@ -120,12 +120,12 @@ def _table(result: SearchResult) -> str:
 
 
 def _cells(result: SearchResult, candidate: Candidate, *, mark: str) -> tuple[str, ...]:
-    score, drop = candidate.score, result.drop(candidate)
+    drop = result.drop(candidate)
     return (
         candidate.name,
-        "" if score is None else f"{score.metric:.4g}",
+        "" if candidate.metric is None else f"{candidate.metric:.4g}",
         "" if drop is None else f"{drop:.4g}",
-        "" if score is None else f"{score.sqnr_db:.1f}",
+        "" if candidate.sqnr_db is None else f"{candidate.sqnr_db:.1f}",
         f"{100 * candidate.cost:.1f}%",
         str(len(candidate.float_tensors)),
         mark,

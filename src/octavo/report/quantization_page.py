@@ -237,7 +237,7 @@ def _cause(row: RootCause) -> dict[str, Any]:
 
 def _search(search: SearchResult) -> dict[str, Any]:
     front = {each.name for each in search.front}
-    metrics = {each.score.metric for each in search.front if each.score is not None}
+    metrics = {each.metric for each in search.front}
     return {
         "float": rounded(search.float_metric),
         # All on the front may decide as the float model does, and differ in how near they come to it.
@@ -246,13 +246,13 @@ def _search(search: SearchResult) -> dict[str, Any]:
             {
                 "name": each.name,
                 "cost": rounded(each.cost),
-                "metric": rounded(each.score.metric),
-                "sqnr": _decibels(each.score.sqnr_db),
+                "metric": rounded(each.metric),
+                "sqnr": _decibels(each.sqnr_db),
                 "floats": len(each.float_tensors),
                 "isFront": each.name in front,
             }
             for each in search.candidates
-            if each.score is not None
+            if each.metric is not None
         ],
     }
 

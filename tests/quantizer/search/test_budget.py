@@ -70,7 +70,7 @@ def test_the_time_is_held(seconds: float, model: octavo.Model, profile: octavo.P
 
 def test_less_time_finds_less_and_says_so(model: octavo.Model, profile: octavo.Profile, clock: Clock) -> None:
     unmeasured = searched(model, profile, seconds=12)
-    assert [each.score for each in unmeasured.candidates] == [None]
+    assert [each.metric for each in unmeasured.candidates] == [None]
     one = searched(model, profile, seconds=40)
     assert [each.steps for each in one.candidates] == [()]
     assert one.cut == (
@@ -107,13 +107,13 @@ def test_a_search_that_was_cut_goes_on_to_the_whole(
 def test_candidates_must_have_the_min_sqnr_of_the_recipe(model: octavo.Model, profile: octavo.Profile) -> None:
     without = octavo.search(model, profile, recipe=replace(PLAIN, min_sqnr=None), max_drop=1.0, seconds=None)
     assert not without.best.float_tensors
-    first = without.candidates[0].score
+    first = without.candidates[0].sqnr_db
     assert first is not None
-    assert math.isfinite(first.sqnr_db)
-    wanted = math.ceil(max(each.score.sqnr_db for each in without.candidates if each.score is not None)) + 1.0
+    assert math.isfinite(first)
+    wanted = math.ceil(max(each.sqnr_db for each in without.candidates if each.sqnr_db is not None)) + 1.0
     result = octavo.search(model, profile, recipe=replace(PLAIN, min_sqnr=wanted), max_drop=1.0, seconds=None)
-    assert result.best.score is not None
-    assert result.best.score.sqnr_db >= wanted
+    assert result.best.sqnr_db is not None
+    assert result.best.sqnr_db >= wanted
     assert result.is_enough(result.best)
     assert not result.is_enough(result.candidates[0])
     assert result.best.float_tensors

@@ -35,12 +35,12 @@ def test_the_front_trades_cost_for_accuracy(found: SearchResult) -> None:
     front = found.front
     assert len(front) >= 2
     assert [each.cost for each in front] == sorted({each.cost for each in front})
-    assert all(a.rank < b.rank for a, b in pairwise(front))
+    assert all(found.rank(a) < found.rank(b) for a, b in pairwise(front))
     for each in found.candidates:  # whatever is not on the front, something on it is as good for as little
-        assert any(other.cost <= each.cost and other.rank >= each.rank for other in front)
-    assert front[-1].score is not None
-    assert found.candidates[0].score is not None
-    assert front[-1].score.sqnr_db > found.candidates[0].score.sqnr_db + 2
+        assert any(other.cost <= each.cost and found.rank(other) >= found.rank(each) for other in front)
+    assert front[-1].sqnr_db is not None
+    assert found.candidates[0].sqnr_db is not None
+    assert front[-1].sqnr_db > found.candidates[0].sqnr_db + 2
     assert found.best is front[-1]
 
 
@@ -121,7 +121,7 @@ def test_an_interruption_returns_what_there_is(number: int, model: octavo.Model,
     result = octavo.search(model, profile, recipe=PLAIN, evaluate=interrupted, seconds=None)
     assert signal.getsignal(signal.SIGINT) is before
     assert not result.finished
-    assert len([each for each in result.candidates if each.score is not None]) == number
+    assert len([each for each in result.candidates if each.metric is not None]) == number
     assert octavo.compile(octavo.quantize(model, plan=result.best.plan))(SAMPLES[0])
 
 
@@ -133,7 +133,7 @@ def test_an_interruption_before_anything_is_made_waits_for_the_first(model: octa
 
     result = octavo.search(model, profile, Data(), recipe=PLAIN, seconds=None)
     assert not result.finished
-    assert [each.score for each in result.candidates] == [None]
+    assert [each.metric for each in result.candidates] == [None]
     assert octavo.quantize(model, plan=result.best.plan).plan.activations == result.best.plan.activations
 
 
@@ -151,7 +151,7 @@ def test_an_interruption_while_the_result_is_made_loses_nothing(
     monkeypatch.setattr(running, "result", interrupted)
     result = octavo.search(model, profile, recipe=PLAIN, candidates=1)
     assert result.finished
-    assert result.best.score is not None
+    assert result.best.metric is not None
 
 
 def test_a_search_runs_in_a_thread_that_gets_no_signals(model: octavo.Model, profile: octavo.Profile) -> None:
@@ -211,8 +211,7 @@ def test_a_model_that_gives_no_scores_is_scored_by_its_error() -> None:
     batches = [rng.normal(size=(1, 4, 6, 6)).astype(np.float32) for _ in range(8)]
     result = octavo.search(model, octavo.profile(model, batches, keep_samples=8), candidates=3)
     assert all(
-        each.score is not None and each.score.metric == pytest.approx(1 - 10 ** (-each.score.sqnr_db / 10))
-        for each in result.candidates
+        each.sqnr_db is not None and each.metric == pytest.approx(1 - 10 ** (-each.sqnr_db / 10)) for each in result.candidates
     )
 
 

@@ -16,19 +16,20 @@ from ...compiler.explanation import FLOAT_BYTES, memory_cycles
 from ...compiler.target_choice import TargetLike, resolve_target
 from ...errors import QuantizationError, brief
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, static_shape
+from ...ir.graph.dataflow import static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...runtime.executable import Executable
 from ..compile import explain
-from ..planner import Planned, Planner
+from ..planner import Planned
 from ..quantize import known_choices, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
+from ..referee.rounding import variables_of
 from ..steps import FloatTensors
-from ..tune import Split, Steps, Tuning, planned_plainly
-from .result import Candidate, Score
+from ..tune import Steps, Tuning, planned_plainly
+from .result import BY_FUNCTION, Candidate
 
 Evaluate = Callable[[Executable], float]
 _LOST_DB = -1000.0
@@ -60,8 +61,6 @@ class Bench:
     float_metric: float | None = field(init=False, default=None)
     """The float model's, once it was run."""
     tuning: Tuning = field(init=False)
-    _planner: Planner = field(init=False)
-    _split: Split = field(init=False)
     _float_cycles: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +85,7 @@ class Bench:
             "recipe": repr(replace(self.recipe, min_sqnr=None)),
             "profile": self.plain.quantized.fingerprint,
             "samples": len(self.data or ()),
-            "metric": "agreement" if self.evaluate is None else "evaluate",
+            "metric": "agreement" if self.evaluate is None else BY_FUNCTION,
         }
 
     def start(self, float_metric: float | None = None) -> None:
@@ -103,9 +102,9 @@ class Bench:
         except NotImplementedError as error:
             raise QuantizationError(f"a search cannot score this model here: {error}") from error
         self._float_cycles = explain(self.model).cycles
-        self.float_metric = float_metric
         if float_metric is None:
-            self.float_metric = 1.0 if self.evaluate is None else _checked(self.evaluate(compile_model(self.model)))
+            float_metric = 1.0 if self.evaluate is None else _checked(self.evaluate(compile_model(self.model)))
+        self.float_metric = float_metric
 
     def best(self, deadline: float) -> Steps:
         """Return the steps that the loop keeps, of those that the recipe wants tried until then, by `time.monotonic`."""
@@ -122,45 +121,39 @@ class Bench:
         with quantizing():
             planned = self.tuning.planned(steps)
             plan, referee = planned.plan, self.tuning.referees[0]
-            explanation = explain(planned.quantized, target=self.target)
-            rounding = referee.rounding(plan)
+            rounding, explanation = referee.rounding(plan), explain(planned.quantized, target=self.target)
             gains = referee.effects(rounding)
             of_weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
             # The float model's variables are the plan's tensors.
-            view = DataflowView(self._planner.form(planned.choices.equalization).exact.module["main"])
-        sizes = {binding.var.name: prod(static_shape(binding.var) or ()) for binding in view.bindings}
-        costs = {name: memory_cycles(sizes.get(str(name), 0) * (FLOAT_BYTES - 1)) for name in gains}
+            known = variables_of(self._planner.form(planned.choices.equalization).exact)
+        sizes = {name: prod(static_shape(known[name]) or ()) if name in known else 0 for name in gains}
+        costs = {name: memory_cycles(size * (FLOAT_BYTES - 1)) for name, size in sizes.items()}
         for layer in plan.layers:
             made = [op for op in explanation.ops if layer.output in (op.tensor, op.core) and op.integer]
             more = sum(op.cycles(is_integer=False) - op.cycles(is_integer=True) for op in made[:1])
-            for name in dict.fromkeys(layer.inputs):
-                if name in gains:
-                    gains[name] += of_weights.get(layer.output, 0.0)
-                    costs[name] += more
+            for name in gains.keys() & layer.inputs:
+                gains[name] += of_weights.get(layer.output, 0.0)
+                costs[name] += more
         ordered = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
         return {name: gains[name] for name in ordered}
 
     def begin(self, candidates: Sequence[Steps]) -> None:
         """Begin to measure what is not being measured yet, where that goes on by itself: each may be asked for later, or not."""
 
-    def measure(self, steps: Steps, check: Callable[[], None] = lambda: None) -> Candidate:
-        """Fit a candidate to samples, and measure it; `check` is called on the way, and may raise. It has no name yet."""
+    def measure(self, steps: Steps) -> Candidate:
+        """Fit a candidate to samples, and measure it; it has no name yet."""
         with quantizing():
-            score = self.tuning.score(steps)
-            check()
-            quantized = self.tuning.finished(steps)
+            score, quantized = self.tuning.score(steps), self.tuning.finished(steps)
             self.tuning.forget(steps)
-        check()
         metric = max(0.0, 1 - score.error) if score.agreement is None else score.agreement
         if self.evaluate is not None:
-            executable = compile_model(quantized, target=self.target)
-            check()
-            metric = _checked(self.evaluate(executable))
+            metric = _checked(self.evaluate(compile_model(quantized, target=self.target)))
         return Candidate(
             steps=said(steps),
             float_tensors=next((each.names for each in steps if isinstance(each, FloatTensors)), ()),
             plan=quantized.plan,
-            score=Score(metric=metric, sqnr_db=max(score.sqnr_db, _LOST_DB), ranks_by_metric=self.evaluate is not None),
+            metric=metric,
+            sqnr_db=max(score.sqnr_db, _LOST_DB),
             cost=explain(quantized, target=self.target).cycles / self._float_cycles,
         )
 
@@ -174,9 +167,7 @@ def _checked(value: Any) -> float:
     try:
         number = float(value)  # of arrays and tensors of one element, too
     except (TypeError, ValueError):
-        raise QuantizationError(
-            f"evaluate must return one number, greater for a better model; it returned {brief(value)}"
-        ) from None
+        number = math.nan
     if not math.isfinite(number):
-        raise QuantizationError(f"evaluate must return a finite number, greater for a better model; it returned {number}")
+        raise QuantizationError(f"evaluate must return one finite number, greater for a better model; it returned {brief(value)}")
     return number

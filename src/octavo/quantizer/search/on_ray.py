@@ -6,7 +6,7 @@ worker loads the model, and runs it in float, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,6 @@ from ..tune import Steps
 from .bench import Bench
 from .result import Candidate, SearchResult
 from .search import search
-
-_POLL = 0.2
-"""Seconds after which a wait looks for Ctrl-C."""
 
 
 def search_on_ray(
@@ -64,17 +61,10 @@ def search_on_ray(
 
 @dataclass(kw_only=True, eq=False)
 class _RayBench(Bench):
-    """Measures candidates as tasks.
-
-    Parameters
-    ----------
-    work
-        The model's content, and its shapes.
-    """
+    """Measures candidates as tasks; `work` is the model's content, and its shapes."""
 
     ray: Any
     work: tuple[Any, ...]
-    _workers: Workers = field(init=False)
     _begun: dict[Steps, Any] = field(default_factory=dict[Steps, Any])
 
     def start(self, float_metric: float | None = None) -> None:
@@ -83,14 +73,11 @@ class _RayBench(Bench):
         self.width = self._workers.width
 
     def begin(self, candidates: Sequence[Steps]) -> None:
-        for steps in candidates:
-            if steps not in self._begun:
-                self._begun[steps] = self._workers.submit(Bench.measure, steps)
+        new = [steps for steps in candidates if steps not in self._begun]
+        self._begun |= {steps: self._workers.submit(Bench.measure, steps) for steps in new}
 
-    def measure(self, steps: Steps, check: Callable[[], None] = lambda: None) -> Candidate:
+    def measure(self, steps: Steps) -> Candidate:
         self.begin([steps])
-        while not self.ray.wait([self._begun[steps]], num_returns=1, timeout=_POLL)[0]:
-            check()
         return self._workers.result(self._begun[steps])
 
 

@@ -20,27 +20,8 @@ from ..plan.plan import QuantizationPlan
 
 _FORMAT, _VERSION = "octavo-search", 3
 _LIST = "search.json"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
-    """How good a candidate is.
-
-    Parameters
-    ----------
-    metric
-        What the user's function returns; without one, the share of samples of which the first output names the float model's
-        class, or, where outputs are no scores of classes, 1 less the error's share of the worst output's power.
-    sqnr_db
-        Signal to noise ratio of the worst output on the samples, in dB; inf of equal ones.
-    ranks_by_metric
-        Whether a greater metric is better however near outputs are: the user's is. Agreement on a few samples is a worse judge of
-        two candidates than their error.
-    """
-
-    metric: float
-    sqnr_db: float
-    ranks_by_metric: bool
+BY_FUNCTION = "evaluate"
+"""What a header calls the metric of the user's function."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -59,8 +40,12 @@ class Candidate:
         All that was decided: ``octavo.quantize(model, plan=candidate.plan)`` is the model.
     path
         Its file, where the search has a folder.
-    score
-        None where the search was interrupted before any candidate was measured.
+    metric
+        What the user's function returns; without one, the share of samples of which the first output names the float model's
+        class, or, where outputs are no scores of classes, 1 less the error's share of the worst output's power. None where the
+        search was interrupted before any candidate was measured.
+    sqnr_db
+        Signal to noise ratio of the worst output on the samples, in dB; inf of equal ones, None of what was not measured.
     cost
         Of running it, as a share of what the float model costs.
     """
@@ -70,22 +55,17 @@ class Candidate:
     float_tensors: tuple[TensorId, ...] = ()
     plan: QuantizationPlan
     path: Path | None = None
-    score: Score | None
+    metric: float | None
+    sqnr_db: float | None
     cost: float
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Greater for the more accurate one."""
-        score = self.score
-        return (-math.inf, -math.inf) if score is None else (score.metric if score.ranks_by_metric else 0.0, score.sqnr_db)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; of the plan the name of its file."""
         return {
             "name": self.name,
             "plan": None if self.path is None else self.path.name,
-            "metric": None if self.score is None else self.score.metric,
-            "sqnr_db": None if self.score is None or math.isinf(self.score.sqnr_db) else self.score.sqnr_db,
+            "metric": self.metric,
+            "sqnr_db": None if self.sqnr_db == math.inf else self.sqnr_db,
             "cost": self.cost,
             "steps": list(self.steps),
             "float_tensors": list(self.float_tensors),
@@ -102,29 +82,33 @@ class SearchResult:
         All that were tried, in that order; one at least.
     float_metric
         What the float model is worth; None where the search was interrupted before that was known.
+    by_metric
+        Whether a greater metric is better however near outputs are: the user's is. Agreement on a few samples is a worse judge of
+        two candidates than their error.
     max_drop
-        By how much less than that a candidate's metric may be; None for any.
+        By how much less than `float_metric` a candidate's metric may be; None for any.
+    min_sqnr
+        What a candidate's `sqnr_db` must be besides; None for any.
     finished
         Whether the search came to its end by itself: it was not interrupted, nor did its time run out.
-    min_sqnr
-        What a candidate's `Score.sqnr_db` must be besides; None for any.
     cut
         What was left out for want of time, in words.
     """
 
     candidates: tuple[Candidate, ...]
     float_metric: float | None
-    max_drop: float | None
-    finished: bool
+    by_metric: bool = False
+    max_drop: float | None = None
     min_sqnr: float | None = None
+    finished: bool = False
     cut: tuple[str, ...] = ()
 
     @property
     def front(self) -> tuple[Candidate, ...]:
         """The candidates than which no other is both cheaper and as accurate, the cheapest first."""
         found: list[Candidate] = []
-        for candidate in sorted(self.candidates, key=lambda each: (each.cost, [-value for value in each.rank], each.name)):
-            if candidate.score is not None and (not found or candidate.rank > found[-1].rank):
+        for candidate in sorted(self.candidates, key=lambda each: (each.cost, [-value for value in self.rank(each)], each.name)):
+            if candidate.metric is not None and (not found or self.rank(candidate) > self.rank(found[-1])):
                 found.append(candidate)
         return tuple(found)
 
@@ -134,15 +118,19 @@ class SearchResult:
         front = self.front or self.candidates[:1]
         return next((each for each in front if self.is_enough(each)), front[-1])
 
+    def rank(self, candidate: Candidate) -> tuple[float, float]:
+        """Return what is greater for the more accurate one."""
+        metric, sqnr_db = (-math.inf if value is None else value for value in (candidate.metric, candidate.sqnr_db))
+        return (metric if self.by_metric else 0.0), sqnr_db
+
     def is_enough(self, candidate: Candidate) -> bool:
         """Return whether a candidate is within `max_drop`, with `min_sqnr`; False where there is no `max_drop`."""
-        score, drop = candidate.score, self.drop(candidate)
-        has_sqnr = self.min_sqnr is None or score is None or score.sqnr_db >= self.min_sqnr
+        drop, has_sqnr = self.drop(candidate), self.min_sqnr is None or (candidate.sqnr_db or 0.0) >= self.min_sqnr
         return has_sqnr and self.max_drop is not None and drop is not None and drop <= self.max_drop
 
     def drop(self, candidate: Candidate) -> float | None:
         """Return by how much less a candidate's metric is than the float model's; None where one of them is unknown."""
-        return None if candidate.score is None or self.float_metric is None else self.float_metric - candidate.score.metric
+        return None if candidate.metric is None or self.float_metric is None else self.float_metric - candidate.metric
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -176,7 +164,7 @@ class SearchFolder:
 
     def __init__(self, path: Path | None, header: Mapping[str, Any]) -> None:
         self._path = path
-        self._header = {"format": _FORMAT, "schema_version": _VERSION, **header}
+        self.header: dict[str, Any] = {"format": _FORMAT, "schema_version": _VERSION, **header}
         self.float_metric: float | None = None
         """The float model's, once that is known."""
         self.known: dict[tuple[str, ...], Candidate] = {}
@@ -196,12 +184,11 @@ class SearchFolder:
 
     def write(self) -> None:
         """Write the list; QuantizationError if it can't be."""
-        if self._path is None:
-            return
-        listed = [each.to_json() for each in self.known.values()]
-        content = {**self._header, "facts": {"float_metric": self.float_metric}, "candidates": listed}
-        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-        write_atomically(self._path / _LIST, text, QuantizationError, "the search", temporary=self._path / f".{_LIST}.tmp")
+        if self._path is not None:
+            listed = [each.to_json() for each in self.known.values()]
+            content = {**self.header, "facts": {"float_metric": self.float_metric}, "candidates": listed}
+            text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+            write_atomically(self._path / _LIST, text, QuantizationError, "the search", temporary=self._path / f".{_LIST}.tmp")
 
     def _open(self, folder: Path) -> None:
         path, advice = folder / _LIST, "give the search a folder of its own"
@@ -215,11 +202,11 @@ class SearchFolder:
             return
         try:
             content = json.loads(text)
-            other = next((name for name, value in self._header.items() if content[name] != value), None)
+            other = next((name for name, value in self.header.items() if content[name] != value), None)
             if other is not None:
                 raise QuantizationError(f"{path}: a search with another {other.replace('_', ' ')}; {advice}")
-            self.float_metric, by_metric = content["facts"].get("float_metric"), content["metric"] == "evaluate"
-            self.known = {each.steps: each for each in (_candidate(folder, entry, by_metric) for entry in content["candidates"])}
+            self.header["metric"], self.float_metric = content["metric"], content["facts"].get("float_metric")
+            self.known = {each.steps: each for each in (_candidate(folder, entry) for entry in content["candidates"])}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise QuantizationError(f"{path}: no list of a search ({type(error).__name__}: {error}); {advice}") from error
 
@@ -237,24 +224,22 @@ def read_search(folder: Path, fingerprint: str) -> SearchResult:
     kept = SearchFolder(folder, {"fingerprint": fingerprint})
     if not kept.known:
         raise QuantizationError(f"{folder}: its search has measured nothing yet")
-    return SearchResult(candidates=tuple(kept.known.values()), float_metric=kept.float_metric, max_drop=None, finished=False)
+    by_metric = kept.header["metric"] == BY_FUNCTION
+    return SearchResult(candidates=tuple(kept.known.values()), float_metric=kept.float_metric, by_metric=by_metric)
 
 
-def _candidate(folder: Path, entry: Mapping[str, Any], ranks_by_metric: bool) -> Candidate:
+def _candidate(folder: Path, entry: Mapping[str, Any]) -> Candidate:
     """Return a candidate of a list; ValueError, KeyError or TypeError for what is none."""
-    name, plan = str(entry["name"]), entry["plan"]
-    if not name.isalnum() or plan != f"{name}.plan.json":
-        raise ValueError(f"a candidate has the plan {plan!r}")
-    sqnr_db = math.inf if entry["sqnr_db"] is None else float(entry["sqnr_db"])
-    metric, cost = float(entry["metric"]), float(entry["cost"])
-    if not (math.isfinite(metric) and math.isfinite(cost)):
-        raise ValueError(f"{name} has numbers that are none")
+    path, numbers = folder / f"{entry['name']}.plan.json", [float(entry[name]) for name in ("metric", "cost")]
+    if entry["plan"] != path.name or path.parent != folder or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"it has a candidate {entry}")
     return Candidate(
-        name=name,
+        name=str(entry["name"]),
         steps=tuple(entry["steps"]),
         float_tensors=tuple(map(TensorId, entry["float_tensors"])),
-        plan=QuantizationPlan.load(folder / plan),
-        path=folder / plan,
-        score=Score(metric=metric, sqnr_db=sqnr_db, ranks_by_metric=ranks_by_metric),
-        cost=cost,
+        plan=QuantizationPlan.load(path),
+        path=path,
+        metric=numbers[0],
+        sqnr_db=math.inf if entry["sqnr_db"] is None else float(entry["sqnr_db"]),
+        cost=numbers[1],
     )

@@ -7,6 +7,8 @@ searched, by halving; what then can be spared is tried last. Nothing is drawn at
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +16,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...compiler.target_choice import TargetLike
 from ...errors import QuantizationError, check_path, check_value, is_number
@@ -28,7 +32,6 @@ from ..referee.score import said_alone
 from ..steps import FloatTensors, KeepFloat
 from ..tune import Steps, in_order
 from .bench import Bench, Evaluate, said
-from .interruption import Interruption
 from .result import Candidate, SearchFolder, SearchResult
 
 _PRECISION = 0.05
@@ -102,9 +105,8 @@ def search(
         Data that does not fit the model.
     """
     check_subject(model, profile, recipe)
-    check_value(
-        type(candidates) is int and candidates > 0, QuantizationError, "candidates", "a number of them, 1 or more", candidates
-    )
+    is_count = type(candidates) is int and candidates > 0
+    check_value(is_count, QuantizationError, "candidates", "a number of them, 1 or more", candidates)
     path = None if folder is None else check_path(folder, QuantizationError, "the path of a folder for the search")
     for name, limit in (("seconds", seconds), ("max_drop", max_drop)):
         is_fine = limit is None or (is_number(limit) and limit >= 0)
@@ -171,22 +173,21 @@ class _Search:
     gains: Mapping[TensorId, float] = field(default_factory=dict[TensorId, float])
     """See `Bench.order`."""
 
-    # -------------------------------------------------------------------------------------------------------- the whole
-
     def run(self) -> None:
         """Try candidates until there is no more to try; _Ended where no more may be tried."""
         with self._timed():
             self.bench.start(self.folder.float_metric)
         self.folder.float_metric = self.bench.float_metric
         self.folder.write()
-        tried: dict[Steps, Candidate] = {(): self._try(())}
-        steps = self._best_steps()
-        tried[steps] = self._try(steps)
-        if any(map(self._is_enough, tried.values())):  # nothing in float: it is not to be had for less
+        plain, steps = self._try(()), self._best_steps()
+        if self._is_enough(self._try(steps)) or self._is_enough(plain):  # nothing in float: it is not to be had for less
             return
         in_integers = tuple(each for each in steps if not isinstance(each, KeepFloat))
-        tried[in_integers] = self._try(in_integers)
-        self.base = max(((), in_integers), key=lambda each: tried[each].rank)
+        base = self._try(in_integers)
+        if self.result().rank(base) > self.result().rank(plain):
+            self.base = in_integers
+        else:
+            base = plain
         if not self._has_time(2):
             self.cut.append("which activations the outputs feel was not measured")
             raise _Ended
@@ -194,26 +195,25 @@ class _Search:
         self.interruption.check()
         if self.max_drop is None:
             self._fill()
-        elif not self._is_enough(tried[self.base]) and (count := self._halve(tried[self.base])):
-            self._spare(count)
+        elif not self._is_enough(base) and (count := self._halve(self._first_count(base))):
+            self._spare([*self.gains][:count])
 
     def result(self) -> SearchResult:
         """Return what was found so far."""
-        bench = self.bench
-        unmeasured = Candidate(name="c000", plan=bench.plain.plan, score=None, cost=1.0)
+        bench, is_own = self.bench, self.bench.evaluate is not None
+        unmeasured = Candidate(name="c000", plan=bench.plain.plan, metric=None, sqnr_db=None, cost=1.0)
         return SearchResult(
             candidates=tuple(self.candidates) or (unmeasured,),
             float_metric=bench.float_metric,
+            by_metric=is_own,
             max_drop=self.max_drop,
-            min_sqnr=bench.recipe.min_sqnr if bench.evaluate is None else None,
+            min_sqnr=None if is_own else bench.recipe.min_sqnr,
             finished=self.finished and not self.cut,
             cut=tuple(self.cut),
         )
 
     def _is_enough(self, candidate: Candidate) -> bool:
         return self.result().is_enough(candidate)
-
-    # ------------------------------------------------------------------------------------------------------- its stages
 
     def _best_steps(self) -> Steps:
         """Return the steps that `quantize` keeps; none where there is no time for that."""
@@ -226,40 +226,33 @@ class _Search:
         self.interruption.check()
         return found
 
-    def _halve(self, of: Candidate) -> int:
-        """Return the least number of activations in float that is accurate enough; 0 where none is."""
-        enough = 0
-        stage = Halving(low=0, high=len(self.gains), count=self._first_count(self._wanted_share(of)))
+    def _halve(self, first: int) -> int:
+        """Return the least number of activations in float that is accurate enough, `first` being tried first; 0 where none is."""
+        enough, names = 0, [*self.gains]
+        stage = Halving(low=0, high=len(names), count=first)
         while not stage.is_over:
-            self._ahead(self._first(count) for count in stage.ahead())
-            is_enough = self._is_enough(self._try(self._first(stage.count)))
+            self._ahead(self._floating(names[:count]) for count in stage.ahead())
+            is_enough = self._is_enough(self._try(self._floating(names[: stage.count])))
             enough = stage.count if is_enough else enough
             stage = stage.after(is_enough)
         return enough
 
-    def _first_count(self, share: float) -> int:
-        """Return how many must stay float for this share of the error to be left; 1 at least, and not all."""
-        gains = [min(gain, 1.0) for gain in self.gains.values()]
-        left, total, most = sum(gains), sum(gains), max(1, len(gains) - 1)
-        for count, gain in enumerate(gains, 1):
-            left -= gain
-            if left <= share * total:
-                return min(count, most)
-        return most
+    def _first_count(self, of: Candidate) -> int:
+        """Return how many must stay float if what a candidate loses grows with its error; 1 at least, and not all."""
+        found, share = self.result(), 1.0
+        drop, limit = found.drop(of), self.max_drop
+        if drop is not None and limit is not None and drop > limit:
+            share = limit / drop
+        if found.min_sqnr is not None and of.sqnr_db is not None:
+            share = min(share, 10 ** ((of.sqnr_db - found.min_sqnr) / 10))
+        gains = np.minimum([*self.gains.values()], 1.0)
+        too_few = int(np.count_nonzero(gains.sum() - gains.cumsum() > share * gains.sum()))
+        return min(too_few + 1, max(1, len(gains) - 1))
 
-    def _wanted_share(self, candidate: Candidate) -> float:
-        """Return the share of its error that a candidate may have, if what is lost grows with that."""
-        found, score = self.result(), candidate.score
-        drop = found.drop(candidate)
-        share = 1.0 if drop is None or self.max_drop is None or drop <= self.max_drop else self.max_drop / drop
-        lacking = 0.0 if found.min_sqnr is None or score is None else max(0.0, found.min_sqnr - score.sqnr_db)
-        return min(share, 10 ** (-lacking / 10))
-
-    def _spare(self, count: int) -> None:
+    def _spare(self, names: Sequence[TensorId]) -> None:
         """Try to do without the float activations that cost most for what they bring, one by one."""
-        kept = names = [*self.gains][:count]
-        cost = self._try(self._floating(kept)).cost
-        for place in reversed(range(count)):
+        kept, cost = list(names), self._try(self._floating(names)).cost
+        for place in reversed(range(len(names))):
             if len(kept) > 1:
                 less = [[name for name in kept if name != each] for each in names[place::-1]]
                 self._ahead(map(self._floating, less))
@@ -269,17 +262,12 @@ class _Search:
 
     def _fill(self) -> None:
         """Try more and more activations in float, up to half of them; then what lies between."""
-        counts = [2**power for power in range(len(self.gains)) if 2**power <= len(self.gains) // 2]
-        between = [count + count // 2 for count in counts if count > 1]
-        changes = [self._first(count) for count in (*counts, *between)]
+        names = [*self.gains]
+        counts = [2**power for power in range(len(names)) if 2**power <= len(names) // 2]
+        changes = [self._floating(names[:count]) for count in (*counts, *(count + count // 2 for count in counts[1:]))]
         for place, steps in enumerate(changes):
             self._ahead(changes[place:])
             self._try(steps)
-
-    # ----------------------------------------------------------------------------------------------------- what they do
-
-    def _first(self, count: int) -> Steps:
-        return self._floating([*self.gains][:count])
 
     def _floating(self, names: Sequence[TensorId]) -> Steps:
         """Return the steps that leave these activations float, with the reasons."""
@@ -299,7 +287,7 @@ class _Search:
                 self.finished = True
                 raise _Ended
             with self._timed():
-                found = self.bench.measure(steps, self.interruption.check)
+                found = self.bench.measure(steps)
             candidate = self.folder.add(found)
         if candidate not in self.candidates:
             self.candidates.append(candidate)
@@ -353,3 +341,34 @@ class Halving:
 
 class _Ended(Exception):
     """As many candidates as were asked for were tried, or the next one would take longer than what is left."""
+
+
+class Interruption:
+    """A context in which SIGINT raises KeyboardInterrupt once `ready`, and is noted in `asked` before; a second raises anyhow.
+
+    Python's own handler raises wherever the program is, and below TVM's C++ code that may become another error, or be caught as
+    one of code generation. In threads other than the main one, which get no signals, it does nothing.
+    """
+
+    ready = asked = False
+
+    def __enter__(self) -> Interruption:
+        """Take the signal."""
+        is_main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGINT, self._handle) if is_main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the signal back to whoever had it."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if it was asked for: what lies between may have caught it."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def _handle(self, *_: object) -> None:
+        raises, self.asked = self.ready or self.asked, True
+        if raises:
+            raise KeyboardInterrupt
