@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm.relax import Call, TupleGetItem
+from tvm.relax import Call
 
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars
+from ...ir.graph.dataflow import DataflowView, op_name, operand_vars
 from ...ir.graph.products import channel_axis
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize, quantize
@@ -31,14 +32,7 @@ from ..referee.score import said_alone
 from ..steps import FloatTensors, SetParams, Step, WidenTensor, WithoutShift
 
 Cause = Literal[
-    "coarse scale",
-    "clipping",
-    "weight scale",
-    "bias",
-    "unlike channels",
-    "shifted mean",
-    "weight rounding",
-    "rounding",
+    "coarse scale", "clipping", "weight scale", "bias", "unlike channels", "shifted mean", "weight rounding", "rounding"
 ]
 FAULTS: tuple[Cause, ...] = ("coarse scale", "clipping", "weight scale", "bias")
 """What no choice of ranges needs: parameters that do not fit the values."""
@@ -128,11 +122,13 @@ class Experiments:
 
     def effects(self) -> dict[tuple[Part, TensorId], float]:
         """Return what each rounding alone does; an activation that passes rounded ones through has none."""
-        passed = pass_through_tensors(self._view, self._plan.activations, self._simple.params)
-        activations = self._referee.effects(self._rounding, [name for name in self._plan.activations if name not in passed])
-        layers = self._referee.layer_effects(self._rounding, [name for name, layer in self._layers.items() if layer.weight])
+        params, layers = self._plan.activations, self._plan.layers
+        moved = {layer.output for layer in layers if layer.op in MOVERS and not layer.constants and layer.output in params}
+        moved = {name for name in moved if all(params.get(each) == params[name] for each in self._layers[name].inputs)}
+        activations = self._referee.effects(self._rounding, [name for name in params if name not in moved])
+        weights = self._referee.layer_effects(self._rounding, [layer.output for layer in layers if layer.weight])
         found: dict[tuple[Part, TensorId], float] = {("activation", name): effect for name, effect in activations.items()}
-        for name, effect in layers.items():
+        for name, effect in weights.items():
             found["weights", name] = self._weight_effect(self._layers[name], effect)
         return found
 
@@ -149,10 +145,19 @@ class Experiments:
         """Return a row with what makes its rounding do so much, and what would help."""
         return self._of_weights(row) if row.part == "weights" else self._of_activation(row, effect)
 
-    def _gain(self, effect: float, left: float) -> float:
-        """Return how much nearer outputs are in dB where a remedy leaves so much of an effect."""
+    def _named(
+        self,
+        row: RootCause,
+        cause: Cause,
+        remedy: str,
+        errors: tuple[float, float],
+        steps: Mapping[str, Step] = MappingProxyType({}),
+    ) -> RootCause:
+        """Return a row with its cause: `errors` are what the rounding does, and what is left of that with the remedy."""
+        effect, left = errors
         gone = max(0.0, min(effect, self._together) - left)
-        return -10 * math.log10(max(1 - gone / max(self._together, gone), _LEAST)) if gone else 0.0
+        gain = -10 * math.log10(max(1 - gone / max(self._together, gone), _LEAST)) if gone else 0.0
+        return replace(row, cause=cause, remedy=remedy, gain_db=gain, steps=steps)
 
     def _effect(self, rounding: Rounding) -> float:
         return self._referee.score_of(rounding, few=True).error
@@ -165,13 +170,13 @@ class Experiments:
         fitted = self._rounding.only().with_params({name: fitting})
         if self.is_unfit("activation", name) and (left := self._effect(fitted)) < effect:
             ratio, seen = float(params.scale) / float(fitting.scale), f"[{low:.4g}; {high:.4g}]"
+            has, is_coarse = "[{:.4g}; {:.4g}]".format(*range_of(params)), ratio > _COARSE
+            said = f"its range {has} cuts values, which lie in {seen}: choose a wider one"
+            if is_coarse:
+                said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
             step = SetParams(tensor=name, params=dict.fromkeys(group, fitting))
             steps = {f"its range is [{low:.5g}; {high:.5g}], that of its values": step}
-            has, cause = "[{:.4g}; {:.4g}]".format(*range_of(params)), "coarse scale" if ratio > _COARSE else "clipping"
-            said = f"its range {has} cuts values, which lie in {seen}: choose a wider one"
-            if ratio > _COARSE:
-                said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
-            return replace(row, cause=cause, remedy=said, gain_db=self._gain(effect, left), steps=steps)
+            return self._named(row, "coarse scale" if is_coarse else "clipping", said, (effect, left), steps)
         wider = {
             "it has 16 bits": WidenTensor(tensor=name),
             "it stays float": FloatTensors(names=group, reasons=(said_alone(effect),) * len(group)),
@@ -179,10 +184,10 @@ class Experiments:
         by_channel = self._rounded_by_channel(name)
         if by_channel < _GONE * effect:
             said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
-            return replace(row, cause="unlike channels", remedy=said, gain_db=self._gain(effect, by_channel), steps=wider)
+            return self._named(row, "unlike channels", said, (effect, by_channel), wider)
         few = f"{(params.qmax - params.qmin).bit_length()} bits are too few for it{self._between(name)}"
         said = f"{few}: leave it float (Recipe(float_tensors=), min_sqnr=), or take 16 bits"
-        return replace(row, cause="rounding", remedy=said, gain_db=self._gain(effect, 0.0), steps=wider)
+        return self._named(row, "rounding", said, (effect, 0.0), wider)
 
     def _range(self, name: TensorId) -> Range:
         """Return what was observed of a tensor, and of those that share its parameters."""
@@ -219,10 +224,7 @@ class Experiments:
         name, layer = row.id, self._layers[row.id]
         weight, shifts, unfit = layer.weight, self._plan.corrections.bias_shifts, self._unfit_channels(layer)
         assert weight is not None, "it has one"
-        fitted = self._fitted(weight)
         of_weights = self._effect(self._only_weight(layer))
-        rounded = dequantize(quantize(self._simple.params[weight], fitted), fitted)
-        nearest = self._effect(self._only_weight(layer, {weight: rounded}))
         if self._has_wrong_bias(layer):
             said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
             if name in self.wrong_biases:
@@ -230,26 +232,29 @@ class Experiments:
             steps: dict[str, Step] = {"its bias is quantized anew": SetParams(tensor=name, params={})}
             if name in shifts:
                 steps["its bias is the float one's, without a correction"] = WithoutShift(tensor=name)
-            effect = self._effect(self._rounding.only(layers=[name]))
-            return replace(row, cause="bias", remedy=said, gain_db=self._gain(effect, of_weights), steps=steps)
+            return self._named(row, "bias", said, (self._effect(self._rounding.only(layers=[name])), of_weights), steps)
+        fitted = self._fitted(weight)
+        rounded = dequantize(quantize(self._simple.params[weight], fitted), fitted)
+        nearest = self._effect(self._only_weight(layer, {weight: rounded}))
         if unfit:
             listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
             said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
-            step = SetParams(tensor=name, params={weight: fitted})
-            steps = {"the scales of its weights are those of each channel's values": step}
-            return replace(row, cause="weight scale", remedy=said, gain_db=self._gain(of_weights, nearest), steps=steps)
+            steps = {
+                "the scales of its weights are those of each channel's values": SetParams(tensor=name, params={weight: fitted})
+            }
+            return self._named(row, "weight scale", said, (of_weights, nearest), steps)
         unshifted = self._without_mean_error(layer)
         if name in shifts and self._plan.recipe.bias_correction != "analytic":  # the mean is taken off already
             of_weights = unshifted
         elif unshifted < _GONE * of_weights:
             said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
-            return replace(row, cause="shifted mean", remedy=said, gain_db=self._gain(of_weights, unshifted))
-        said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
+            return self._named(row, "shifted mean", said, (of_weights, unshifted))
         steps = {}
         if fitted.num_bits < WEIGHT_BITS:
             full = SetParams(tensor=name, params={weight: self._fitted(weight, WEIGHT_BITS)})
             steps[f"its weights have {WEIGHT_BITS} bits"] = full
-        return replace(row, cause="weight rounding", remedy=said, gain_db=self._gain(of_weights, nearest), steps=steps)
+        said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
+        return self._named(row, "weight rounding", said, (of_weights, nearest), steps)
 
     def _weight_effect(self, layer: IntegerLayer, effect: float) -> float:
         """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
@@ -354,30 +359,3 @@ class _Shift(Rounder):
 
     def transposed(self, order: Sequence[int]) -> _Shift:
         return _Shift(by=self.by.transpose(order))
-
-
-def pass_through_tensors(
-    view: DataflowView, activations: Mapping[TensorId, QuantParams], constants: Collection[str]
-) -> frozenset[TensorId]:
-    """Return the activations whose values are those of others, moved, which are rounded to the same steps already.
-
-    Parameters
-    ----------
-    view
-        Of the float model's function.
-    activations
-        With the parameters that they are rounded by.
-    constants
-        Names of the model's: what holds numbers of one rounds those.
-    """
-    found: set[TensorId] = set()
-    for binding in view.bindings:
-        name, value = TensorId(binding.var.name), binding.value
-        if isinstance(value, TupleGetItem):
-            value = view.definition(value.tuple_value)
-        if name not in activations or call_to(value, *MOVERS) is None:
-            continue
-        read = {TensorId(view.root_of(var).name) for var in operand_vars(value) if dtype_of(var) == "float32"}
-        if read and read.isdisjoint(constants) and all(activations.get(each) == activations[name] for each in read):
-            found.add(name)
-    return frozenset(found)

@@ -157,8 +157,7 @@ class _Fixer:
 
     def run(self, quantized: QuantizedModel, rounds: int) -> FixResult:
         """Go on until a round brings too little."""
-        known = quantized.plan.journal
-        self._begin(quantized)
+        known, self._tuning = quantized.plan.journal, self._tuning_of(quantized)
         before = self._sqnr_db
         for _ in range(rounds):
             start = self._sqnr_db
@@ -181,15 +180,14 @@ class _Fixer:
     def _sqnr_db(self) -> float:
         return self._tuning.score(self._steps).sqnr_db
 
-    def _begin(self, quantized: QuantizedModel) -> None:
-        """Take a model to go on from: it is what no step has changed."""
+    def _tuning_of(self, quantized: QuantizedModel) -> Tuning:
+        """Return the loop for a model to go on from: it is what no step has changed."""
         plan = quantized.plan
         planner = planner_of(self.model, None, self.target, plan.recipe, plan)
         split = split_of(planner, self.profile, self.samples)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
-        plain = Planned(choices=choices, quantized=quantized, overridden={})
         try:
-            self._tuning, self._steps = Tuning(planner, split, plain), ()
+            return Tuning(planner, split, Planned(choices=choices, quantized=quantized, overridden={}))
         except NotImplementedError as error:
             raise QuantizationError(f"the model cannot be run here to be measured: {error}") from error
 
@@ -203,7 +201,7 @@ class _Fixer:
             for said, step in self._remedies(row):
                 self._tried.add(step)
                 is_free, before = step is None or row.cause in FAULTS, self._sqnr_db
-                entry = self._tried_entry(row, said, step, least=0.0 if is_free else self.min_gain_db)
+                entry = self._entry(row, said, step, least=0.0 if is_free else self.min_gain_db)
                 if entry is None or entry.gain_db is None:
                     continue
                 failed += not entry.kept
@@ -223,54 +221,49 @@ class _Fixer:
             yield "quantized anew with the corrections and the equalization that the recipe left out", None
         yield from ((said, step) for said, step in row.steps.items() if step not in self._tried)
 
-    def _tried_entry(self, row: RootCause, said: str, step: Step | None, *, least: float) -> JournalEntry | None:
+    def _entry(self, row: RootCause, said: str, step: Step | None, *, least: float) -> JournalEntry | None:
         """Try a step, which is kept if it brings so much in dB; None where it has nothing to propose."""
-        started, tuning, gain, is_kept, note, anew = time.monotonic(), self._tuning, None, False, "", None
-        before, steps = tuning.score(self._steps), self._steps if step is None else self._with(step)
-        if step is not None and not tuning.proposes(step, steps):
-            return None
+        started, gain, is_kept, note = time.monotonic(), None, False, ""
         try:
-            if step is None:
-                anew = by_profile(self.target, self.model, self.profile, self.anew)
-                score = tuning.referees[0].score(anew.plan)
-            else:
-                self._check_layers(step, steps)
-                score = tuning.score(steps)
-            gain = score.gain_over(before)
+            tuning, steps = self._with(step)
+            if step is not None and not tuning.proposes(step, steps):
+                return None
+            self._check_layers(step, tuning.planned(steps).plan)
+            gain = tuning.score(steps).gain_over(self._tuning.score(self._steps))
             is_kept = gain.is_certain(CERTAIN) and gain.db >= least
-        except QuantizationError as error:  # it cannot be had
+            if is_kept:
+                self._tuning, self._steps = tuning, steps
+            else:
+                tuning.forget(steps)
+        except QuantizationError as error:
             note = f", cannot be had: {error}"
-        if is_kept and anew is not None:
-            self._begin(anew)
-        elif is_kept:
-            self._steps = steps
-        elif step is not None:
-            tuning.forget(steps)
         part = "" if row.part == "activation" else f" of its {row.part}"
         proposal = f"{row.source_name or row.id}: {said}, against {row.cause}{part}: expected {row.gain_db:+.2f} dB{note}"
         name = "equalize" if step is None else step.name
-        entry = journal_entry(name, proposal, gain, is_kept=is_kept, seconds=time.monotonic() - started)
-        self._entries.append(entry)
-        return entry
+        self._entries.append(journal_entry(name, proposal, gain, is_kept=is_kept, seconds=time.monotonic() - started))
+        return self._entries[-1]
 
-    def _check_layers(self, step: Step, steps: Steps) -> None:
+    def _check_layers(self, step: Step | None, plan: QuantizationPlan) -> None:
         """Raise QuantizationError where nothing, or with other parameters less, would be integer."""
-        layers, before = (self._tuning.planned(each).plan.layers for each in (steps, self._steps))
-        if not layers:
+        if not plan.layers:
             raise QuantizationError("no op would be integer without it")
-        if not isinstance(step, FloatTensors) and len(layers) < len(before):
+        keeps_ops = step is not None and not isinstance(step, FloatTensors)
+        if keeps_ops and len(plan.layers) < len(self._tuning.planned(self._steps).plan.layers):
             raise QuantizationError("an op around it would be float")
 
-    def _with(self, step: Step) -> Steps:
-        """Return the steps and one more, weights and biases corrected anew beside them if the plan has corrections.
+    def _with(self, step: Step | None) -> tuple[Tuning, Steps]:
+        """Return the model with the steps and one more, weights and biases corrected anew beside them if the plan has corrections.
 
         Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
         """
+        if step is None:
+            return self._tuning_of(by_profile(self.target, self.model, self.profile, self.anew)), ()
         plan = self._tuning.plain.plan
         corrects = plan.corrections and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
         steps = [each for each in (*self._steps, step) if not isinstance(each, Correct)]
         without = [each for each in steps if isinstance(each, WithoutShift)] if corrects else []
-        return (*(each for each in steps if each not in without), *([Correct()] if corrects else []), *without)
+        more = [Correct(), *without] if corrects else []
+        return self._tuning, (*(each for each in steps if each not in without), *more)
 
 
 def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:

@@ -28,8 +28,8 @@ from .experiments import FAULTS, MENDABLE, Experiments, RootCause
 
 _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
-_SHOWN = 0.95
-"""Share of the errors that is looked into; behind it only what does not fit."""
+_LOOKED_INTO = 24
+"""So many rows, those of the largest shares; behind them only what does not fit."""
 _SAMPLES = 32
 """On which roundings are told apart, at most."""
 
@@ -112,15 +112,13 @@ def _rows(model: Model, experiments: Experiments) -> list[RootCause]:
     effects = experiments.effects()
     total = sum(effect for effect in effects.values() if math.isfinite(effect)) or 1.0
     rows: list[RootCause] = []
-    left = 1.0
-    for (part, name), effect in sorted(effects.items(), key=lambda item: -item[1]):
+    for place, ((part, name), effect) in enumerate(sorted(effects.items(), key=lambda item: -item[1])):
         share = effect / total if math.isfinite(effect) else 1.0
         entry = model.tensors.get(name)
         source_name, op = ("", "") if entry is None else (entry.source_name, entry.op)
         row = RootCause(id=name, source_name=source_name, op=op, part=part, sqnr_db=in_db(effect), share=share)
-        is_shown = effect and (left > 1 - _SHOWN or experiments.is_unfit(part, name))
+        is_shown = effect and (place < _LOOKED_INTO or experiments.is_unfit(part, name))
         rows.append(experiments.explained(row, effect) if is_shown else row)
-        left -= share
 
     def rank(row: RootCause) -> tuple[int, float]:
         # That a bias is better left as it was, samples alone tell: what certainly does not fit comes before it.
