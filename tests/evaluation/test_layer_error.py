@@ -154,7 +154,7 @@ def test_the_layers_of_a_convolution_with_folded_batch_norm(batches: list[np.nda
     rows_moved = octavo.layer_errors(model, moved, batches)
     assert (rows_moved[0].id, rows_moved[0].is_origin) == ("normed", True)  # the bias is the folded normalization's
     assert rows_moved[0].block_share > 0.99
-    assert min(row.sqnr_db for row in rows_moved if row.id == "conv") > 40
+    assert min(row.sqnr_db for row in rows_moved if row.id == "conv") > 39.5  # without its bias, which counts as signal
 
 
 def test_the_shares_are_what_their_formula_says() -> None:

@@ -79,7 +79,7 @@ def find_blocks(model: Model, floats: DataflowView, quantized: Model, view: Data
     names = {var.name for var in floats.function.params} | {binding.var.name for binding in floats.bindings}
     shared = {tensor for tensor in model.tensors if tensor in names}
     ids = quantized_ids(view, shared)
-    norms = {norm.gone: norm for norm in _norms(quantized, floats, view) if norm.gone in shared}
+    norms = {norm.gone: norm for norm in find_norms(quantized, floats, view) if norm.gone in shared}
     by_conv = {norm.scaled_conv: norm.gone for norm in norms.values()}
     reads = _inner_reads(view, shared, set(ids), by_conv)
     members = {
@@ -165,7 +165,8 @@ def _divisors(model: Model, quantized: Model) -> Mapping[TensorId, Factors]:
     return {tensor: factors for tensor, factors in found if tensor is not None}
 
 
-def _norms(quantized: Model, floats: DataflowView, view: DataflowView) -> Iterable[FoldedNorm]:
+def find_norms(quantized: Model, floats: DataflowView, view: DataflowView) -> Iterable[FoldedNorm]:
+    """Yield the normalizations of the float module that were folded into convolutions, which `view` has."""
     if not isinstance(quantized, QuantizedModel):
         return
     source = {binding.var.name: binding.var for binding in floats.bindings}

@@ -5,7 +5,7 @@ Each takes the model's inputs and returns a tuple of tensors. Compares nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,48 @@ from tvm.relax import Expr, Var
 
 from ...compiler.module_runner import ModuleRunner
 from ...compiler.target_choice import TargetLike, check_runs_here, resolve_target
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
+from ...errors import QuantizationError
+from ...ir.graph import Model
+from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, write_function
 from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
-from ...ir.qdq.values import numpy_constant
+from ...ir.qdq.values import numpy_constant, params_of
 from ...ir.untyped import relax
+from ...numerics import QuantParams
 from ...numerics.arrays import Array
-from .blocks import Blocks, FoldedNorm, steps_between
+from ...quantizer.plan.plan import QuantizedModel
+from .blocks import Blocks, FoldedNorm, find_blocks, steps_between
+from .source_names import with_source_names
 
 Exacts = dict[TensorId, Expr]
+
+
+class BuiltModules:
+    """Runs any model in QDQ form, a file's too, by whom it is for: its tensors, its blocks and the layers within them.
+
+    Raises
+    ------
+    QuantizationError
+        Parameters of a tensor are no constants.
+    """
+
+    def __init__(self, model: Model, quantized: Model, target: TargetLike) -> None:
+        self.view = floats = DataflowView(model.bound()["main"])
+        # What `quantize` returned has the model's names already.
+        is_file = not isinstance(quantized, QuantizedModel)
+        view = DataflowView((with_source_names(model, quantized) if is_file else quantized.bound())["main"])
+        self.blocks = find_blocks(model, floats, quantized, view)
+        self.params = _params(view, self.blocks.quantized)
+        if self.blocks.quantized:
+            self._run_quantized = build_runner(quantized_outputs(view, self.blocks), target)
+            self._run_inner = build_runner(inner_outputs(floats, view, self.blocks)) if self.blocks.inner else None
+            self._run_isolated = build_runner(isolated_blocks(floats, view, self.blocks))
+
+    def run(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Return what `quantized_outputs` and `inner_outputs` give for a sample, and what `isolated_blocks` does."""
+        values = self._run_quantized(arrays)
+        values += self._run_inner([*arrays, *values]) if self._run_inner is not None else []
+        return values, self._run_isolated(arrays)
 
 
 def build_runner(module: tvm.IRModule, target: TargetLike = None) -> ModuleRunner:
@@ -206,7 +239,7 @@ class _Steps:
         if norm is not None:
             self.values[norm.gone] = self._unscaled(norm, new)
             if norm.gone in exact:
-                scaled = relax.op.multiply(self._real.new[norm.source_conv], relax.const(_factors(norm)))
+                scaled = relax.op.multiply(self._real.new[norm.source_conv], relax.const(factors_of(norm)))
                 self._copy.new[var] = self.emit(f"scaled_{norm.gone}", scaled)
         elif var.name in self._known:
             tensor = TensorId(var.name)
@@ -221,7 +254,7 @@ class _Steps:
 
     def _unscaled(self, norm: FoldedNorm, scaled: Expr) -> Expr:
         """Write the convolution's own output; a channel whose factor is 0 is not there any more and counts as right."""
-        factors, real = _factors(norm), self._real.new[norm.source_conv]
+        factors, real = factors_of(norm), self._real.new[norm.source_conv]
         is_lost = factors == 0
         divisor = relax.const(np.where(is_lost, np.float32(1), factors))
         conv = self.emit(f"unscaled_{norm.gone}", relax.op.divide(scaled, divisor))
@@ -237,7 +270,7 @@ class _Steps:
         return self._copy.writer.emit(f"{self._copy.prefix}{name}", value)
 
 
-def _factors(norm: FoldedNorm) -> Array:
+def factors_of(norm: FoldedNorm) -> Array:
     """Return what the convolution before a folded normalization is scaled by: gamma / sqrt(variance + epsilon), by channel.
 
     Computed here: each operation on constants that a module has is compiled for itself, to be run once.
@@ -269,3 +302,16 @@ def _through(writer: BodyWriter, real: _Copy, steps: list[Any], member: Var, val
         emitted = replace_operands(step.value, lambda var: new.get(var, var))
         result = new[step.var] = writer.emit(f"{name}_{step.var.name}", emitted)
     return result
+
+
+def _params(view: DataflowView, ids: Iterable[TensorId]) -> dict[TensorId, QuantParams]:
+    """Return the parameters that the quantized module holds for each tensor."""
+    found: dict[TensorId, QuantParams] = {}
+    for binding in view.bindings:
+        call = call_to(binding.value, "quantize")
+        if call is not None and isinstance(call.args[0], Var):
+            params = params_of(call, dtype_of(binding.var))
+            if params is None:
+                raise QuantizationError(f"{call.args[0].name}: scale and zero point must be constants to be compared")
+            found.setdefault(TensorId(call.args[0].name), params)
+    return {tensor: found[tensor] for tensor in ids}

@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Var
 
 from ...compiler.target_choice import TargetLike
 from ...errors import QuantizationError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.graph.inputs import input_specs
 from ...ir.graph.model import checked_model
 from ...ir.graph.products import channel_axis
 from ...ir.identity import TensorId
-from ...ir.qdq.values import params_of
 from ...numerics import QuantParams, dequantize, quantize
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
 from ...quantizer.plan.plan import QuantizedModel
 from ...runtime.inputs import split_batch
-from .blocks import Blocks, find_blocks
-from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
-from .source_names import with_source_names
+from .blocks import Blocks
+from .modules import BuiltModules
+from .simulation import Simulation
 
 _UNFIT_DB = 4.0
 
@@ -123,24 +122,22 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, targ
         A batch that does not fit the model.
     """
     checked_model(model)
-    floats = DataflowView(model.bound()["main"])
-    # What `quantize` returned has the model's names already.
-    is_file = not isinstance(checked_model(quantized), QuantizedModel)
-    view = DataflowView((with_source_names(model, quantized) if is_file else quantized.bound())["main"])
-    blocks = find_blocks(model, floats, quantized, view)
-    if not blocks.quantized:
+    runs = _runs(model, checked_model(quantized), target)
+    if not runs.blocks.quantized:
         raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")
-    params = _params(view, blocks.quantized)
-    run_quantized = build_runner(quantized_outputs(view, blocks), target)
-    run_inner = build_runner(inner_outputs(floats, view, blocks)) if blocks.inner else None
-    run_isolated = build_runner(isolated_blocks(floats, view, blocks))
-    totals = _Totals.of(blocks, floats)
+    totals = _Totals.of(runs.blocks, runs.view)
     for index, batch in enumerate([batches] if isinstance(batches, (np.ndarray, Mapping)) else batches):
         for arrays in split_batch(input_specs(model), batch, where=f"batch {index}"):
-            values = run_quantized(arrays)
-            values += run_inner([*arrays, *values]) if run_inner is not None else []
-            totals.add(values, run_isolated(arrays), params)
-    return totals.rows(model, params)
+            totals.add(*runs.run(arrays), runs.params)
+    return totals.rows(model, runs.params)
+
+
+def _runs(model: Model, quantized: Model, target: TargetLike) -> Simulation | BuiltModules:
+    """Return what runs the model: simulated where Octavo's kernels compute it as `quantize` made it, else built."""
+    if isinstance(quantized, QuantizedModel) and target is None:
+        with suppress(NotImplementedError):
+            return Simulation(model, quantized)
+    return BuiltModules(model, quantized, target)
 
 
 @dataclass(slots=True)
@@ -161,7 +158,7 @@ class _Sums:
         """Add one sample; a tensor within a block has no parameters."""
         reference = real.astype(np.float64)
         self.signal += float(np.sum(reference**2))
-        squares = np.square(reference - quantized)
+        squares = _squares(reference, quantized)
         self.noise += float(np.sum(squares))
         if self.channel_axis is not None:
             others = tuple(axis for axis in range(squares.ndim) if axis != self.channel_axis)
@@ -189,7 +186,16 @@ class _Sums:
 
 
 def _power(reference: Array, value: Array) -> float:
-    return float(np.sum((reference - value) ** 2))
+    return float(np.sum(_squares(reference, value)))
+
+
+def _squares(reference: Array, value: Array) -> npt.NDArray[np.float64]:
+    """Return what two differ by, squared: nothing where they are equal, as infinities of a mask are."""
+    with np.errstate(invalid="ignore"):
+        squares = np.square(np.subtract(reference, value, dtype=np.float64))
+    if np.isnan(squares).any():
+        squares[reference == value] = 0
+    return squares
 
 
 @dataclass(slots=True, kw_only=True)
@@ -265,16 +271,3 @@ class _Totals:
                 found.append((block, self.shares[block, tensor] / total if total else 0.0))
         own = [each for each in found if each[0] == tensor]
         return max(own or found, key=lambda each: each[1])
-
-
-def _params(view: DataflowView, ids: Iterable[TensorId]) -> dict[TensorId, QuantParams]:
-    """Return the parameters that the quantized module holds for each tensor."""
-    found: dict[TensorId, QuantParams] = {}
-    for binding in view.bindings:
-        call = call_to(binding.value, "quantize")
-        if call is not None and isinstance(call.args[0], Var):
-            params = params_of(call, dtype_of(binding.var))
-            if params is None:
-                raise QuantizationError(f"{call.args[0].name}: scale and zero point must be constants to be compared")
-            found.setdefault(TensorId(call.args[0].name), params)
-    return {tensor: found[tensor] for tensor in ids}

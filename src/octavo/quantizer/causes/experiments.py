@@ -125,7 +125,9 @@ class Experiments:
         params, layers = self._plan.activations, self._plan.layers
         moved = {layer.output for layer in layers if layer.op in MOVERS and not layer.constants and layer.output in params}
         moved = {name for name in moved if all(params.get(each) == params[name] for each in self._layers[name].inputs)}
-        activations = self._referee.effects(self._rounding, [name for name in params if name not in moved])
+        per_row = [name for layer in layers for name in layer.per_row if name not in params]
+        names = dict.fromkeys((*(name for name in params if name not in moved), *per_row))
+        activations = self._referee.effects(self._rounding, names)
         weights = self._referee.layer_effects(self._rounding, [layer.output for layer in layers if layer.weight])
         found: dict[tuple[Part, TensorId], float] = {("activation", name): effect for name, effect in activations.items()}
         for name, effect in weights.items():
@@ -136,6 +138,8 @@ class Experiments:
         """Return whether parameters do not fit what they are of, whatever that costs: of an activation, or of a layer."""
         if part == "weights":
             return self._has_wrong_bias(self._layers[name]) or bool(self._unfit_channels(self._layers[name]))
+        if name not in self._plan.activations:  # each row has parameters of its own
+            return False
         params, (low, high) = self._plan.activations[name], self._range(name)
         ends = range_of(params)
         cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
@@ -165,7 +169,12 @@ class Experiments:
     # ------------------------------------------------------------------------------------------------------- activations
 
     def _of_activation(self, row: RootCause, effect: float) -> RootCause:
-        name, params, (low, high) = row.id, self._plan.activations[row.id], self._range(row.id)
+        name = row.id
+        if name not in self._plan.activations:
+            said = f"8 bits are too few for each row of it{self._between(name)}: leave it float (Recipe(float_tensors=))"
+            floats = FloatTensors(names=(name,), reasons=(said_alone(effect),))
+            return self._named(row, "rounding", said, (effect, 0.0), {"it stays float": floats})
+        params, (low, high) = self._plan.activations[name], self._range(name)
         fitting, group = QuantScheme.of(params).params(low, high), self._plan.sharing(name)
         fitted = self._rounding.only().with_params({name: fitting})
         if self.is_unfit("activation", name) and (left := self._effect(fitted)) < effect:

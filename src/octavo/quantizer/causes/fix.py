@@ -252,7 +252,7 @@ class _Fixer:
             raise QuantizationError("an op around it would be float")
 
     def _with(self, step: Step | None) -> tuple[Tuning, Steps]:
-        """Return the model with the steps and one more, weights and biases corrected anew beside them if the plan has corrections.
+        """Return the model with one step more, weights and biases corrected anew beside them if the plan has corrections.
 
         Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
         """

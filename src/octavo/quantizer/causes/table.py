@@ -74,7 +74,7 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
 def table(model: Model, quantized: QuantizedModel, samples: Samples) -> list[RootCause]:
     """Return the rows of `root_causes` on samples of the model."""
     simple = equalized_float(model, quantized.plan.equalization)
-    plan = replace(_as_it_is(quantized), equalization=Equalization())  # of the model whose channels are divided
+    plan = replace(plan_of(quantized), equalization=Equalization())  # of the model whose channels are divided
     try:
         referee = Referee(RoundedProgram(simple, [plan], resolve_target(None)), samples, few=_SAMPLES)
     except NotImplementedError:
@@ -84,7 +84,7 @@ def table(model: Model, quantized: QuantizedModel, samples: Samples) -> list[Roo
     return _rows(model, Experiments(referee, simple, plan))
 
 
-def _as_it_is(quantized: QuantizedModel) -> QuantizationPlan:
+def plan_of(quantized: QuantizedModel) -> QuantizationPlan:
     """Return a plan with the parameters and integers that a module in QDQ form really has, which may be others."""
     plan = quantized.plan
     activations, weights, biases = dict(plan.activations), dict(plan.weights), dict(plan.biases)

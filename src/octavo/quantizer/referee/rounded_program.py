@@ -151,6 +151,8 @@ class RoundedProgram:
         Whose kernels run it here.
     build
         Makes what runs the model with variables of these names and other constants of those; it is compiled without.
+    seen
+        Names of tensors that are to be seen besides.
 
     Raises
     ------
@@ -164,6 +166,8 @@ class RoundedProgram:
         plans: Iterable[QuantizationPlan],
         target: ResolvedTarget,
         build: Callable[[Model, Sequence[str], Collection[TensorId]], FloatProgram] | None = None,
+        *,
+        seen: Collection[str] = (),
     ) -> None:
         self.simple = simple
         self.view = DataflowView(simple.module["main"])
@@ -173,7 +177,8 @@ class RoundedProgram:
             names |= dict.fromkeys(_names_of(plan))
             others |= _others(simple, plan)
         own = [name for name in names if name in self.view.variables]
-        self.floats = FloatProgram(simple, own, target, others) if build is None else build(simple, own, others)
+        named = [*dict.fromkeys((*own, *seen))]
+        self.floats = FloatProgram(simple, named, target, others) if build is None else build(simple, named, others)
         """The model that rounds nothing."""
         self.results = self.floats.results
         self._names = [*own, *self.results]
@@ -245,14 +250,20 @@ class RoundedProgram:
             )
             for number, is_real, is_integer in order
         ]
-        inputs = {param: rounded[param] for param in program.params if param in rounded and param in read_integer}
+        inputs = {param: rounded[param] for param in program.params if param in rounded and param in {*read_integer, *wanted}}
         before = {program.calls[number].var for number, *_ in order} & only_rounded
         read = {*(read_real - real), *(read_integer - integer), *inputs, *before}
         return Prepared(results=chosen, inputs=inputs, steps=steps, read=[var for var in self._variables if var in read])
 
-    def start(self, prepared: Prepared, arrays: Sequence[Array]) -> State:
-        """Return what a sample is before the first call that computes something else than the float model does."""
-        return self._started(prepared, self._floats(arrays, prepared.read))
+    def start(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None) -> State:
+        """Return what a sample is before the first call that computes something else than the float model does.
+
+        Parameters
+        ----------
+        floats
+            What the float model has of it, where that is known.
+        """
+        return self._started(prepared, floats or self._floats(arrays, prepared.read))
 
     def made_by_calls(
         self, prepared: Prepared, states: Sequence[State], operands: Mapping[int, Sequence[Any]] = MappingProxyType({})

@@ -1,0 +1,177 @@
+"""The values that errors by layer compare, of a model as `quantize` made it: the referee's program rounds them.
+
+Compares nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm.relax import Var
+
+from ...compiler.target_choice import resolve_target
+from ...ir.graph import Model
+from ...ir.graph.dataflow import DataflowView, dtype_of, operand_vars
+from ...ir.identity import TensorId
+from ...numerics import QuantParams
+from ...numerics.arrays import Array
+from ...quantizer.causes.table import plan_of
+from ...quantizer.equalized_float import equalized_float
+from ...quantizer.plan.equalization import Equalization
+from ...quantizer.plan.plan import QuantizedModel
+from ...quantizer.referee import RoundedProgram
+from ...quantizer.referee.rounded_program import Prepared, State
+from ...quantizer.referee.rounding import Rounding, rounding_of
+from .blocks import Blocks, find_norms
+from .modules import factors_of
+
+
+class Simulation:
+    """Runs a model that `quantize` made on samples, its blocks and the layers within them, on what the float model has.
+
+    Tensors are seen as the quantized model has them: rotated, and divided by what evens out channels.
+
+    Raises
+    ------
+    NotImplementedError
+        TVM's virtual machine alone can run the model.
+    """
+
+    def __init__(self, model: Model, quantized: QuantizedModel) -> None:
+        simple = equalized_float(model, quantized.plan.equalization)
+        plan = replace(plan_of(quantized), equalization=Equalization())  # of the model whose channels are divided
+        self.view = view = DataflowView(simple.module["main"])
+        self._norms = {norm.gone: norm for norm in find_norms(quantized, DataflowView(model.bound()["main"]), view)}
+        self._gone = {TensorId(norm.scaled_conv.name): name for name, norm in self._norms.items()}
+        rounding, known = (
+            rounding_of(simple, plan),
+            {var.name for var in (*view.function.params, *(each.var for each in view.bindings))},
+        )
+        ends = {*plan.activations, *(layer.output for layer in plan.layers if layer.reads_reals)}
+        self._paths = {name: self._behind(name, ends) for name in ends & known}
+        order = [TensorId(var.name) for var in (*view.function.params, *(each.var for each in view.bindings))]
+        quantized_ids = tuple(name for name in order if name in self._paths and name in model.tensors)
+        members = {
+            name: tuple(self._gone.get(each, each) for each in self._paths[name] if self._gone.get(each, each) in model.tensors)
+            for name in quantized_ids
+        }
+        within = {name for block in members.values() for name in block}
+        self.blocks = Blocks(
+            quantized=quantized_ids,
+            inner=tuple(name for name in (self._gone.get(each, each) for each in order) if name in within),
+            members={name: block for name, block in members.items() if block},
+            norms=self._norms,
+            divisors={},
+        )
+        self.params: Mapping[TensorId, QuantParams] = {
+            name: plan.activations[name] for name in quantized_ids if name in plan.activations
+        }
+        self._everything = (*self.blocks.quantized, *self.blocks.inner)
+        self._seen = [self._variable(name) for name in self._everything]
+        self._program = program = RoundedProgram(simple, [plan], resolve_target(None), self._seen)
+        self._whole = program.prepare(rounding, self._seen)
+        self._local = [(name, program.prepare(self._block(rounding, name), self._names_of(name))) for name in quantized_ids]
+        self._alone = [each for name in self.blocks.members for each in self._by_layer(rounding, name)]
+
+    def run(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Return the quantized model's tensors, quantized then inner; and the float model's, the blocks', and each layer's.
+
+        The last as `isolated_blocks` has them.
+        """
+        floats = self._program.all_floats(arrays)
+        now = self._values(self._whole, arrays, floats)
+        local: dict[TensorId, Array] = {}
+        for name, prepared in self._local:
+            found = self._values(prepared, arrays, floats)
+            local[name] = found[name]
+            local |= {member: found[self._variable(member)] for member in self.blocks.members.get(name, ())}
+        real = [self._unscaled(name, self._program.value(self._variable(name), floats)) for name in self._everything]
+        made = [self._unscaled(name, now[self._variable(name)]) for name in self._everything]
+        alone = [
+            real[self._everything.index(name)] if prepared is None else self._values(prepared, arrays, floats)[name]
+            for name, prepared in self._alone
+        ]
+        return made, [*real, *(self._unscaled(name, local[name]) for name in self._everything), *alone]
+
+    def _values(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any]) -> dict[TensorId, Array]:
+        """Return the results of a sample as what reads them in integers has them, else as float ops do."""
+        state: State = self._program.start(prepared, arrays, floats)
+        for _ in self._program.made_by_calls(prepared, [state]):
+            pass
+        values = {**floats, **state.real, **state.integer}
+        return {TensorId(name): self._program.value(name, values) for name in prepared.results}
+
+    def _behind(self, end: TensorId, ends: Collection[TensorId]) -> tuple[TensorId, ...]:
+        """Return the variables that one is computed from without passing another that is quantized, in order."""
+        found: dict[str, bool] = {}
+
+        def leads(var: Var) -> bool:
+            """Whether what is quantized leads to a variable."""
+            if var.name in ends and var.name != end:
+                return True
+            if var.name not in found:
+                found[var.name] = False
+                found[var.name] = max([leads(each) for each in self._reads(var)], default=False)
+            return found[var.name]
+
+        variables = {each.var.name: each.var for each in self.view.bindings}
+        if end in variables:
+            leads(variables[end])
+        return tuple(
+            TensorId(name) for name, var in variables.items() if name != end and found.get(name) and dtype_of(var) == "float32"
+        )
+
+    def _reads(self, var: Var) -> list[Var]:
+        value = self.view.definition(var)
+        return [] if value is None or isinstance(value, Var) else [self.view.root_of(each) for each in operand_vars(value)]
+
+    def _variable(self, name: TensorId) -> TensorId:
+        """Return the variable that stands for a tensor."""
+        return TensorId(self._norms[name].scaled_conv.name) if name in self._norms else name
+
+    def _names_of(self, block: TensorId) -> list[TensorId]:
+        return [block, *map(self._variable, self.blocks.members.get(block, ()))]
+
+    def _block(self, rounding: Rounding, block: TensorId) -> Rounding:
+        """Return what rounds in a block alone: what its layers read per row, their constants, and its result."""
+        layers = [name for name in (block, *self._paths[block]) if name in rounding.layers]
+        rows = [each for name in layers for each in rounding.rows.get(name, {})]
+        only = rounding.only([block, *rows], layers)
+        return replace(only, activations={name: each for name, each in only.activations.items() if name == block})
+
+    def _by_layer(self, rounding: Rounding, block: TensorId) -> Iterator[tuple[TensorId, Prepared | None]]:
+        """Yield what computes a block's result by its own op alone, and through each member alone; None where that is exact."""
+        whole = self._block(rounding, block)
+        for name in (block, *self.blocks.members[block]):
+            own = self._constants_of(self._variable(name))
+            layers = {
+                layer: {key: value for key, value in values.items() if key in own} for layer, values in whole.layers.items()
+            }
+            is_last = name == block
+            if is_last or any(layers.values()):
+                rows = whole.rows if is_last else {layer: {} for layer in whole.rows}
+                alone = replace(whole, activations=whole.activations if is_last else {}, layers=layers, rows=rows)
+                yield block, self._program.prepare(alone, [block])
+            else:
+                yield block, None
+
+    def _constants_of(self, variable: TensorId) -> set[str]:
+        """Return the constants of the model that one op reads, as they are or moved."""
+        binding = next((each for each in self.view.bindings if each.var.name == variable), None)
+        found, ahead = set[str](), [] if binding is None else operand_vars(binding.value)
+        while ahead:
+            var = ahead.pop()
+            found.add(var.name)
+            if var.name not in self._seen:
+                ahead += self._reads(var)
+        return found
+
+    def _unscaled(self, name: TensorId, value: Array) -> Array:
+        """Return what a folded normalization left unscaled; a channel whose factor is 0 is not there any more."""
+        if name not in self._norms:
+            return value
+        factors = factors_of(self._norms[name])
+        return np.divide(value, factors, out=np.zeros_like(value), where=factors != 0)
