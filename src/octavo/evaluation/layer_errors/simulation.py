@@ -45,35 +45,27 @@ class Simulation:
         plan = replace(plan_of(quantized), equalization=Equalization())  # of the model whose channels are divided
         self.view = view = DataflowView(simple.module["main"])
         self._norms = {norm.gone: norm for norm in find_norms(quantized, DataflowView(model.bound()["main"]), view)}
-        self._gone = {TensorId(norm.scaled_conv.name): name for name, norm in self._norms.items()}
-        rounding, known = (
-            rounding_of(simple, plan),
-            {var.name for var in (*view.function.params, *(each.var for each in view.bindings))},
-        )
-        ends = {*plan.activations, *(layer.output for layer in plan.layers if layer.reads_reals)}
-        self._paths = {name: self._behind(name, ends) for name in ends & known}
-        order = [TensorId(var.name) for var in (*view.function.params, *(each.var for each in view.bindings))]
-        quantized_ids = tuple(name for name in order if name in self._paths and name in model.tensors)
-        members = {
-            name: tuple(self._gone.get(each, each) for each in self._paths[name] if self._gone.get(each, each) in model.tensors)
-            for name in quantized_ids
-        }
+        gone = {norm.scaled_conv.name: name for name, norm in self._norms.items()}
+        order = [var.name for var in (*view.function.params, *(each.var for each in view.bindings))]
+        self._paths = _paths(view, {*plan.activations, *(layer.output for layer in plan.layers if layer.reads_reals)})
+        tensors = {var: name for var in order if (name := gone.get(var, TensorId(var))) in model.tensors}
+        ends = [TensorId(var) for var in order if var in self._paths and var in model.tensors]
+        members = {name: tuple(tensors[var] for var in self._paths[name] if var in tensors) for name in ends}
         within = {name for block in members.values() for name in block}
         self.blocks = Blocks(
-            quantized=quantized_ids,
-            inner=tuple(name for name in (self._gone.get(each, each) for each in order) if name in within),
+            quantized=tuple(ends),
+            inner=tuple(name for name in tensors.values() if name in within),
             members={name: block for name, block in members.items() if block},
             norms=self._norms,
             divisors={},
         )
-        self.params: Mapping[TensorId, QuantParams] = {
-            name: plan.activations[name] for name in quantized_ids if name in plan.activations
-        }
+        self.params: Mapping[TensorId, QuantParams] = {name: plan.activations[name] for name in ends if name in plan.activations}
         self._everything = (*self.blocks.quantized, *self.blocks.inner)
         self._seen = [self._variable(name) for name in self._everything]
         self._program = program = RoundedProgram(simple, [plan], resolve_target(None), self._seen)
+        rounding = rounding_of(simple, plan)
         self._whole = program.prepare(rounding, self._seen)
-        self._local = [(name, program.prepare(self._block(rounding, name), self._names_of(name))) for name in quantized_ids]
+        self._local = [(name, program.prepare(self._block(rounding, name), self._names_of(name))) for name in ends]
         self._alone = [each for name in self.blocks.members for each in self._by_layer(rounding, name)]
 
     def run(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -103,30 +95,6 @@ class Simulation:
             pass
         values = {**floats, **state.real, **state.integer}
         return {TensorId(name): self._program.value(name, values) for name in prepared.results}
-
-    def _behind(self, end: TensorId, ends: Collection[TensorId]) -> tuple[TensorId, ...]:
-        """Return the variables that one is computed from without passing another that is quantized, in order."""
-        found: dict[str, bool] = {}
-
-        def leads(var: Var) -> bool:
-            """Whether what is quantized leads to a variable."""
-            if var.name in ends and var.name != end:
-                return True
-            if var.name not in found:
-                found[var.name] = False
-                found[var.name] = max([leads(each) for each in self._reads(var)], default=False)
-            return found[var.name]
-
-        variables = {each.var.name: each.var for each in self.view.bindings}
-        if end in variables:
-            leads(variables[end])
-        return tuple(
-            TensorId(name) for name, var in variables.items() if name != end and found.get(name) and dtype_of(var) == "float32"
-        )
-
-    def _reads(self, var: Var) -> list[Var]:
-        value = self.view.definition(var)
-        return [] if value is None or isinstance(value, Var) else [self.view.root_of(each) for each in operand_vars(value)]
 
     def _variable(self, name: TensorId) -> TensorId:
         """Return the variable that stands for a tensor."""
@@ -160,13 +128,11 @@ class Simulation:
 
     def _constants_of(self, variable: TensorId) -> set[str]:
         """Return the constants of the model that one op reads, as they are or moved."""
-        binding = next((each for each in self.view.bindings if each.var.name == variable), None)
-        found, ahead = set[str](), [] if binding is None else operand_vars(binding.value)
+        known, found, ahead = {each.var.name: each for each in self.view.bindings}, set[str](), [str(variable)]
         while ahead:
-            var = ahead.pop()
-            found.add(var.name)
-            if var.name not in self._seen:
-                ahead += self._reads(var)
+            read = [self.view.root_of(each).name for each in operand_vars(known[ahead.pop()].value)]
+            found.update(read)
+            ahead += [name for name in read if name in known and name not in self._seen]
         return found
 
     def _unscaled(self, name: TensorId, value: Array) -> Array:
@@ -175,3 +141,20 @@ class Simulation:
             return value
         factors = factors_of(self._norms[name])
         return np.divide(value, factors, out=np.zeros_like(value), where=factors != 0)
+
+
+def _paths(view: DataflowView, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Map what is quantized to the float32 variables that it is computed from without passing another of that, in order.
+
+    A value that nothing quantized leads to (a weight, what a float part computes) is on no such path.
+    """
+    found: dict[str, tuple[str, ...]] = {var.name: () for var in view.function.params if var.name in ends}
+    behind: dict[str, dict[str, None]] = {}
+    for binding in view.bindings:
+        name, read = binding.var.name, [view.root_of(each).name for each in operand_vars(binding.value)]
+        path = {each: None for var in read for each in behind.get(var, {})}
+        if name in ends:
+            found[name] = tuple(path)
+        elif any(var in found or var in behind for var in read):
+            behind[name] = {**path, **({name: None} if dtype_of(binding.var) == "float32" else {})}
+    return found

@@ -107,6 +107,7 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, targ
     target
         Who computes the quantized model, as `octavo.compile` takes it: of a Backend its own code, each op in a call of its own,
         so that every tensor that it reads or gives is compared. What arises within a block is of Octavo's kernels for any target.
+        Without it what `quantize` returned is simulated, as its referee does.
 
     Returns
     -------

@@ -50,6 +50,8 @@ _BIAS_STEPS = 2.0
 """A bias that is rounded to nearest is half a step off at most, a corrected one not much more."""
 _SUSPECT, _SUSPECT_SHARE = 4.0, 0.02
 """A corrected bias whose layer alone does so many times what its weights do, and this share of all, is tried without."""
+_LITTLE = 0.005
+"""Share of all errors: what does less is not looked into."""
 _BETTER = 0.9
 """A model whose error is below this share without a correction is better off without."""
 _UNLIKE_WEIGHTS = 1.1
@@ -269,10 +271,10 @@ class Experiments:
         """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
 
         A corrected bias makes up for what the layers before are off, too: alone it is an error. Then the weights count without
-        the mean error that it takes off, unless the model is better without the correction.
+        the mean error that it takes off, unless the model is better without the correction. What is little anyhow is left so.
         """
-        name = layer.output
-        if name not in self._plan.corrections.bias_shifts or self._has_wrong_bias(layer):
+        name, is_little = layer.output, effect < _LITTLE * self._together
+        if is_little or name not in self._plan.corrections.bias_shifts or self._has_wrong_bias(layer):
             return effect
         found = self._without_mean_error(layer)
         is_suspect = effect > _SUSPECT * found and effect > _SUSPECT_SHARE * self._together
