@@ -275,7 +275,7 @@ def test_layers_of_a_file_are_paired_with_the_model_s(rng: np.random.Generator, 
     model = loaded(mixed(rng), tmp_path)
     quantized = tflite_export.quantize(model, octavo.profile(model, samples, keep_samples=0), recipe=PLAIN)
     tflite_export.export_tflite(quantized, tmp_path / "int8.tflite")
-    expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples)}
+    expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples, target="cpu")}
     found = {row.id: row.sqnr_db for row in octavo.layer_errors(model, octavo.load(tmp_path / "int8.tflite"), samples)}
     # The padding that was folded into a convolution is an op of the file.
     assert found.keys() - expected.keys() == {"pad2"}
@@ -299,7 +299,7 @@ def test_equalized_tensors_are_named_so_and_paired_with_the_model_s(tmp_path: Pa
     names = {tensor["Name"].decode() for tensor in graph_of((tmp_path / "int8.tflite").read_bytes())["Tensors"]}
     assert {f"{name}_divided" for name in equalized} <= names
     assert names.isdisjoint(equalized)
-    expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples)}
+    expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples, target="cpu")}
     found = {row.id: row.sqnr_db for row in octavo.layer_errors(model, octavo.load(tmp_path / "int8.tflite"), samples)}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
 

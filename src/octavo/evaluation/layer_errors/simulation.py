@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ...quantizer.plan.plan import QuantizedModel
 from ...quantizer.referee import RoundedProgram
 from ...quantizer.referee.rounded_program import Prepared, State
 from ...quantizer.referee.rounding import Rounding, rounding_of
+from ...quantizer.sample_threads import in_order
 from .blocks import Blocks, find_norms
 from .modules import factors_of
 
@@ -64,7 +66,7 @@ class Simulation:
         self._seen = [self._variable(name) for name in self._everything]
         self._program = program = RoundedProgram(simple, [plan], resolve_target(None), self._seen)
         rounding = rounding_of(simple, plan)
-        self._whole = program.prepare(rounding, self._seen)
+        self._rounded = program.prepare(rounding, self._seen)
         self._local = [(name, program.prepare(self._block(rounding, name), self._names_of(name))) for name in ends]
         self._alone = [each for name in self.blocks.members for each in self._by_layer(rounding, name)]
 
@@ -74,19 +76,20 @@ class Simulation:
         The last as `isolated_blocks` has them.
         """
         floats = self._program.all_floats(arrays)
-        now = self._values(self._whole, arrays, floats)
+        alone = [(name, prepared) for name, prepared in self._alone if prepared is not None]
+        rounded, *seen = in_order(
+            partial(self._values, arrays=arrays, floats=floats),
+            [self._rounded, *(prepared for _, prepared in self._local), *(prepared for _, prepared in alone)],
+        )
         local: dict[TensorId, Array] = {}
-        for name, prepared in self._local:
-            found = self._values(prepared, arrays, floats)
-            local[name] = found[name]
-            local |= {member: found[self._variable(member)] for member in self.blocks.members.get(name, ())}
-        real = [self._unscaled(name, self._program.value(self._variable(name), floats)) for name in self._everything]
-        made = [self._unscaled(name, now[self._variable(name)]) for name in self._everything]
-        alone = [
-            real[self._everything.index(name)] if prepared is None else self._values(prepared, arrays, floats)[name]
-            for name, prepared in self._alone
-        ]
-        return made, [*real, *(self._unscaled(name, local[name]) for name in self._everything), *alone]
+        for (name, _), found in zip(self._local, seen, strict=False):
+            local |= {each: found[self._variable(each)] for each in (name, *self.blocks.members.get(name, ()))}
+        real = {name: self._program.value(self._variable(name), floats) for name in self._everything}
+        through = iter([found[name] for (name, _), found in zip(alone, seen[len(self._local) :], strict=True)])
+        results = [real[name] if prepared is None else next(through) for name, prepared in self._alone]
+        made = {name: rounded[self._variable(name)] for name in self._everything}
+        now, floating, own = ([self._unscaled(name, each[name]) for name in self._everything] for each in (made, real, local))
+        return now, [*floating, *own, *results]
 
     def _values(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any]) -> dict[TensorId, Array]:
         """Return the results of a sample as what reads them in integers has them, else as float ops do."""
@@ -112,16 +115,16 @@ class Simulation:
 
     def _by_layer(self, rounding: Rounding, block: TensorId) -> Iterator[tuple[TensorId, Prepared | None]]:
         """Yield what computes a block's result by its own op alone, and through each member alone; None where that is exact."""
-        whole = self._block(rounding, block)
+        rounded = self._block(rounding, block)
         for name in (block, *self.blocks.members[block]):
             own = self._constants_of(self._variable(name))
             layers = {
-                layer: {key: value for key, value in values.items() if key in own} for layer, values in whole.layers.items()
+                layer: {key: value for key, value in values.items() if key in own} for layer, values in rounded.layers.items()
             }
             is_last = name == block
             if is_last or any(layers.values()):
-                rows = whole.rows if is_last else {layer: {} for layer in whole.rows}
-                alone = replace(whole, activations=whole.activations if is_last else {}, layers=layers, rows=rows)
+                rows = rounded.rows if is_last else {layer: {} for layer in rounded.rows}
+                alone = replace(rounded, activations=rounded.activations if is_last else {}, layers=layers, rows=rows)
                 yield block, self._program.prepare(alone, [block])
             else:
                 yield block, None
