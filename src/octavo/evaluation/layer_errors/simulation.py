@@ -146,18 +146,18 @@ class Simulation:
         return np.divide(value, factors, out=np.zeros_like(value), where=factors != 0)
 
 
-def _paths(view: DataflowView, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
+def _paths(view: DataflowView, ends: Collection[str]) -> dict[str, tuple[TensorId, ...]]:
     """Map what is quantized to the float32 variables that it is computed from without passing another of that, in order.
 
     A value that nothing quantized leads to (a weight, what a float part computes) is on no such path.
     """
-    found: dict[str, tuple[str, ...]] = {var.name: () for var in view.function.params if var.name in ends}
-    behind: dict[str, dict[str, None]] = {}
+    found: dict[str, tuple[TensorId, ...]] = {var.name: () for var in view.function.params if var.name in ends}
+    behind: dict[str, dict[TensorId, None]] = {}
     for binding in view.bindings:
         name, read = binding.var.name, [view.root_of(each).name for each in operand_vars(binding.value)]
         path = {each: None for var in read for each in behind.get(var, {})}
         if name in ends:
             found[name] = tuple(path)
         elif any(var in found or var in behind for var in read):
-            behind[name] = {**path, **({name: None} if dtype_of(binding.var) == "float32" else {})}
+            behind[name] = {**path, **({TensorId(name): None} if dtype_of(binding.var) == "float32" else {})}
     return found
