@@ -29,6 +29,7 @@ class FakeStep:
     name: str
     below_db: float = inf
     min_gain_db: float = 0.1
+    is_presumed: ClassVar[bool] = False
     measures_each: ClassVar[bool] = False
     has_proposal: bool = True
     detail: str = ""

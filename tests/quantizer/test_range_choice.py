@@ -10,6 +10,7 @@ from fake_steps import with_referee
 
 import octavo
 from nets import residual_net
+from octavo.quantizer import tune
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.steps import Step
 from octavo.quantizer.steps.keep_float import KeepFloat
@@ -77,15 +78,22 @@ def test_ranges_are_tuned_where_outputs_are_little_better_than_they_must_be_and_
 ) -> None:
     model, profile = profiled
     with_referee(monkeypatch, lambda plan: [error] * HELD_BACK)
-    octavo.quantize(model, profile, recipe=Recipe(min_sqnr=18.0, equalization="none"))
+    recipe = Recipe(min_sqnr=18.0, equalization="none")
+    octavo.quantize(model, profile, recipe=recipe)
+    tuning = TuneRanges(below_db=21.0)
+    assert asked == (expected if expected else [tuning]), "samples are small: it is quick"
+    asked.clear()
+    monkeypatch.setattr(tune, "_SMALL", 0)
+    octavo.quantize(model, profile, recipe=recipe)
     assert asked == expected
 
 
 @pytest.mark.parametrize("recipe", [Recipe(min_sqnr=None), Recipe(bias_correction=False, weight_rounding="nearest")])
-def test_what_asks_for_no_ratio_has_none_looked_for(
+def test_what_asks_for_no_ratio_has_none_looked_for_where_samples_are_large(
     profiled: Any, monkeypatch: pytest.MonkeyPatch, asked: list[Step], recipe: Recipe
 ) -> None:
     model, profile = profiled
     with_referee(monkeypatch, lambda plan: [0.5] * HELD_BACK)
+    monkeypatch.setattr(tune, "_SMALL", 0)
     assert octavo.quantize(model, profile, recipe=recipe).plan.journal.entries
     assert asked == []

@@ -156,6 +156,25 @@ def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_a
     assert verdicts(quantized(profiled)) == [("r1", True), ("r3", True)]
 
 
+@pytest.mark.parametrize(
+    ("errors", "is_kept"),
+    [([0.014, 0.008, 0.014, 0.008], True), ([0.03, 0.028, 0.031, 0.029], False)],
+    ids=["may lose or gain", "loses surely"],
+)
+def test_a_step_that_is_best_by_what_was_measured_stays_unless_it_surely_loses(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, errors: list[float], is_kept: bool
+) -> None:
+    with_fakes(
+        monkeypatch,
+        lambda names: {PLAIN: [[0.1] * 4] * 3, R1: [[0.01] * 4] * 3}.get(names, [errors] * 3),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+    )
+    assert verdicts(quantized(profiled)) == [("r1", True), ("r2", False)]
+    monkeypatch.setattr(Second, "is_presumed", True)
+    assert verdicts(quantized(profiled)) == [("r1", True), ("r2", is_kept)]
+
+
 @pytest.mark.parametrize(("lost", "is_refitted"), [(0.3, True), (2.0, False)])
 def test_steps_that_lose_when_they_are_fitted_to_all_samples_stay_as_they_were(
     profiled: Any, monkeypatch: pytest.MonkeyPatch, lost: float, is_refitted: bool

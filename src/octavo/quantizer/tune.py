@@ -41,6 +41,8 @@ CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
+_SMALL = 2**22
+"""Bytes of all that a float model has on a sample: with no more, what measures each activation takes seconds."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -258,7 +260,8 @@ class Tuning:
         for step in alternatives:
             if self._is_late():
                 break
-            if self.score(kept).sqnr_db >= step.below_db or step in best:
+            is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
+            if (self.score(kept).sqnr_db >= step.below_db and not is_quick) or step in best:
                 continue
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
@@ -269,7 +272,7 @@ class Tuning:
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain = self._gain(steps, best)
-            may_gain = _is_worth(gain, step.min_gain_db) or (step.below_db == math.inf and _may_be_worth(gain, step.min_gain_db))
+            may_gain = _stays(step, gain) or (step.below_db == math.inf and _may_be_worth(gain, step.min_gain_db))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db >= step.min_gain_db)
             seconds = time.monotonic() - started
@@ -291,14 +294,8 @@ class Tuning:
             others = {step: tuple(each for each in best if each != step) for step in best if step not in sure}
             gains = {step: self.score(best).gain_over(self.score(left)) for step, left in others.items()}
             # More folds are asked of what the first one finds useless: each fits all steps anew.
-            gains = {
-                step: self._gain(best, others[step]) for step, gain in gains.items() if not _is_worth(gain, step.min_gain_db)
-            }
-            useless = [
-                step
-                for step, gain in gains.items()
-                if not _is_worth(gain, step.min_gain_db) and self._gain(others[step], ()).db >= 0
-            ]
+            gains = {step: self._gain(best, others[step]) for step, gain in gains.items() if not _stays(step, gain)}
+            useless = [step for step, gain in gains.items() if not _stays(step, gain) and self._gain(others[step], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 break
@@ -368,6 +365,12 @@ def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool,
         kept=is_kept,
         seconds=round(seconds, 2),
     )
+
+
+def _stays(step: Step, gain: Gain) -> bool:
+    """Return whether a step that gains so much is kept."""
+    is_loss = gain.db < -_NO_LOSS_DB and -gain.db > _CLEAR * gain.standard_error
+    return not is_loss if step.is_presumed else _is_worth(gain, step.min_gain_db)
 
 
 def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:

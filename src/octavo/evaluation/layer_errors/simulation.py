@@ -64,7 +64,7 @@ class Simulation:
         self.params: Mapping[TensorId, QuantParams] = {name: plan.activations[name] for name in ends if name in plan.activations}
         self._everything = (*self.blocks.quantized, *self.blocks.inner)
         self._seen = [self._variable(name) for name in self._everything]
-        self._program = program = RoundedProgram(simple, [plan], resolve_target(None), self._seen)
+        self._program = program = RoundedProgram(simple, [plan], resolve_target(None), seen=self._seen)
         rounding = rounding_of(simple, plan)
         self._rounded = program.prepare(rounding, self._seen)
         self._local = [(name, program.prepare(self._block(rounding, name), self._names_of(name))) for name in ends]

@@ -115,8 +115,8 @@ class Experiments:
         self._referee, self._simple, self._plan = referee, simple, plan
         self._rounding, self._view = referee.rounding(plan), DataflowView(simple.module["main"])
         self._together = self._effect(self._rounding)
-        self._ranges = referee.ranges([*plan.activations])
-        """What was observed of each activation on all samples."""
+        self._ends = referee.ends([*plan.activations])
+        """The least and the greatest value of each activation, by sample."""
         self._layers = {layer.output: layer for layer in plan.layers}
         self._groups = {var.name: groups for var, groups in find_groups(simple).of.items()}
         self._unshifted = dict[TensorId, float]()
@@ -202,8 +202,8 @@ class Experiments:
 
     def _range(self, name: TensorId) -> Range:
         """Return what was observed of a tensor, and of those that share its parameters."""
-        known = [self._ranges[each] for each in self._plan.sharing(name)]
-        return min(0.0, *(low for low, _ in known)), max(0.0, *(high for _, high in known))
+        seen = np.concatenate([self._ends[each] for each in self._plan.sharing(name)])
+        return min(0.0, float(seen[:, 0].min())), max(0.0, float(seen[:, 1].max()))
 
     def _between(self, name: TensorId) -> str:
         """Return the ops around a tensor, as " (power -> add -> sqrt)"; "" for an input of the model."""

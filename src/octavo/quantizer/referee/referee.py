@@ -94,26 +94,38 @@ class Referee:
         few
             Whether a few samples do: to tell tensors, or ranges of one, apart.
         """
-        prepared = [self.program.prepare(each) for each in roundings]
-        chosen = self.few if few else range(len(self._samples))
-
-        def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
-            known = self._floats.get(sample)
-            run = [*([] if known else [self._exact]), *prepared]
-            found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample) if few else None)
-            floats = self._floats[sample] = known or next(found)
-            return self._powers(floats), [(self._powers(floats, each), same_class(floats, each)) for each in found]
-
-        with ThreadPoolExecutor(self._threads) as beside:
-            seen = list(beside.map(look, chosen))
+        seen = self._looked_at(roundings, self.few if few else range(len(self._samples)))
         powers = np.mean([power for power, _ in seen], axis=0)
-        by_rounding = [[found[place] for _, found in seen] for place in range(len(prepared))]
+        by_rounding = [[found[place] for _, found in seen] for place in range(len(roundings))]
         return [
             Score(
                 errors=_in_shares(np.array([noise for noise, _ in found]), powers), agreement=_mean([same for _, same in found])
             )
             for found in by_rounding
         ]
+
+    def powers(self, rounding: Rounding | None, samples: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Return the power of each output, or of its error with a rounding, summed over some samples, of these numbers."""
+        seen = self._looked_at([] if rounding is None else [rounding], samples)
+        found = [power if rounding is None else errors[0][0] for power, errors in seen]
+        return np.sum(np.array(found).reshape(len(found), -1), axis=0)
+
+    def _looked_at(
+        self, roundings: Sequence[Rounding], samples: Sequence[int]
+    ) -> list[tuple[list[float], list[tuple[list[float], float | None]]]]:
+        """Return of each sample the powers of outputs, and with each rounding those of their errors, and the agreement."""
+        prepared = [self.program.prepare(each) for each in roundings]
+        is_few = all(sample in self.few for sample in samples)
+
+        def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
+            known = self._floats.get(sample)
+            run = [*([] if known else [self._exact]), *prepared]
+            found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample) if is_few else None)
+            floats = self._floats[sample] = known or next(found)
+            return self._powers(floats), [(self._powers(floats, each), same_class(floats, each)) for each in found]
+
+        with ThreadPoolExecutor(self._threads) as beside:
+            return list(beside.map(look, samples))
 
     def effects(self, rounding: Rounding, activations: Iterable[TensorId] | None = None) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that each activation's rounding makes alone."""
@@ -132,16 +144,15 @@ class Referee:
         prepared = self.program.prepare(rounding, [name])
         return [self.program.run(prepared, self._samples[sample], self._kept_floats(sample))[0] for sample in self.few]
 
-    def ranges(self, names: Collection[TensorId], factors: Factors = NOTHING.factors) -> dict[TensorId, tuple[float, float]]:
-        """Return the least and the greatest value of tensors in the float model, divided by their factors, over all samples."""
+    def ends(self, names: Collection[TensorId], factors: Factors = NOTHING.factors) -> dict[TensorId, npt.NDArray[np.float32]]:
+        """Return the least and the greatest value of tensors in the float model, divided by their factors: [samples, 2]."""
         prepared = self.program.prepare(NOTHING, names)
-        low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+        found: dict[TensorId, list[tuple[Any, Any]]] = {name: [] for name in names}
         for arrays in self._samples:
-            found = zip(names, self.program.run(prepared, arrays), strict=True)
-            values = [value / factors[name] if name in factors else value for name, value in found]
-            low = np.minimum(low, [value.min() for value in values])
-            high = np.maximum(high, [value.max() for value in values])
-        return {name: (float(low[place]), float(high[place])) for place, name in enumerate(names)}
+            for name, value in zip(names, self.program.run(prepared, arrays), strict=True):
+                own = value / factors[name] if name in factors else value
+                found[name].append((own.min(), own.max()))
+        return {name: np.array(each, np.float32) for name, each in found.items()}
 
     def _kept_floats(self, sample: int) -> Mapping[Var, Any] | None:
         """Return all that the float model has on one of the few samples; None where that is too much to keep."""

@@ -18,6 +18,7 @@ class ExactInputs(Step):
     """The scale that a sensor, an image or another model gave the values of inputs; it runs nothing."""
 
     name: ClassVar = "exact inputs"
+    is_presumed: ClassVar = True
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[ExactInputs]:

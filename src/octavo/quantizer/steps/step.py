@@ -25,8 +25,13 @@ class Step(ABC):
     below_db: float = inf
     """It is tried where the worst output's signal to noise ratio is less."""
 
+    is_presumed: ClassVar[bool] = False
+    """Whether it is kept unless the referee finds a loss: what it proposes was found best already, on more samples than are held
+    back."""
+
     measures_each: ClassVar[bool] = False
-    """Whether it measures activation by activation on all samples: large models are not asked so, for it takes minutes."""
+    """Whether it measures activation by activation on all samples. Where these are small it is tried whatever the outputs have;
+    large models are not asked at all, for it takes minutes."""
 
     @property
     def detail(self) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from ...ir.identity import TensorId
+from ...numerics import QuantParams
 from ..choices import Choices
 from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..ranges import QuantScheme, Range, range_of
 from ..recipe import AUTO, Recipe
 from ..referee import Referee
+from ..referee.rounding import Rounding
 from .evidence import Evidence
 from .step import Step
 
@@ -26,11 +31,17 @@ _MOST = 4
 """Groups of activations whose ranges are looked for: what others cost is little beside these."""
 _MIN_SHARE = 0.02
 """A tensor whose rounding makes less than this share of the error keeps its range."""
+_UNSEEN = 4.0
+"""Times what clipping costs on samples that chose the range it costs on others: their tails are longer than those seen."""
 _WORTH = 0.9
 """A range must leave less than this share of a tensor's own error to be worth clipping for."""
-_FINE = "int16"
+_FINE = QuantScheme(dtype="int16")
 """Integers that show what clipping alone costs: they round next to nothing."""
 
+_LEAST_POWER = 1e-30
+"""Of an output, which is divided by it."""
+
+Floats = npt.NDArray[np.floating[Any]]
 _Group = tuple[TensorId, ...]
 """Activations that share parameters."""
 
@@ -46,10 +57,6 @@ def costly(plan: QuantizationPlan, effects: Mapping[TensorId, float]) -> list[_G
 def better_ranges(plan: QuantizationPlan, referee: Referee, effects: Mapping[TensorId, float]) -> dict[TensorId, Range]:
     """Return other ranges of the activations whose rounding costs most, each as if it were rounded alone.
 
-    What rounding costs goes with the square of the range, and is measured once, for all that was observed; what clipping costs is
-    measured for each range, on all samples, without any rounding: single samples decide how an error of both comes out, so that
-    the least of many would be one by chance.
-
     Parameters
     ----------
     effects
@@ -57,33 +64,78 @@ def better_ranges(plan: QuantizationPlan, referee: Referee, effects: Mapping[Ten
     """
     rounding, groups = referee.rounding(plan), costly(plan, effects)[:_MOST]
     shared = {member: group for group in plan.shared for member in group}
-    observed = referee.ranges([name for group in groups for name in group], rounding.factors)
-    found: dict[TensorId, Range] = {}
+    ends = referee.ends([name for group in groups for name in group], rounding.factors)
+    found, clipped = dict[TensorId, Range](), rounding.only()
     for group in groups:
-        params = plan.activations[group[0]]
-        known = range_of(params)
-        low, high = _union([known, *(observed[name] for name in group)])
-        ranges = [(low * share, high * share) for share in _SHARES]
-        scheme, fine = QuantScheme.of(params), QuantScheme(dtype=_FINE)
-        tried = [params, scheme.params(low, high), *(fine.params(*ends) for ends in ranges[1:])]
-        alone = [rounding.only().with_params(dict.fromkeys(group, each)) for each in tried]
-        own, rounded, *clipped = (score.error for score in referee.scores_of(alone))
-        costs = [share * share * rounded + error for share, error in zip(_SHARES, [0.0, *clipped], strict=True)]
-        if min(costs) < _WORTH * own:
-            found |= dict.fromkeys(shared.get(group[0], group), ranges[costs.index(min(costs))])
+        seen, params = np.array([ends[name] for name in group]), plan.activations[group[0]]
+        costs = _Costs(referee, clipped, group, params, seen[..., 0].min(axis=0), seen[..., 1].max(axis=0))
+        best = costs.best()
+        if best is not None:
+            clipped = clipped.with_params(dict.fromkeys(group, _FINE.params(*best)))
+            found |= dict.fromkeys(shared.get(group[0], group), best)
     return found
 
 
-def _union(ranges: Iterable[Range]) -> Range:
-    low, high = zip(*ranges, strict=True)
-    return min(low), max(high)
+class _Costs:
+    """What rounding some activations alone costs, by their range.
+
+    What rounding costs goes with the square of the range, and is measured once. What clipping costs is measured for each range,
+    without any rounding, on all samples that go beyond: single samples decide how an error of both comes out, so that the least
+    of many would be one by chance.
+
+    Parameters
+    ----------
+    clipped
+        What clips others already: a sample that is beyond one range is beyond others, too, and errors of both add up.
+    group
+        Activations that share parameters, which are `params`.
+    lows, highs
+        The least and the greatest value of any of them, by sample.
+    """
+
+    def __init__(
+        self, referee: Referee, clipped: Rounding, group: _Group, params: QuantParams, lows: Floats, highs: Floats
+    ) -> None:
+        self._referee, self._before, self._group = referee, clipped, group
+        self._lows, self._highs, self._known = lows, highs, range_of(params)
+        self._widest = min(float(lows.min()), self._known[0]), max(float(highs.max()), self._known[1])
+        self._powers = referee.powers(None, referee.few) / len(referee.few)
+        alone = clipped.only().with_params(dict.fromkeys(group, QuantScheme.of(params).params(*self._widest)))
+        self._rounded = referee.powers(alone, referee.few) / len(referee.few)
+
+    def best(self) -> Range | None:
+        """Return the range that costs least; None where the one that they have costs little more."""
+        costs: dict[Range, float] = {}
+        for share in _SHARES:
+            ends = self._widest[0] * share, self._widest[1] * share
+            clipped = self._clipped(ends)
+            costs[ends] = self._worst(share * share * self._rounded + clipped)
+            if self._worst(clipped) >= min(costs.values()):  # and narrower ones clip more
+                break
+        share = (self._known[1] - self._known[0]) / (self._widest[1] - self._widest[0])
+        own = self._worst(share * share * self._rounded + self._clipped(self._known))
+        best = min(costs, key=lambda ends: costs[ends])
+        return best if costs[best] < _WORTH * own else None
+
+    def _clipped(self, ends: Range) -> Floats:
+        """Return by how much clipping raises the mean power of errors, by output: beside others that are clipped already."""
+        beyond = np.flatnonzero((self._lows < ends[0]) | (self._highs > ends[1])).tolist()
+        if not beyond:
+            return np.zeros(self._powers.size)
+        with_this = self._before.with_params(dict.fromkeys(self._group, _FINE.params(*ends)))
+        errors = self._referee.powers(with_this, beyond) - self._referee.powers(self._before, beyond)
+        return _UNSEEN * errors / len(self._lows)
+
+    def _worst(self, errors: Floats) -> float:
+        return float(np.max(errors / np.maximum(self._powers, _LEAST_POWER), initial=0.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuneRanges(Step):
-    """Other ranges for activations whose rounding costs most, where outputs have less than a signal to noise ratio in dB."""
+    """Other ranges for activations whose rounding costs most."""
 
     name: ClassVar = "tune ranges"
+    is_presumed: ClassVar = True
     measures_each: ClassVar = True
     below_db: float
 
@@ -93,7 +145,7 @@ class TuneRanges(Step):
         if recipe.range_estimator == AUTO:
             return [cls(below_db=inf)]
         goal = recipe.min_sqnr
-        return [] if goal is None or not recipe.corrects else [cls(below_db=goal + _MARGIN_DB)]
+        return [cls(below_db=-inf if goal is None else goal + _MARGIN_DB)] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these ranges."""
