@@ -261,7 +261,7 @@ class Tuning:
             if self._is_late():
                 break
             is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
-            if (self.score(kept).sqnr_db >= step.below_db and not is_quick) or step in best:
+            if self.score(kept).sqnr_db >= (math.inf if is_quick else step.below_db) or step in best:
                 continue
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.compiler.float_values import FloatValues
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
@@ -20,6 +19,7 @@ from octavo.quantizer.equalization import Equalizer
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
+from octavo.quantizer.sample_runs import Programs
 from octavo.quantizer.tune import places_held_back
 from small_transformer import draws, transformer
 
@@ -34,9 +34,9 @@ def rotated(kind: str, recipe: octavo.Recipe = DEFAULT) -> tuple[octavo.Model, o
     """Return a model, its profile, and quantized with all rotated that can be, and static parameters."""
     model = octavo.load(transformer(kind=kind))
     profile = octavo.profile(model, SAMPLES, keep_samples=16)
-    here = resolve_target(None)
-    equalizer = Equalizer(profile, samples_of(model, profile), FloatValues(here.host, here.isas, here.llvm))
-    _, found = equalizer.rotated(simplify(model)[0], ())
+    simple = simplify(model)[0]
+    equalizer = Equalizer(profile, samples_of(model, profile), Programs(simple=simple).floats)
+    _, found = equalizer.rotated(simple, ())
     changes = Choices(equalization=found)
     return model, profile, quantize_graph(model, profile, target=resolve_target("cpu"), recipe=recipe, changes=changes)
 

@@ -140,7 +140,7 @@ def quantized(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
     model = octavo.load(transformer(kind=request.param))
     profile = octavo.profile(model, draws(32, 16), keep_samples=16)
     simple, _ = simplify(model)
-    equalizer = Equalizer(profile, samples_of(model, profile), Programs(target=resolve_target(None)).floats)
+    equalizer = Equalizer(profile, samples_of(model, profile), Programs(simple=simple).floats)
     sites, found = equalizer.rotated(simple, ())
     assert len(sites) == 5
     assert found.rotations == every_rotation(simple)

@@ -84,7 +84,7 @@ class Simulation:
         local: dict[TensorId, Array] = {}
         for (name, _), found in zip(self._local, seen, strict=False):
             local |= {each: found[self._variable(each)] for each in (name, *self.blocks.members.get(name, ()))}
-        real = {name: self._program.value(self._variable(name), floats) for name in self._everything}
+        real = {name: self._program.floats.value(self._variable(name), floats) for name in self._everything}
         through = iter([found[name] for (name, _), found in zip(alone, seen[len(self._local) :], strict=True)])
         results = [real[name] if prepared is None else next(through) for name, prepared in self._alone]
         made = {name: rounded[self._variable(name)] for name in self._everything}
@@ -97,7 +97,7 @@ class Simulation:
         for _ in self._program.made_by_calls(prepared, [state]):
             pass
         values = {**floats, **state.real, **state.integer}
-        return {TensorId(name): self._program.value(name, values) for name in prepared.results}
+        return {TensorId(name): self._program.floats.value(name, values) for name in prepared.results}
 
     def _variable(self, name: TensorId) -> TensorId:
         """Return the variable that stands for a tensor."""

@@ -26,7 +26,6 @@ from ..planner import Planned
 from ..quantize import known_choices, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
-from ..referee.rounding import variables_of
 from ..steps import FloatTensors
 from ..tune import Steps, Tuning, planned_plainly
 from .result import BY_FUNCTION, Candidate
@@ -125,7 +124,7 @@ class Bench:
             gains = referee.effects(rounding)
             of_weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
             # The float model's variables are the plan's tensors.
-            known = variables_of(self._planner.form(planned.choices.equalization).exact)
+            known = self._planner.form(planned.choices.equalization).view.variables
         sizes = {name: prod(static_shape(known[name]) or ()) if name in known else 0 for name in gains}
         costs = {name: memory_cycles(size * (FLOAT_BYTES - 1)) for name, size in sizes.items()}
         for layer in plan.layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
@@ -38,8 +38,8 @@ _WORTH = 0.9
 _FINE = QuantScheme(dtype="int16")
 """Integers that show what clipping alone costs: they round next to nothing."""
 
-_LEAST_POWER = 1e-30
-"""Of an output, which is divided by it."""
+_NO_POWER = 1e-30
+"""Of an output: what is divided by power needs some."""
 
 Floats = npt.NDArray[np.floating[Any]]
 _Group = tuple[TensorId, ...]
@@ -127,7 +127,7 @@ class _Costs:
         return _UNSEEN * errors / len(self._lows)
 
     def _worst(self, errors: Floats) -> float:
-        return float(np.max(errors / np.maximum(self._powers, _LEAST_POWER), initial=0.0))
+        return float(np.max(errors / np.maximum(self._powers, _NO_POWER), initial=0.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
