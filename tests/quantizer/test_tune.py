@@ -154,6 +154,8 @@ def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_a
     assert plan.journal.held_back == HELD_BACK
     monkeypatch.setattr(type(second), "measures_each", True)
     assert verdicts(quantized(profiled)) == [("r1", True), ("r3", True)]
+    monkeypatch.setattr(First, "offered", [First(name="r1"), First(name="r2")])
+    assert verdicts(quantized(profiled)) == [("r1", True), ("r3", True)], "one that gains is enough of a kind"
 
 
 @pytest.mark.parametrize(

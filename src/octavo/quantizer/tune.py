@@ -281,6 +281,8 @@ class Tuning:
             self._note(step, said, gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
                 kept = steps
+                if self._is_large:  # each other one takes ten seconds
+                    break
         return kept
 
     def _without_useless(self, best: Steps) -> Steps:

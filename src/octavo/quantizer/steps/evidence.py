@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...ir.graph.model import Model
+from ...ir.identity import TensorId
 from ..plan import QuantizationPlan
 from ..plan.corrections import Corrections
 from ..plan.equalization import Equalization
-from ..planner import Planner
+from ..planner import Last, Planner
 from ..referee import Referee
 from ..sample_runs import SampleRuns
 
@@ -30,6 +31,7 @@ class Evidence:
     planner: Planner
     runs: SampleRuns
     equalization: Equalization
+    _last_effects: Last[dict[TensorId, float]] = field(default_factory=Last["dict[TensorId, float]"])
 
     @cached_property
     def exact(self) -> Model:
@@ -39,6 +41,10 @@ class Evidence:
     def referee(self, plan: QuantizationPlan) -> Referee | None:
         """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
         return self.runs.referee(plan)
+
+    def effects(self, referee: Referee, plan: QuantizationPlan) -> dict[TensorId, float]:
+        """Return what rounding each activation of a plan costs alone; see `Referee.effects`."""
+        return self._last_effects.find(plan, lambda: referee.effects(referee.rounding(plan)))
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
         """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay."""

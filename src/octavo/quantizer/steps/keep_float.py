@@ -57,7 +57,13 @@ class KeepFloat(Step):
         def replan(more: Choices) -> QuantizationPlan:
             return evidence.planner.planned(choices.with_more(more)).plan
 
-        found = _Search(referee=referee, plan=planned.plan, replan=replan, goal_db=self.wanted_db).run()
+        found = _Search(
+            referee=referee,
+            plan=planned.plan,
+            effects=evidence.effects(referee, planned.plan),
+            replan=replan,
+            goal_db=self.wanted_db,
+        ).run()
         return choices.with_more(found).uncorrected if found.float_tensors else None
 
 
@@ -65,6 +71,7 @@ class KeepFloat(Step):
 class _Search:
     referee: Referee
     plan: QuantizationPlan
+    effects: Mapping[TensorId, float]
     replan: Callable[[Choices], QuantizationPlan]
     goal_db: float
 
@@ -76,43 +83,42 @@ class _Search:
     def run(self) -> Choices:
         """Return what stays float."""
         rounding = self.referee.rounding(self.plan)
-        effects = self.referee.effects(rounding)
         of_weights = self.referee.score_of(rounding.only(layers=rounding.layers), few=True).error
-        fused = self._without_functions(effects)
+        fused = self._without_functions()
         least = self._noise(fused)
         if least <= self.goal:
             return fused
-        found, noise = self._floats(fused, effects, of_weights)
+        found, noise = self._floats(fused, of_weights)
         return found if noise < least * 10 ** (-_MIN_GAIN_DB / 10) else fused
 
     def _noise(self, choices: Choices) -> float:
         plan = self.replan(choices) if choices.float_tensors else self.plan
         return self.referee.score_of(self.referee.rounding(plan), few=True).error
 
-    def _without_functions(self, effects: Mapping[TensorId, float]) -> Choices:
+    def _without_functions(self) -> Choices:
         """Return what need not be rounded at all: what lies between a product and a function of it.
 
         The product's kernel computes the function then, and no op becomes float: where one would, its operand stays rounded.
         """
-        least = _MIN_SHARE * sum(min(effect, 1.0) for effect in effects.values())
+        least = _MIN_SHARE * sum(min(effect, 1.0) for effect in self.effects.values())
         functions = (layer for layer in self.plan.layers if layer.op in (ELEMENTWISE, ELEMENTWISE_PAIR))
         inputs = (layer.inputs[0] for layer in functions if len(layer.inputs) == 1)
-        chosen = {name: self._reason(effects[name]) for name in inputs if effects.get(name, 0.0) >= least}
+        chosen = {name: self._reason(self.effects[name]) for name in inputs if self.effects.get(name, 0.0) >= least}
         return float_without_loss(chosen, Choices(), self.plan, self.replan) or Choices()
 
-    def _floats(self, fused: Choices, effects: Mapping[TensorId, float], of_weights: float) -> tuple[Choices, float]:
+    def _floats(self, fused: Choices, of_weights: float) -> tuple[Choices, float]:
         """Return what must stay float besides, and the noise that is left."""
-        order = sorted(effects, key=lambda name: (-effects[name], name))
+        order = sorted(self.effects, key=lambda name: (-self.effects[name], name))
         best, least = fused, math.inf
         tried: set[int] = set()
         for margin in _MARGINS:
             left = max(self.goal / margin, of_weights)
-            count = next(count for count in range(len(order) + 1) if sum(effects[name] for name in order[count:]) <= left)
+            count = next(count for count in range(len(order) + 1) if sum(self.effects[name] for name in order[count:]) <= left)
             count = min(count, max(1, int(_MAX_FLOAT * len(order))))
             if count in tried:
                 continue
             tried.add(count)
-            chosen = {name: self._reason(effects[name]) for name in order[:count]}
+            chosen = {name: self._reason(self.effects[name]) for name in order[:count]}
             found = fused.with_more(Choices(float_tensors=chosen))
             noise = self._noise(found)
             if noise < least:

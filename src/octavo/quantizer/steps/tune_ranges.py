@@ -152,5 +152,5 @@ class TuneRanges(Step):
         referee = evidence.referee(planned.plan)
         if referee is None:
             return None
-        ranges = better_ranges(planned.plan, referee, referee.effects(referee.rounding(planned.plan)))
+        ranges = better_ranges(planned.plan, referee, evidence.effects(referee, planned.plan))
         return planned.choices.with_more(Choices(ranges=ranges)).uncorrected if ranges else None
