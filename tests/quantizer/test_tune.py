@@ -160,8 +160,8 @@ def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_a
 
 @pytest.mark.parametrize(
     ("errors", "is_kept"),
-    [([0.014, 0.008, 0.014, 0.008], True), ([0.03, 0.028, 0.031, 0.029], False)],
-    ids=["may lose or gain", "loses surely"],
+    [([0.014, 0.008, 0.014, 0.008], True), ([0.03, 0.028, 0.031, 0.029], False), ([0.005, 0.005, 0.005, 0.1], False)],
+    ids=["may lose or gain", "loses surely", "one sample loses"],
 )
 def test_a_step_that_is_best_by_what_was_measured_stays_unless_it_surely_loses(
     profiled: Any, monkeypatch: pytest.MonkeyPatch, errors: list[float], is_kept: bool

@@ -40,7 +40,8 @@ _IMMATERIAL_DB = 0.5
 CERTAIN = 0.5
 """Standard errors that a gain must have. To leave out what gains as much costs more, on average, than to keep what doesn't."""
 _SURE_DB = 3.0
-"""What gained as much beside the steps before it does not become useless by those behind it: that is not asked."""
+"""What gained as much beside the steps before it does not become useless by those behind it: that is not asked. And a loss
+of as much is one, even if a single sample makes it."""
 _SMALL = 2**22
 """Bytes of all that a float model has on a sample: with no more, what measures each activation takes seconds."""
 _NO_LOSS_DB = 0.5
@@ -371,7 +372,7 @@ def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool,
 
 def _stays(step: Step, gain: Gain) -> bool:
     """Return whether a step that gains so much is kept."""
-    is_loss = gain.db < -_NO_LOSS_DB and -gain.db > _CLEAR * gain.standard_error
+    is_loss = -gain.db > max(_NO_LOSS_DB, min(_CLEAR * gain.standard_error, _SURE_DB))
     return not is_loss if step.is_presumed else _is_worth(gain, step.min_gain_db)
 
 
