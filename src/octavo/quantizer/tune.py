@@ -272,7 +272,9 @@ class Tuning:
                 if all(entry.step != step.name for _, entry in self.entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
-            gain = self._gain(steps, best)
+            gain = self.score(steps).gain_over(self.score(best))
+            if not (step.is_presumed and gain.db > -_NO_LOSS_DB):
+                gain = self._gain(steps, best)
             may_gain = _stays(step, gain) or (step.below_db == math.inf and _may_be_worth(gain, step.min_gain_db))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db >= step.min_gain_db)
