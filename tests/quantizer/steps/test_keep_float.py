@@ -75,6 +75,14 @@ def test_a_range_for_few_samples_is_none_for_all(rng: np.random.Generator) -> No
     assert ends[1] is None or ends[1][1] > 1.5 * ends[0][1]
 
 
+def test_what_costs_nothing_keeps_its_range(rng: np.random.Generator) -> None:
+    """A model that gives zeros whatever it reads."""
+    model = mlp(rng)
+    plan = octavo.quantize(model, octavo.profile(model, [rng.normal(size=(1, 16)).astype(np.float32)]), recipe=PLAIN).plan
+    assert tune_ranges.costly(plan, dict.fromkeys(plan.activations, 0.0)) == []
+    assert tune_ranges.costly(plan, dict.fromkeys(plan.activations, 1.0))
+
+
 def test_what_rounding_ruins_stays_float(rng: np.random.Generator, tmp_path: Path) -> None:
     model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)
     profile = octavo.profile(model, samples, keep_samples=24)
