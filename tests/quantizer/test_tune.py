@@ -177,6 +177,20 @@ def test_a_step_that_is_best_by_what_was_measured_stays_unless_it_surely_loses(
     assert verdicts(quantized(profiled)) == [("r1", True), ("r2", is_kept)]
 
 
+def test_a_step_without_a_gain_of_its_own_takes_none_away(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unclear = [0.03, 0.2, 0.03, 0.18]
+    with_fakes(
+        monkeypatch,
+        lambda names: {PLAIN: [[0.1] * 4] * 3, R1: [[0.08] * 4] * 3, R2: [[0.12] * 4] * 3}.get(names, [unclear] * 3),
+        first=[First(name="r1")],
+        second=[Second(name="r2")],
+    )
+    monkeypatch.setattr(Second, "is_presumed", True)
+    plan = quantized(profiled)
+    assert verdicts(plan) == [("r1", True), ("r2", False)]
+    assert taken(plan) == R1
+
+
 @pytest.mark.parametrize(("lost", "is_refitted"), [(0.3, True), (2.0, False)])
 def test_steps_that_lose_when_they_are_fitted_to_all_samples_stay_as_they_were(
     profiled: Any, monkeypatch: pytest.MonkeyPatch, lost: float, is_refitted: bool

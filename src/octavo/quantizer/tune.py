@@ -187,8 +187,11 @@ class Tuning:
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
         best = best if self._is_large else self._without_useless(best)
-        is_worth = bool(best) and _is_worth(self._gain(best, ()), min(step.min_gain_db for step in best))
-        return best if is_worth else ()
+        # What nobody found a gain of must not take that of others away.
+        for steps in (best, tuple(step for step in best if not step.is_presumed)):
+            if steps and _is_worth(self._gain(steps, ()), min(step.min_gain_db for step in steps)):
+                return steps
+        return ()
 
     def finished(self, best: Steps, entries: Iterable[tuple[Step, JournalEntry]] = ()) -> QuantizedModel:
         """Return the model with some steps, fitted to all samples.

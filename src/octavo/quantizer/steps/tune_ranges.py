@@ -50,7 +50,9 @@ def costly(plan: QuantizationPlan, effects: Mapping[TensorId, float]) -> list[_G
     """Return the activations whose rounding costs most, the worst first, each with those that have its parameters."""
     groups = {member: tuple(group) for group in plan.shared for member in group}
     least = _MIN_SHARE * sum(min(effect, 1.0) for effect in effects.values())
-    worst = sorted((name for name in effects if effects[name] >= least and effects[name]), key=lambda name: (-effects[name], name))
+    worst = sorted(
+        (name for name in effects if effects[name] >= least and effects[name]), key=lambda name: (-effects[name], name)
+    )
     return list(dict.fromkeys(tuple(each for each in groups.get(name, (name,)) if each in effects) for name in worst))
 
 
