@@ -123,7 +123,7 @@ class SampleRuns:
     def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
         """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay.
 
-        None where TVM's virtual machine alone can run the model.
+        They are empty where TVM's virtual machine alone can run the model.
         """
         try:
             program = self.program(plan)
