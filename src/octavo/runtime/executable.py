@@ -23,6 +23,7 @@ from .huge_pages import tensor_of
 from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
+from .size import Size, names_in
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 
@@ -95,7 +96,7 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"format_version": FORMAT_VERSION, **asdict(self)}
+        return {"format_version": FORMAT_VERSION, **_plain(asdict(self))}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Description:
@@ -108,6 +109,7 @@ class Description:
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
         plain = {key: data[key] for key in _PLAIN}
+        plain["workspace"] = None if data["workspace"] is None else Size.parse(data["workspace"])
         fewest, most = data["batch_range"]
         features = tuple(data["features"])
         device = str(data.get("device", ""))  # files of earlier versions are the host's
@@ -117,8 +119,17 @@ class Description:
 
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples."""
-    return {**entry, "shape": tuple(entry["shape"])}
+    """JSON has no tuples and no sizes."""
+    return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"])}
+
+
+def _plain(value: Any) -> Any:
+    """Return values without sizes, which become text."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Size) else value
 
 
 class BoundCall:
@@ -178,8 +189,8 @@ class Executable:
         self.description = description
         missing = missing_features(description.features, machine_features())
         first = {spec.shape[:1] for spec in (*description.inputs, *description.outputs)}
-        self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()}
-        self._run: Runner = ForeignRunner() if missing else runner_of(code)
+        self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()} and not names_in(*first)
+        self._run: Runner = ForeignRunner() if missing else runner_of(code, [spec.shape for spec in description.inputs])
 
     @property
     def code(self) -> Code | DeviceCode:

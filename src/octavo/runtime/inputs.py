@@ -6,23 +6,28 @@ It checks and cuts, it never converts: a wrong dtype or shape is the caller's to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, shape_advice
+from .size import Size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputSpec:
-    """One input of a model: its TensorId, its name in the source, its shape and its dtype."""
+    """One input of a model: its TensorId, its name in the source, its shape and its dtype.
+
+    An open dimension of the shape is a Size; `bounds` say of some by name what sizes they take, None where there is no largest.
+    """
 
     id: str
     source_name: str
     shape: tuple[int, ...]
     dtype: str
+    bounds: Mapping[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
 
     def __str__(self) -> str:
         """Return e.g. "input: float32 [1,3,224,224]"."""
@@ -45,11 +50,38 @@ def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input")
         Missing or unknown input, wrong dtype or shape, NaN or infinity.
     """
     arrays = _named_arrays(specs, data, where)
-    for spec, array in zip(specs, arrays, strict=True):
-        if array.shape != spec.shape:
-            raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
+    known = dict[str, tuple[int, str]]()
+    for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
+        _check_shape(spec, array, known, where)
         _check_values(spec, array, where)
     return arrays
+
+
+def _is_derived(spec: InputSpec) -> bool:
+    """Return whether a size of an input is computed from others, which must be known first."""
+    return any(isinstance(dim, Size) and str(dim) not in dim.names for dim in spec.shape)
+
+
+def _check_shape(spec: InputSpec, array: npt.NDArray[Any], known: dict[str, tuple[int, str]], where: str) -> None:
+    """Raise DataError for another shape; `known` holds the sizes of open dimensions that were met, with who said so."""
+    if len(array.shape) != len(spec.shape) or any(
+        not isinstance(dim, Size) and dim != size for dim, size in zip(spec.shape, array.shape, strict=True)
+    ):
+        raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
+    for axis, (dim, size) in enumerate(zip(spec.shape, array.shape, strict=True)):
+        if not isinstance(dim, Size):
+            continue
+        here = f"input {spec.source_name} has {size} along axis {axis}"
+        if str(dim) in dim.names and str(dim) not in known:
+            low, high = spec.bounds.get(str(dim), (0, None))
+            if size < low or (high is not None and size > high):
+                raise DataError(f"{where}: {here}, dimension {dim} takes {low} to {'any size' if high is None else high}")
+            known[str(dim)] = size, here
+            continue
+        wanted = dim.evaluate({name: value for name, (value, _) in known.items()})
+        if wanted != size:
+            said = "; ".join(known[name][1] for name in sorted(dim.names))
+            raise DataError(f"{where}: {here}, where dimension {dim} is {wanted}: {said}")
 
 
 def check_batch_size(specs: Sequence[InputSpec], data: Any, allowed: tuple[int, int | None]) -> None:

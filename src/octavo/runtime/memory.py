@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .size import largest, typical
+
 ALIGNMENT = 64
 """Bytes: a cache line, and what TVM's kernels assume of every tensor."""
 
@@ -52,6 +54,28 @@ def place(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[li
         placed.append(index)
         total = max(total, offsets[index] + wanted)
     return offsets, total
+
+
+def place_in_slots(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
+    """Give each tensor a slot that no other has while it is alive, where sizes are open.
+
+    Largest first, each into the smallest slot that is free: "greedy by size for shared objects" of the same paper.
+
+    Returns
+    -------
+    slots, sizes
+        The number of each tensor's slot, in the order of `lifetimes`; bytes of each slot: those of its largest tensor.
+    """
+    numbers = [typical(each.size) for each in lifetimes]
+    slots = [0] * len(lifetimes)
+    held: list[list[int]] = []
+    for index in sorted(range(len(lifetimes)), key=lambda i: (-numbers[i], lifetimes[i].first)):
+        free = [n for n, others in enumerate(held) if not any(lifetimes[o].overlaps(lifetimes[index]) for o in others)]
+        if not free:
+            held.append([])
+        slots[index] = min(free, key=lambda n: numbers[held[n][0]]) if free else len(held) - 1
+        held[slots[index]].append(index)
+    return slots, [largest(lifetimes[index].size for index in each) for each in held]
 
 
 def _smallest_gap(taken: list[tuple[int, int]], wanted: int) -> int:

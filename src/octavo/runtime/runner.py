@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +16,7 @@ from ..errors import ExecutableError
 from .code import ENTRY, Code, SharedMemory, takes_table
 from .control_block import Layout
 from .huge_pages import empty_bytes, tensor_of
+from .size import dimension_places, evaluated
 from .tensors import tensor_from
 from .worker_pool import WorkerPool
 
@@ -95,8 +96,8 @@ class DeviceCode(Protocol):
         ...
 
 
-def runner_of(code: Code | DeviceCode) -> Runner:
-    """Return what calls this code."""
+def runner_of(code: Code | DeviceCode, shapes: Sequence[Sequence[int]] = ()) -> Runner:
+    """Return what calls this code, whose inputs have these shapes."""
     if not isinstance(code, Code):
         return code.runner()
     if code.library is None:
@@ -104,7 +105,7 @@ def runner_of(code: Code | DeviceCode) -> Runner:
     if code.constants is None or code.workspace is None or code.outputs is None:
         return MachineRunner(code.library)
     memory = code.memory or SharedMemory(constants=tensor_of(code.constants), workspace=code.workspace)
-    return NativeRunner(code.library, memory, code.outputs, code.control)
+    return NativeRunner(code.library, memory, code.outputs, code.control, dimension_places(shapes))
 
 
 class ForeignRunner:
@@ -132,11 +133,19 @@ class NativeRunner:
         Shape and dtype of each result.
     control
         Control block of the worker pool that shares a call; None where one thread does it all.
+    dimensions
+        Where the size of each open dimension is read, as (input, axis), by name, in the order in which the entry takes them.
     """
 
     def __init__(
-        self, library: Any, memory: SharedMemory, outputs: Sequence[tuple[tuple[int, ...], str]], control: Layout | None = None
+        self,
+        library: Any,
+        memory: SharedMemory,
+        outputs: Sequence[tuple[tuple[int, ...], str]],
+        control: Layout | None = None,
+        dimensions: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
+        self._dimensions = dimensions or {}
         self._library = library
         self._control = control
         self._entry: Callable[..., None] = library[ENTRY]
@@ -148,31 +157,39 @@ class NativeRunner:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on fresh outputs, with a workspace that no other call has."""
-        outputs = self._empty_outputs()
+        sizes, outputs, workspace = self._sized(inputs)
         try:
             state = self._idle.pop()  # atomic, as append is
         except IndexError:
-            state = self._call_state()
-        self._entry(*entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+            state = self._call_state(workspace)
+        if state.workspace < workspace:
+            state = self._call_state(workspace)
+        self._entry(*sizes, *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         self._idle.append(state)
         return outputs
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Return a call with outputs and a workspace of its own."""
-        outputs = self._empty_outputs()
-        state = self._call_state()
-        arguments = (*entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        sizes, outputs, workspace = self._sized(inputs)
+        state = self._call_state(workspace)
+        arguments = (*sizes, *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         return _PreparedNative(self._entry, arguments, outputs, state, inputs)
 
-    def _call_state(self) -> _CallState:
-        workspace = empty_bytes(self._workspace)
+    def _call_state(self, size: int) -> _CallState:
+        workspace = empty_bytes(size)
         if self._control is None:
-            return _CallState(arguments=(workspace,))
+            return _CallState(arguments=(workspace,), workspace=size)
         pool = WorkerPool(self._library, self._control)
-        return _CallState(arguments=(workspace, pool.control), pool=pool)
+        return _CallState(arguments=(workspace, pool.control), workspace=size, pool=pool)
 
-    def _empty_outputs(self) -> list[Any]:
-        return [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
+    def _sized(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any], int]:
+        """Return what the entry takes for the open sizes of these inputs, fresh outputs, and the bytes of the workspace."""
+        if not self._dimensions:
+            return [], [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs], self._workspace
+        sizes = {name: int(inputs[number].shape[axis]) for name, (number, axis) in self._dimensions.items()}
+        outputs = [tvm.runtime.empty(evaluated(shape, sizes), dtype) for shape, dtype in self._outputs]
+        [workspace] = evaluated([self._workspace], sizes)
+        return [tensor_from(np.array(list(sizes.values()), np.int64))], outputs, workspace
 
 
 def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -187,6 +204,7 @@ class _CallState:
     """What one call at a time uses alone: its workspace and its worker pool, as arguments of the entry."""
 
     arguments: tuple[Any, ...]
+    workspace: int
     pool: WorkerPool | None = None
 
 

@@ -57,7 +57,7 @@ class _KernelLibraries:
         entry = self._entries[name] = f"octavo_call_{len(self._entries)}"
         # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
         own = f"octavo_{name.removeprefix('octavo_')}"
-        kernel = self._objects.start(own, on_pointers(function, own))
+        kernel = self._objects.start(own, on_pointers(function, own).function)
         self._waiting.append(kernel)
         self._callers[entry] = _caller(function, kernel.symbol, entry)
         self._number[name] = len(self._libraries)

@@ -1,14 +1,15 @@
 """Program: the calls of a linked module as one native function over one block of memory.
 
 TVM's virtual machine spends about 0.3 us on each call it makes, allocates as it runs and keeps a call's state in itself. A model
-of static shapes needs none of that: its calls and the places of its tensors are known. Here they become one PrimFunc,
-"octavo_main(inputs..., constants, workspace, outputs...)", that calls the kernels on pointers. A module that calls anything but
-PrimFuncs on tensors of static shape is left to the virtual machine.
+needs none of that: its calls are known, and the places of its tensors but for open sizes. Here they become one PrimFunc,
+"octavo_main(sizes, inputs..., constants, workspace, outputs...)", that calls the kernels on pointers; `sizes`, int64, is there
+where dimensions are open. A module that calls anything but PrimFuncs on tensors of known rank is left to the virtual machine.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,10 +23,12 @@ from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...ir.graph.kernel_attributes import IN_PLACE_ATTR
 from ...ir.graph.nodes import call_of, tensor_buffer
+from ...ir.graph.sizes import buffers_and_dimensions, is_dimension, open_dimensions, size_of
 from ...ir.untyped import tirx
 from ...runtime.code import ENTRY, takes_table
 from ...runtime.control_block import Layout
-from ...runtime.memory import Lifetime, align, place
+from ...runtime.memory import Lifetime, align, place, place_in_slots
+from ...runtime.size import Size, is_open
 from ...runtime.tensors import values_of
 from ...target.op_facts import movers
 from .scratch import with_scratch
@@ -47,6 +50,8 @@ class Program:
         The entry and the kernels it calls.
     constants
         All constants in one array of uint8, each at a multiple of 64 bytes.
+    dimensions
+        Names of the open dimensions, in the order in which the entry takes their sizes.
     workspace
         Bytes of the block that holds the intermediate tensors.
     outputs
@@ -57,6 +62,7 @@ class Program:
 
     module: tvm.IRModule
     constants: npt.NDArray[np.uint8]
+    dimensions: tuple[str, ...]
     workspace: int
     outputs: tuple[tuple[tuple[int, ...], str], ...]
     control: Layout | None = None
@@ -193,11 +199,17 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _KernelCall:
-    """One call; `callee` is None for a copy of the first operand to the second. The last `results` operands are written."""
+    """One call; `callee` is None for a copy of the first operand to the second. The last `results` operands are written.
+
+    A copy is of so many `bytes`. `shapes` are those of the operands, `sizes` the open ones that the kernel takes behind them.
+    """
 
     callee: GlobalVar | None
     operands: tuple[_Memory, ...]
     results: int = 1
+    shapes: tuple[tuple[int, ...], ...] = ()
+    sizes: tuple[int, ...] = ()
+    bytes: int = 0
 
     def access(self, *, shared: bool) -> Access:
         """Return what it reads and writes; to be called once all memory has its place."""
@@ -221,6 +233,9 @@ class _Plan:
         self._constant_pool, self._is_shared = pool or ConstantPool(), pool is not None
         self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
+        self._dimensions = open_dimensions(view.function)
+        self._starts: dict[int, Any] = {}
+        self._kernels: dict[GlobalVar, PointerKernel] = {}
         for binding in view.bindings:
             self._values[binding.var] = self._value(binding.value)
         self._return(view.result)
@@ -246,15 +261,29 @@ class _Plan:
         return self._memory(value)
 
     def _kernel_call(self, call: Any) -> _Memory | list[_Memory]:
-        if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
+        if not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
             raise NeedsMachine
         number = len(self._calls)
-        operands = [self._memory(operand) for operand in call.args[1].fields]
+        given = list(call.args[1].fields)
+        operands = [self._memory(operand) for operand in given if not is_dimension(operand)]
+        sizes = [size_of(each) for each in given if is_dimension(each)]
+        if None in sizes:
+            raise NeedsMachine
         for memory in operands:
             memory.last = max(memory.last, number)
         out = call.ty_args[0]
         results = [_Memory(size=_bytes(Var("result", ty)), first=number, last=number) for ty in _fields(out)]
-        self._calls.append(_KernelCall(callee=call.args[0], operands=(*operands, *results), results=len(results)))
+        made = _KernelCall(
+            callee=call.args[0],
+            operands=(*operands, *results),
+            results=len(results),
+            shapes=tuple(
+                _shape(each)
+                for each in (*(each for each in given if not is_dimension(each)), *(Var("result", ty) for ty in _fields(out)))
+            ),
+            sizes=tuple(each for each in sizes if each is not None),
+        )
+        self._calls.append(made)
         return results if isinstance(out, TupleType) else results[0]
 
     def _memory(self, expr: Expr) -> _Memory:
@@ -288,7 +317,7 @@ class _Plan:
                 continue
             memory.last = max(memory.last, len(self._calls))
             copy = _Memory(size=size, argument=argument)
-            self._calls.append(_KernelCall(callee=None, operands=(memory, copy)))
+            self._calls.append(_KernelCall(callee=None, operands=(memory, copy), bytes=size))
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -305,7 +334,8 @@ class _Plan:
                 name = _own_name(call.callee)
                 kernels[call.callee] = GlobalVar(name)
                 shared = shared_kernel(module[call.callee]) if tasks > 1 else None
-                functions[kernels[call.callee]] = on_pointers(module[call.callee], name, shared)
+                self._kernels[call.callee] = on_pointers(module[call.callee], name, shared)
+                functions[kernels[call.callee]] = self._kernels[call.callee].function
                 if shared is not None:
                     chunks[call.callee] = shared.chunks
         buffers = self._buffers(workspace)
@@ -319,10 +349,19 @@ class _Plan:
         made = tvm.IRModule(functions)
         # What others add to a pool that is theirs, too, is not there yet.
         constants = np.zeros(1, np.uint8) if self._is_shared else self._constant_pool.blob()
-        return Program(module=made, constants=constants, workspace=workspace, outputs=outputs, control=control)
+        return Program(
+            module=made,
+            constants=constants,
+            dimensions=tuple(sorted(self._dimensions)),
+            workspace=workspace,
+            outputs=outputs,
+            control=control,
+        )
 
     def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
         """Place the intermediate tensors and the kernels' own buffers, and return the calls."""
+        if self._dimensions:
+            raise NeedsMachine
         functions: dict[str, Any] = {}
         scratch: dict[str, list[int]] = {}
         calls: list[_KernelCall] = []
@@ -332,7 +371,7 @@ class _Plan:
                 continue
             name = _own_name(call.callee)
             if name not in functions:
-                functions[name], scratch[name] = with_scratch(on_pointers(module[call.callee], name), on_stack)
+                functions[name], scratch[name] = with_scratch(on_pointers(module[call.callee], name).function, on_stack)
             own = [_Memory(size=size, first=number, last=number) for size in scratch[name]]
             results = call.results + len(own)
             calls.append(_KernelCall(callee=call.callee, operands=(*call.operands, *own), results=results))
@@ -346,7 +385,7 @@ class _Plan:
     def _planned(self, call: _KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)
         if call.callee is None:
-            return PlannedCall(kernel=None, operands=operands, bytes=call.operands[0].size)
+            return PlannedCall(kernel=None, operands=operands, bytes=call.bytes)
         return PlannedCall(kernel=_own_name(call.callee), operands=operands, reads=len(operands) - call.results)
 
     def _operand(self, memory: _Memory) -> Operand:
@@ -373,10 +412,23 @@ class _Plan:
             roots = [memory.root for memory in call.operands]
             intermediates += [memory for memory in roots if memory.argument is None and memory not in intermediates]
         lifetimes = [Lifetime(size=memory.size, first=memory.first, last=memory.last) for memory in intermediates]
+        if self._dimensions:
+            return self._place_open(intermediates, lifetimes)
         offsets, size = place(lifetimes)
         for memory, offset in zip(intermediates, offsets, strict=True):
             memory.argument, memory.offset = self._workspace_at, offset
         return size
+
+    def _place_open(self, intermediates: Sequence[_Memory], lifetimes: Sequence[Lifetime]) -> int:
+        """Place tensors of open sizes in slots: where those begin, the entry computes. An offset is the number of a slot."""
+        slots, sizes = place_in_slots(lifetimes)
+        for memory, slot in zip(intermediates, slots, strict=True):
+            memory.argument, memory.offset, memory.size = self._workspace_at, slot, 1
+        total = 0
+        for slot, size in enumerate(sizes):
+            self._starts[slot] = total
+            total = total + align(size)
+        return total
 
     def _bytes(self, name: str, size: int) -> Any:
         """Return the size of a block; what programs share is as large as it is."""
@@ -386,16 +438,34 @@ class _Plan:
         """Return the entry's arguments."""
         inputs = [tirx.decl_buffer((len(self._params),), "int64", name="inputs")]
         if not self._has_table:
-            names = [f"input{index}" for index in range(len(self._params))]
-            inputs = [
-                tensor_buffer(name, _shape(param), dtype_of(param)) for param, name in zip(self._params, names, strict=True)
-            ]
+            inputs = [_argument(f"input{index}", param) for index, param in enumerate(self._params)]
+        sizes = [tirx.decl_buffer((len(self._dimensions),), "int64", name="sizes")] if self._dimensions else []
+        constants, workspace = self._constant_pool.size, 1 if self._dimensions else workspace
         return [
+            *sizes,
             *inputs,
-            tirx.decl_buffer((self._bytes("constant_bytes", self._constant_pool.size),), "uint8", name="constants"),
+            tirx.decl_buffer((self._bytes("constant_bytes", constants),), "uint8", name="constants"),
             tirx.decl_buffer((self._bytes("workspace_bytes", workspace),), "uint8", name="workspace"),
-            *(tensor_buffer(f"output{index}", _shape(expr), dtype_of(expr)) for index, expr in enumerate(self._results)),
+            *(_argument(f"output{index}", expr) for index, expr in enumerate(self._results)),
         ]
+
+    def _size_statements(self, buffers: list[Any]) -> list[Any]:
+        """Return the statements that read the open sizes and compute where the slots of the workspace begin."""
+        if not self._dimensions:
+            return []
+        names = sorted(self._dimensions)
+        self._dimensions = {name: tirx.Var(name, "int64") for name in names}
+        made = [tirx.Bind(self._dimensions[name], buffers[0][number]) for number, name in enumerate(names)]
+        for slot, start in self._starts.items():
+            if isinstance(start, Size):
+                self._starts[slot] = tirx.Var(f"slot{slot}", "int64")
+                made.append(tirx.Bind(self._starts[slot], start.expression(self._dimensions.__getitem__)))
+        return made
+
+    def _number(self, size: int, dtype: str) -> Any:
+        """Return a size as an expression of the entry's."""
+        value = size.expression(self._dimensions.__getitem__) if isinstance(size, Size) else tirx.IntImm("int64", size)
+        return value.astype(dtype)
 
     def _call(self, call: _KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
         """Return the statement of one call; a shared kernel takes the first and last of its chunks."""
@@ -403,19 +473,25 @@ class _Plan:
         def pointer(memory: _Memory) -> Any:
             argument, offset, _ = memory.place
             if argument < self._constants_at and self._has_table:
-                return tirx.reinterpret("handle", buffers[0][argument])
+                return tirx.reinterpret("handle", buffers[1 if self._dimensions else 0][argument])
             buffer = buffers[argument - self._constants_at - 2 - len(self._results)]
             if argument in (self._constants_at, self._workspace_at):
-                return tirx.address_of(buffer[offset])
+                is_slot = argument == self._workspace_at and bool(self._starts)
+                return tirx.address_of(buffer[self._starts[offset] if is_slot else offset])
             return tirx.buffer.buffer_data(buffer)
 
         pointers = [pointer(memory) for memory in call.operands]
         if call.callee is None:
-            return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], call.operands[0].size))
-        return tirx.Evaluate(call_of(kernels[call.callee], [*pointers, *chunks]))
+            size = self._number(call.bytes, "int64")
+            return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], size))
+        kernel = self._kernels[call.callee]
+        numbers = [*call.sizes, *(call.shapes[operand][axis] for operand, axis in kernel.implied)]
+        sizes = [self._number(size, dtype) for size, dtype in zip(numbers, kernel.dtypes, strict=True)]
+        return tirx.Evaluate(call_of(kernels[call.callee], [*pointers, *sizes, *chunks]))
 
     def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:
-        statements = [self._call(call, kernels, buffers) for call in self._calls]
+        statements = self._size_statements(buffers)
+        statements += [self._call(call, kernels, buffers) for call in self._calls]
         body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
         return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": ENTRY, CALLS_ATTR: True})
 
@@ -426,7 +502,7 @@ class _Plan:
         accesses = [call.access(shared=call.callee in chunks) for call in self._calls]
         parts = phases(accesses)
         code = WorkerPoolCode(buffers, tasks, sum(len(units) for units in parts))
-        statements: list[Any] = []
+        statements = self._size_statements(buffers)
         waits: list[Any] = []
         for units in parts:
             statements += waits
@@ -444,28 +520,51 @@ class _Plan:
             waits = [code.wait(number) for number in range(code.units - len(units), code.units)]
         statements += [code.alone(wait) for wait in waits]
         functions = code.functions(statements)
-        functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1)
+        functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1 + bool(self._dimensions))
         return code.layout, {GlobalVar(symbol): function for symbol, function in functions.items()}
 
 
-def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) -> Any:
-    """Return a PrimFunc over tensors as one over pointers to their data, and a range of chunks where it is shared.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PointerKernel:
+    """A kernel over pointers to its operands' data, which takes open sizes behind them.
 
-    It needs no checks: the caller is ours.
+    Parameters
+    ----------
+    function
+        It needs no checks: the caller is ours.
+    implied
+        What sizes it takes behind those that the tensors' kernel takes: axes of operands, as (operand, axis).
+    dtypes
+        Of all sizes.
     """
-    params: list[Any] = []
+
+    function: Any
+    implied: tuple[tuple[int, int], ...]
+    dtypes: tuple[str, ...]
+
+
+def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) -> PointerKernel:
+    """Return a PrimFunc over tensors as one over pointers to their data, sizes, and a range of chunks where it is shared."""
+    pointers: list[Any] = []
     views: list[Any] = []
-    for buffer in kernel.params:
-        if not isinstance(buffer.ty, tirx.BufferType):
-            raise NeedsMachine
+    buffers, given = buffers_and_dimensions(kernel)
+    if not all(isinstance(each.ty, tvm.ir.PrimType) for each in given):
+        raise NeedsMachine
+    implied: dict[Any, tuple[int, int]] = {}
+    for number, buffer in enumerate(buffers):
         pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
-        params.append(pointer)
+        pointers.append(pointer)
         views.append(tirx.DeclBuffer(buffer, data=pointer))
+        for axis, dim in enumerate(buffer.ty.shape):
+            if isinstance(dim, tirx.Var) and not any(dim.same_as(each) for each in (*given, *implied)):
+                implied[dim] = number, axis
     body = tirx.SeqStmt([*views, kernel.body if shared is None else shared.body])
     bounds = [] if shared is None else [shared.first, shared.last]
+    sizes = [*given, *implied]
     # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
-    made = tirx.PrimFunc([*params, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
-    return made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
+    made = tirx.PrimFunc([*pointers, *sizes, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
+    made = made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
+    return PointerKernel(function=made, implied=tuple(implied.values()), dtypes=tuple(str(each.ty.dtype) for each in sizes))
 
 
 def _own_name(kernel: GlobalVar) -> str:
@@ -477,6 +576,12 @@ def _fields(ty: Any) -> Sequence[Any]:
     return list(ty.fields) if isinstance(ty, TupleType) else [ty]
 
 
+def _argument(name: str, expr: Expr) -> Any:
+    """Return the buffer of an input or output of the entry; an open size is what the tensor has: who calls has checked it."""
+    shape = tuple(tirx.Var(f"{name}_{axis}", "int64") if is_open(dim) else dim for axis, dim in enumerate(_shape(expr)))
+    return tensor_buffer(name, shape, dtype_of(expr))
+
+
 def _shape(expr: Expr) -> tuple[int, ...]:
     shape = static_shape(expr)
     if shape is None:
@@ -486,4 +591,4 @@ def _shape(expr: Expr) -> tuple[int, ...]:
 
 def _bytes(expr: Expr) -> int:
     shape = _shape(expr)
-    return int(np.prod(shape, dtype=np.int64)) * -(-int(tvm.DataType(dtype_of(expr)).bits) // 8)
+    return math.prod(shape) * -(-int(tvm.DataType(dtype_of(expr)).bits) // 8)

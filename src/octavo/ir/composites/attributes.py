@@ -31,6 +31,7 @@ from ...numerics import PerAxis, PerBlock, PerTensor, QuantParams
 from ...numerics.dynamic import TorchStyle
 from ...numerics.floats.float_function import FloatFunction, Step
 from ...numerics.quantized.resize import FloatTaps, LinearTaps
+from ...runtime.size import Size
 from ...runtime.tensors import array_of, tensor_from
 from ..graph.nodes import elements
 from . import blocks, elementwise, float_ops, movement, normalization, reduction, weighted
@@ -148,6 +149,8 @@ def _encoded(value: Any) -> Any:
         return tensor_from(value)
     if isinstance(value, np.generic):
         return _encoded(value.item())
+    if isinstance(value, Size):
+        return {"type": "size", "value": str(value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"type": "float", "value": str(value)}
     if isinstance(value, (tuple, list)):
@@ -190,6 +193,8 @@ def _read(value: Any, name: str) -> Any:
     kind = str(entries.pop("type", ""))
     if kind == "float":
         return float(str(entries["value"]))
+    if kind == "size":
+        return Size.parse(str(entries["value"]))
     if kind == "map":
         return dict(zip(_read(entries["keys"], name), _read(entries["values"], name), strict=True))
     cls = _CLASSES.get(kind)

@@ -167,7 +167,7 @@ class Conv2dOp(WeightedOp):
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
         kh, kw, ci, _ = self.weight.values.shape
-        return int(np.prod(self.y.shape)) * kh * kw * ci
+        return math.prod(self.y.shape) * kh * kw * ci
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -177,7 +177,7 @@ class MatmulOp(WeightedOp):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
-        return int(np.prod(self.y.shape)) * self.weight.values.shape[0]
+        return math.prod(self.y.shape) * self.weight.values.shape[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -217,7 +217,7 @@ class Conv2dTransposeOp(CompositeOp):
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
         rows, columns, _, outputs = self.weight.values.shape
-        return int(np.prod(self.x.shape)) * rows * columns * outputs // self.groups
+        return math.prod(self.x.shape) * rows * columns * outputs // self.groups
 
     def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""

@@ -21,6 +21,7 @@ from tvm_ffi import StructuralKey
 
 from ...errors import CompileError
 from .nodes import binding_of, call_of, elements, variable
+from .sizes import size_of
 
 ALLOCATIONS = (
     *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
@@ -274,16 +275,17 @@ def op_name(expr: Expr) -> str:
 
 
 def static_shape(expr: Expr) -> tuple[int, ...] | None:
-    """Return the shape of a tensor expression as integers, or None if it isn't a tensor of fully known shape."""
+    """Return the shape of a tensor expression, an open dimension as a Size; None if it isn't a tensor of known shape."""
     ty: Any = expr.ty
     shape = ty.shape if isinstance(ty, relax.TensorType) else None
     if not isinstance(shape, relax.ShapeExpr):
         return None
-    dims: list[int] = []
+    dims: list[Any] = []
     for dim in elements(shape.values):
-        if not isinstance(dim, tvm.tirx.IntImm):
+        size = int(dim.value) if isinstance(dim, tvm.tirx.IntImm) else size_of(dim)
+        if size is None:
             return None
-        dims.append(int(dim.value))
+        dims.append(size)
     return tuple(dims)
 
 

@@ -16,6 +16,7 @@ import tvm
 from tvm.ir import Type
 from tvm.relax import Expr, Var
 
+from ...runtime.size import dimension, names_in
 from ...runtime.tensors import tensor_from
 from ..untyped import tirx
 
@@ -53,7 +54,9 @@ def binding_of(var: Var, value: Expr) -> Any:
 
 
 def tensor_buffer(name: str, shape: tuple[int, ...], dtype: str) -> Any:
-    """Return the variable of a buffer, as `tirx.decl_buffer` declares it, that holds a tensor of static shape."""
+    """Return the variable of a buffer, as `tirx.decl_buffer` declares it, that holds a tensor; sizes become expressions."""
+    if names_in(shape):
+        return tirx.decl_buffer([dimension(dim) for dim in shape], dtype, name=name)
     return _buffer_variable(name, _buffer_type(shape, dtype), None)
 
 

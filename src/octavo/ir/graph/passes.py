@@ -12,6 +12,8 @@ from typing import Any
 
 import tvm
 
+from .sizes import sizes_of
+
 PREFIX = "octavo."
 """Of the names under which TVM's instruments see our passes."""
 
@@ -67,7 +69,8 @@ def run_as_pass(name: str, module: tvm.IRModule, function: Callable[[tvm.IRModul
 
     def run(given: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         try:
-            return function(given)
+            with sizes_of(given["main"]):
+                return function(given)
         except Exception as error:
             errors.append(error)
             raise

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ...runtime.size import OpenSizeError
 from .dataflow import (
     BodyWriter,
     DataflowView,
@@ -143,7 +144,7 @@ def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) 
         for rule in rules:
             if op not in rule.ops:
                 continue
-            found = rule.match(view, binding.var)
+            found = _match(rule, view, binding.var)
             if isinstance(found, Region):
                 found = _check_region(view, found, taken, repeatable)
             if isinstance(found, Rejection):
@@ -156,6 +157,13 @@ def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) 
             taken.update(_claimed(view, found, repeatable))
             break
     return Claims(regions=regions, rule_of=rule_of, rejections=rejections)
+
+
+def _match(rule: Rule, view: DataflowView, var: Var) -> Region[Any] | Rejection:
+    try:
+        return rule.match(view, var)
+    except OpenSizeError as error:
+        return Rejection(reason=str(error))
 
 
 def _claimed(view: DataflowView, region: Region[Any], repeatable: Repeatable) -> Iterator[Var]:

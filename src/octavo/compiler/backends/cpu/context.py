@@ -24,8 +24,10 @@ from ....ir.composites.base import RELABELLING
 from ....ir.graph.dataflow import BodyWriter, dtype_of, static_shape
 from ....ir.graph.kernel_attributes import RESULT_ATTR
 from ....ir.graph.nodes import constant, tensor_buffer
+from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
+from ....runtime.size import expressed_by
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
@@ -79,18 +81,22 @@ def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.t
     Each flat buffer becomes a view of the data of a buffer with the tensor's shape.
     """
     tir = tvm.tirx
+    buffers, dimensions = buffers_and_dimensions(func)
+    own: dict[str, Any] = {str(var.name): var for var in dimensions}
     params: list[Any] = []
     views: list[Any] = []
-    for flat, shape in zip(func.params, shapes, strict=True):
-        ty = flat.ty
-        size = int(ty.shape[0])
-        assert math.prod(shape) == size, f"{flat.name}: {shape} is not {size} values"
-        if len(shape) == 1:
-            params.append(flat)
-            continue
-        shaped = tensor_buffer(flat.name, shape, str(ty.dtype))
-        params.append(shaped)
-        views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
+    with expressed_by(own.__getitem__):
+        for flat, shape in zip(buffers, shapes, strict=True):
+            ty = flat.ty
+            size = size_of(ty.shape[0])
+            assert math.prod(shape) == size, f"{flat.name}: {shape} is not {size} values"
+            if len(shape) == 1:
+                params.append(flat)
+                continue
+            shaped = tensor_buffer(flat.name, shape, str(ty.dtype))
+            params.append(shaped)
+            views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
+        params[-1:-1] = dimensions
     return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
 
 

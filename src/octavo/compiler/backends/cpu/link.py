@@ -6,6 +6,7 @@ rewriting) can't read. So these run first, over the float remainder, and the ker
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -22,6 +23,7 @@ from ....ir.graph.dataflow import (
     replace_operands,
 )
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
+from ....ir.graph.sizes import buffers_and_dimensions, open_dimensions
 from ....ir.untyped import relax
 from ..external import static_libraries
 from .context import PlacedKernel
@@ -82,6 +84,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         linked[placed[symbol]] = named
     main = module["main"]
     view = DataflowView(main)
+    variables = open_dimensions(main)
     mapping: dict[int, Expr] = {}  # by the address of the variable
 
     def mapped(var: Var) -> Expr:
@@ -89,7 +92,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
-            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels)
+            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels, variables)
             mapping[hash(binding.var)] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
         return replace_operands(view.result, mapped)
 
@@ -110,10 +113,12 @@ def _linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.
     return func.with_attr("global_symbol", kernel.symbol).with_attr(KERNEL_ATTR, kernel.name)
 
 
-def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel]) -> Expr:
+def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel], variables: Mapping[str, Any]) -> Expr:
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
         return value
     symbol = str(getattr(value.args[0], "global_symbol", ""))
     if symbol not in kernels:
         return value
-    return relax.call_tir(placed[symbol], value.args[1], out_ty=value.ty_args[0])
+    _, dimensions = buffers_and_dimensions(kernels[symbol].func)
+    sizes = [variables[str(each.name)] for each in dimensions]
+    return relax.call_tir(placed[symbol], relax.Tuple([*value.args[1].fields, *sizes]), out_ty=value.ty_args[0])

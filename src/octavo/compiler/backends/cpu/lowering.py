@@ -17,6 +17,7 @@ from ....ir.graph.dataflow import BodyWriter, DataflowView, attrs_of, dtype_of, 
 from ....ir.graph.lineage import announce
 from ....ir.graph.model import MODEL_ATTR
 from ....ir.graph.partition_state import PARTITION_ATTR, PartitionState, read_state
+from ....ir.graph.sizes import sizes_of
 from ....ir.graph.tracking import Announced
 from ....ir.qdq.matchers.half_float import weight_obstacle
 from ....numerics import INTEGER_RANGE
@@ -99,7 +100,8 @@ def lower_composites(
         stored_from=stored_from,
         table=KernelTable(),
     )
-    main, context = lowering.main(threads, schedules)
+    with sizes_of(module["main"]):
+        main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)
     calls = _calls(lowering.view, composed.composites)
     announced = _announced(calls, lowering.state, context.storage.first(), context.recorded)

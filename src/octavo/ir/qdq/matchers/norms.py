@@ -147,7 +147,7 @@ def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
         return problem
     shape = static_shape(x.source)
     assert shape is not None, "checked with the channels"
-    size = int(np.prod(shape[1:])) // norm.groups
+    size = math.prod(shape[1:]) // norm.groups
     if size > GROUP_NORM_MAX_VALUES:
         return Rejection(reason=f"its groups have {size} values; the kernel takes up to {GROUP_NORM_MAX_VALUES}")
     tail = follow_to_quantize(view, norm.output, support)

@@ -88,7 +88,7 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
     _check_overflow(op, output.name)
     in_features, out_features = op.weight.values.shape
     kernel = kernels.matmul(
-        rows=int(np.prod(op.x.shape[:-1])),
+        rows=math.prod(op.x.shape[:-1]),
         in_features=in_features,
         out_features=out_features,
         **_parameters(op),
@@ -153,7 +153,7 @@ def _parameters(op: Conv2dOp | MatmulOp) -> dict[str, Any]:
             output = replace(output, real_bias=weight.real_bias is not None)
         return {"input_zero_point": x.zero_point, "output": output, "dtype": x.kernel_dtype}
     assert not isinstance(y, QuantizedOutput)
-    pixels = int(np.prod(y.shape)) // weight.values.shape[-1]
+    pixels = math.prod(y.shape) // weight.values.shape[-1]
     return {"input_zero_point": 0, "output": replace(output_spec(y), pixels_per_scale=pixels // x.scales)}
 
 

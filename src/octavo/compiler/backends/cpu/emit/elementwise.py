@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
@@ -33,8 +35,8 @@ def emit_add(op: AddOp, context: KernelContext, inputs: dict[str, Var], output: 
         b = context.storage.get(b_var, is_nhwc=is_nhwc)
     constants, relabelling = float_sum_of(op.rounding, op.a, op.b, op.y.tensor)
     spec = AddSpec(
-        size=int(np.prod(op.a.shape)),
-        b_size=int(np.prod(op.b.shape)),
+        size=math.prod(op.a.shape),
+        b_size=math.prod(op.b.shape),
         a_scale=float(op.a.params.scale),
         a_zero_point=op.a.zero_point,
         b_scale=float(op.b.params.scale),

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -53,7 +52,7 @@ def emit_cast(context: KernelContext, view: DataflowView, var: Var, value: Expr,
     x = storage.get(source, is_nhwc=is_nhwc)
     dtype = str((source if widens else var).ty.dtype)
     assert dtype in ("bfloat16", "float16"), "a half is 16 bits wide"
-    size = int(np.prod(shape_of(x)))
+    size = math.prod(shape_of(x))
     spec = HalfCastSpec(size=size, dtype=dtype, widens=widens, threads=context.threads)
     kernel = kernels.half_cast(spec, isa=context.isa)
     result = context.call(var.name, kernel, [x], shape_of(x), "float32" if widens else STORED_AS)

@@ -54,7 +54,7 @@ def requantized(context: KernelContext, name: str, value: Expr, params: QuantPar
         return looked_up(context, name, value, y, table)
     relabelling = 128 if params.dtype == "int8" else 0
     spec = RequantizeSpec(
-        size=int(np.prod(shape_of(value))),
+        size=math.prod(shape_of(value)),
         multiplier=ratio(params, y.tensor.params),
         input_zero_point=int(params.zero_point) + relabelling,
         output=output_spec(y),
@@ -128,8 +128,8 @@ def emit_concat(op: ConcatOp, context: KernelContext, inputs: dict[str, Var], ou
     if is_nhwc:
         shape, axis = tuple(shape[a] for a in TO_NHWC), TO_NHWC.index(axis)
     spec = ConcatSpec(
-        outer=int(np.prod(shape[:axis], dtype=np.int64)),
-        inners=tuple(int(np.prod(shape_of(arg)[axis:], dtype=np.int64)) for arg in args),
+        outer=math.prod(shape[:axis]),
+        inners=tuple(math.prod(shape_of(arg)[axis:]) for arg in args),
         multipliers=tuple(1.0 if is_wide or in_integers else ratio(each.params, op.y.tensor.params) for each in op.inputs),
         zero_points=tuple((op.y.tensor if in_integers else each).zero_point for each in op.inputs),
         output=output_spec(op.y),

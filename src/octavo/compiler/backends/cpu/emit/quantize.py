@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from tvm.relax import Expr, Var
 
 from .....ir.composites.movement import DequantizeOp, QuantizeOp
@@ -23,7 +22,7 @@ def emit_quantize(op: QuantizeOp, context: KernelContext, inputs: dict[str, Var]
     """Write the kernel call."""
     x = context.storage.source(inputs[op.source])
     spec = QuantizeSpec(
-        size=int(np.prod(op.y.tensor.shape)),
+        size=math.prod(op.y.tensor.shape),
         scale=float(op.y.tensor.params.scale),
         zero_point=op.y.tensor.zero_point,
         dtype=op.y.tensor.kernel_dtype,
@@ -42,7 +41,7 @@ def emit_dequantize(op: DequantizeOp, context: KernelContext, inputs: dict[str, 
     # In the source's layout: bytes are quicker to permute than floats.
     x = context.storage.get(var, is_nhwc=False)
     spec = DequantizeSpec(
-        size=int(np.prod(op.x.shape)),
+        size=math.prod(op.x.shape),
         scale=float(op.x.params.scale),
         zero_point=op.x.zero_point,
         dtype=op.x.kernel_dtype,

@@ -19,6 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ......numerics.floats.float_function import FloatFunction
 from ......numerics.statistics.observer_state import COUNTS_SIZE
+from ......runtime.size import typical
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
@@ -77,8 +78,8 @@ class FloatGemm(GemmLoops):
         skips = self.skips_borders and bool(np.isfinite(weight).all())
         self.borders = Borders.of(spec, weight.shape[2], self.step_elements) if skips else None
         shape: dict[str, Any] = {
-            "rows": geometry.rows,
-            "columns": geometry.columns,
+            "rows": typical(geometry.rows),
+            "columns": typical(geometry.columns),
             "channels": geometry.group_outputs,
             "steps": self.steps,
             "borders": self.borders,
@@ -89,7 +90,7 @@ class FloatGemm(GemmLoops):
             self._take_tile(tile, core, shape)
         else:
             self._choose_tile(self.key, schedules if self.is_tunable else NO_SCHEDULES, core, shape)
-        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
+        self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
         self.constants: dict[str, npt.NDArray[Any]] = {
@@ -200,7 +201,8 @@ class FloatGemm(GemmLoops):
     def _emit_prefetches(self, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Ask for what the end of the tile reads and writes, where that is too much to be near: the next tile waits for it."""
         geometry = self.geometry
-        if geometry.images * geometry.rows * geometry.columns * geometry.channels * self.element_bytes < FAR_BYTES:
+        elements = typical(geometry.images * geometry.rows * geometry.columns) * geometry.channels
+        if elements * self.element_bytes < FAR_BYTES:
             return
         for pixel in pixels:
             for j in range(panel.vectors):

@@ -23,14 +23,17 @@ class Axis:
 
 
 def broadcast_shape(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the result; each pair of extents, aligned at the end, is equal or holds a 1 (ValueError otherwise)."""
+    """Return the shape of the result; each pair of extents, aligned at the end, is equal or holds a 1 (ValueError otherwise).
+
+    An open size is taken to be equal to no other, and broadcasts with 1 alone.
+    """
     rank = max(len(a_shape), len(b_shape))
     pairs = zip(_padded(a_shape, rank), _padded(b_shape, rank), strict=True)
     shape: list[int] = []
     for a, b in pairs:
         if a != b and 1 not in (a, b):
             raise ValueError(f"shapes {a_shape} and {b_shape} do not broadcast")
-        shape.append(max(a, b) if 0 not in (a, b) else 0)
+        shape.append(b if a == 1 else a)
     return tuple(shape)
 
 
@@ -39,7 +42,7 @@ def merged_axes(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> list[Axis
     rank = max(len(a_shape), len(b_shape))
     axes: list[Axis] = []
     for a, b in zip(_padded(a_shape, rank), _padded(b_shape, rank), strict=True):
-        extent = max(a, b)
+        extent = b if a == 1 else a
         if extent == 1:
             continue
         axis = Axis(extent=extent, has_a=a != 1, has_b=b != 1)
@@ -139,7 +142,7 @@ def matrix_start(view: MatrixView, index: Expr, batch: tuple[int, ...]) -> Expr:
     at: Expr = B.int32(0)
     inner = 1
     for axis in reversed(range(len(batch))):
-        if axis >= padding and own[axis - padding] > 1:
+        if axis >= padding and own[axis - padding] != 1:
             at = at + B.floormod(B.floordiv(index, inner), batch[axis]) * strides[axis - padding]
         inner *= batch[axis]
     return at

@@ -18,6 +18,8 @@ from tvm.ir import Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
+from ......runtime.size import dimension, expressed_by, is_open, typical
+
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
@@ -62,17 +64,36 @@ def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., Non
         (name, elements, dtype) of each buffer: the activation inputs, then the constants, then the output.
     body
         Emits the statements.
+
+    An open dimension that a size or a statement reads is an argument before the output, as `call_tir` has them.
     """
     with IRBuilder() as builder, B.prim_func():
         B.func_name("main")
         B.func_attr({"tirx.noalias": True})
-        buffers = [B.arg(name, B.buffer((elements,), dtype)) for name, elements, dtype in arguments]
-        if _WITHOUT_BODIES.get():
-            B.evaluate(0)
-        else:
-            body(*buffers)
+        with expressed_by(_Dimensions()):
+            buffers = [B.arg(name, B.buffer((dimension(elements),), dtype)) for name, elements, dtype in arguments]
+            if _WITHOUT_BODIES.get():
+                B.evaluate(0)
+            else:
+                body(*buffers)
     func: Any = builder.get()
-    return func
+    scalars = [param for param in func.params if isinstance(param.ty, PrimType)]
+    if not scalars:
+        return func
+    buffers = [param for param in func.params if not isinstance(param.ty, PrimType)]
+    return tirx.PrimFunc([*buffers[:-1], *scalars, buffers[-1]], func.body, func.ret_type, func.attrs)
+
+
+class _Dimensions:
+    """The open dimensions of a PrimFunc: each is one more argument, int32, before the output."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = B.arg(name, B.int32())
+        return self._known[name]
 
 
 def vector_type(dtype: str, lanes: int) -> str:
@@ -126,12 +147,19 @@ def store(buffer: Buffer, start: Expr, value: Expr, lanes: int) -> None:
 
 
 def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "uint8") -> None:
-    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; no other byte is touched."""
-    if valid == lanes:
+    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; no other byte is touched.
+
+    `valid` may be an expression: then the store is a loop.
+    """
+    if isinstance(valid, int) and valid == lanes:
         store(buffer, index, value, lanes)
         return
     staged = B.alloc_buffer((lanes,), dtype, scope="local")
     store(staged, 0, value, lanes)
+    if not isinstance(valid, int):
+        with B.serial(0, valid) as lane:
+            B.buffer_store(buffer, staged[lane], [index + lane])
+        return
     done = 0
     while done < valid:
         piece = 1 << ((valid - done).bit_length() - 1)
@@ -219,7 +247,7 @@ def chunked(count: int, threads: int) -> Generator[Expr, None, None]:
 
 def worthwhile(threads: int, operations: int, pieces: int) -> int:
     """Return how many chunks, `threads` at most, these elementary operations on `pieces` of work are worth."""
-    return chunks_for(threads, operations / OPERATIONS_PER_CYCLE, pieces)
+    return chunks_for(threads, typical(operations) / OPERATIONS_PER_CYCLE, typical(pieces))
 
 
 def chunks_for(threads: int, cycles: float, pieces: int) -> int:
@@ -228,7 +256,7 @@ def chunks_for(threads: int, cycles: float, pieces: int) -> int:
 
 
 def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, int], None], *, operations: int = 1) -> None:
-    """Emit `body(start, lanes)` for every full vector of range(size), then once for the shorter rest.
+    """Emit `body(start, lanes)` for every full vector of range(size), then once for the shorter rest; of an open one, by element.
 
     Parameters
     ----------
@@ -244,20 +272,48 @@ def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, i
         Elementary operations that an element costs.
     """
     vectors, rest = divmod(size, lanes)
+
+    def body_of_rest() -> None:
+        if not is_open(rest):
+            if rest:
+                body(vectors * lanes, rest)
+            return
+        with B.serial(0, rest) as index:
+            body(vectors * lanes + index, 1)
+
     shared = worthwhile(threads, size * operations, vectors)
     if shared > 1:
         with B.parallel(0, shared) as chunk:
             with B.serial(chunk * vectors // shared, (chunk + 1) * vectors // shared) as index:
                 body(index * lanes, lanes)
-            if rest:  # within the one parallel loop: a kernel that is no more than that can be shared
+            if is_open(rest) or rest:  # within the one parallel loop: a kernel that is no more than that can be shared
                 with B.If(chunk == shared - 1), B.Then():
-                    body(vectors * lanes, rest)
+                    body_of_rest()
         return
-    if vectors:
+    if is_open(vectors) or vectors:
         with B.serial(0, vectors) as index:
             body(index * lanes, lanes)
-    if rest:
-        body(vectors * lanes, rest)
+    body_of_rest()
+
+
+def for_open_tiles(count: Expr, height: int, body: Callable[[Expr, int], None]) -> None:
+    """Emit `body(first, rows)` for tiles of `height` rows over range(count), where that is known only when the kernel runs.
+
+    The last tile ends with the last row: it computes some rows again, to the same values. Fewer rows than a tile's are taken in
+    powers of two.
+    """
+    if height == 1:
+        with B.serial(0, count) as index:
+            body(index, 1)
+        return
+    rows = B.Bind(B.int32(0) + count)
+    with B.If(rows >= height):
+        with B.Then(), B.serial(0, B.floordiv(rows + (height - 1), B.int32(height))) as index:
+            body(B.Bind(B.min(index * height, rows - height)), height)
+        with B.Else():
+            for part in reversed(range((height - 1).bit_length())):
+                with B.If(B.bitwise_and(rows, B.int32(1 << part)) != 0), B.Then():
+                    body(B.Bind(B.bitwise_and(rows, B.int32(-2 << part))), 1 << part)
 
 
 def interior(start: Expr, taps: int, dilation: int, extent: int, *, always: bool) -> tuple[Expr, Expr]:

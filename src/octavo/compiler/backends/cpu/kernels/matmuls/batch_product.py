@@ -18,8 +18,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
+from ......runtime.size import is_open
 from ..language.broadcast import broadcast_shape, matrix_start
-from ..language.vectors import Buffer, Expr, chunked, load, shuffled, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, load, shuffled, store, worthwhile
 
 LANES = 16
 _VECTORS = 4
@@ -29,11 +30,14 @@ _ROWS = {1: 12, 2: 12, 3: 8, 4: 6}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PanelPlace:
-    """A panel of columns: its first vector (an expression), how many vectors it has, and how many of its lanes are columns."""
+    """A panel of columns: its first vector (an expression), how many vectors it has, and how many of its lanes are columns.
+
+    `columns` is an expression where that is known only when the kernel runs: then it has one vector.
+    """
 
     first: Expr
     vectors: int
-    columns: int
+    columns: Expr
 
 
 class BatchProduct(ABC):
@@ -72,19 +76,28 @@ class BatchProduct(ABC):
 
             def panel(place: PanelPlace) -> None:
                 terms = self._prepare(packed, place)
+
+                def tile(first: Expr, rows: int) -> None:
+                    self._emit_tile((a, packed, y), (a_at, y_at), first, rows, place, (shared, terms))
+
+                if is_open(self.rows):
+                    for_open_tiles(self.rows, _ROWS[place.vectors], tile)
+                    return
                 rows = min(_ROWS[place.vectors], self.rows)
                 if self.rows // rows:
-                    with T.serial(0, self.rows // rows) as tile:
-                        self._emit_tile((a, packed, y), (a_at, y_at), T.Bind(tile * rows), rows, place, (shared, terms))
+                    with T.serial(0, self.rows // rows) as number:
+                        tile(T.Bind(number * rows), rows)
                 if self.rows % rows:
-                    first = T.int32(self.rows - self.rows % rows)
-                    self._emit_tile((a, packed, y), (a_at, y_at), first, self.rows % rows, place, (shared, terms))
+                    tile(T.int32(self.rows - self.rows % rows), self.rows % rows)
 
             self.for_panels(panel)
 
     def for_panels(self, body: object) -> None:
         """Call body(PanelPlace) for every panel; those alike in a loop."""
         assert callable(body), "a function of the panel"
+        if is_open(self.columns):
+            self._for_open_panels(body)
+            return
         full, left = divmod(self.vectors, _VECTORS)
         ragged = self.columns % LANES
         if ragged and not left:
@@ -94,6 +107,19 @@ class BatchProduct(ABC):
                 body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
         if left:
             body(PanelPlace(first=T.int32(full * _VECTORS), vectors=left, columns=self.columns - full * _VECTORS * LANES))
+
+    def _for_open_panels(self, body: Callable[[PanelPlace], None]) -> None:
+        """Call body(PanelPlace) for wide panels, for those of one vector behind them, and for the one that is not full."""
+        full, narrow, ragged = self.columns // (_VECTORS * LANES), self.columns // LANES, self.columns % LANES
+        with T.serial(0, full) as number:
+            body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
+        if is_open(narrow - full * _VECTORS) or narrow - full * _VECTORS:
+            with T.serial(0, narrow - full * _VECTORS) as number:
+                body(PanelPlace(first=T.Bind(number + full * _VECTORS), vectors=1, columns=LANES))
+        if is_open(ragged) or ragged:
+            columns = T.Bind(T.int32(0) + ragged)
+            with T.If(columns > 0), T.Then():
+                body(PanelPlace(first=T.Bind(T.int32(0) + narrow), vectors=1, columns=columns))
 
     def emit_sums(
         self,
@@ -160,8 +186,10 @@ def transposed_tile(rows: Sequence[Expr]) -> list[Expr]:
     return vectors
 
 
-def columns_of(place: PanelPlace, vector: int) -> int:
+def columns_of(place: PanelPlace, vector: int) -> Expr:
     """Return how many lanes of a panel's vector are columns."""
+    if not isinstance(place.columns, int):
+        return place.columns
     return min(LANES, place.columns - vector * LANES)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
+from ......runtime.size import dimension, is_open
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, load, prim_func, store, store_partial
 from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
@@ -41,7 +42,7 @@ class _FloatProduct(BatchProduct):
         self._factor = spec.factor
 
     def _pack(self, b: Buffer, at: Expr) -> Buffer:
-        packed = T.alloc_buffer((self.vectors * self.steps * LANES,), "float32")
+        packed = T.alloc_buffer((dimension(self.vectors * self.steps * LANES),), "float32")
         down, across = self.b.strides[-2:]
 
         def panel(place: PanelPlace) -> None:
@@ -50,20 +51,32 @@ class _FloatProduct(BatchProduct):
                 valid = columns_of(place, vector)
                 column = T.Bind(at + (place.first + vector) * (LANES * across))
                 target = T.Bind(base + vector * LANES)
-                if across == 1 and valid == LANES:
+                is_full = isinstance(valid, int) and valid == LANES
+                if is_full and across == 1:
                     with T.serial(0, self.steps) as step:
                         store(packed, target + step * (place.vectors * LANES), load(b, column + step * down, LANES), LANES)
-                elif down == 1 and valid == LANES and self.steps >= LANES:
+                elif is_full and down == 1 and is_open(self.steps):
+                    with T.If(T.int32(0) + self.steps >= LANES):
+                        with T.Then():
+                            self._pack_transposed(b, packed, column, target, place.vectors * LANES)
+                        with T.Else():
+                            self._pack_elements(b, packed, column, target, place.vectors * LANES, valid)
+                elif is_full and down == 1 and self.steps >= LANES:
                     self._pack_transposed(b, packed, column, target, place.vectors * LANES)
                 else:
-                    with T.serial(0, self.steps) as step:
-                        row = T.Bind(target + step * (place.vectors * LANES))
-                        store(packed, row, T.broadcast(T.float32(0), LANES), LANES)
-                        with T.serial(0, valid) as lane:
-                            T.buffer_store(packed, b[column + step * down + lane * across], [row + lane])
+                    self._pack_elements(b, packed, column, target, place.vectors * LANES, valid)
 
         self.for_panels(panel)
         return packed
+
+    def _pack_elements(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr) -> None:
+        """Pack one by one; lanes that are no columns are 0."""
+        down, across = self.b.strides[-2:]
+        with T.serial(0, self.steps) as step:
+            row = T.Bind(target + step * stride)
+            store(packed, row, T.broadcast(T.float32(0), LANES), LANES)
+            with T.serial(0, valid) as lane:
+                T.buffer_store(packed, b[column + step * down + lane * across], [row + lane])
 
     def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
         """Pack 16 columns whose elements are neighbours in memory; the last tile overlaps the one before."""

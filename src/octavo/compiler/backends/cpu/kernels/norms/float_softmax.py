@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
+from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, worthwhile
@@ -44,8 +45,19 @@ def float_softmax(spec: FloatSoftmaxSpec, *, isa: str) -> Kernel:
 
 
 def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
-    vectors, rest = divmod(columns, _LANES)
-    lanes = _LANES if vectors else 1
+    """Emit a row, by lanes where it has a vector of them."""
+    if not is_open(columns):
+        _emit_lanes(x, y, base, columns, _LANES if columns >= _LANES else 1)
+        return
+    with B.If(B.int32(0) + columns >= _LANES):
+        with B.Then():
+            _emit_lanes(x, y, base, columns, _LANES)
+        with B.Else():
+            _emit_lanes(x, y, base, columns, 1)
+
+
+def _emit_lanes(x: Buffer, y: Buffer, base: Expr, columns: int, lanes: int) -> None:
+    vectors, rest = divmod(columns, lanes)
     # A lane's state lies in memory of its own, which LLVM keeps in a register.
     state: Any = B.alloc_buffer((2 * _LANES,), "float32", scope="local")
     store(state, 0, splat(B.float32(-math.inf), lanes), lanes)
@@ -53,12 +65,12 @@ def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
 
     def over_row(body: object) -> None:
         assert callable(body), "a function of (start, lanes)"
-        if vectors:
+        if is_open(vectors) or vectors:
             with B.serial(0, vectors) as index:
-                body(B.Bind(base + index * _LANES), _LANES)
-        if rest:
+                body(B.Bind(base + index * lanes), lanes)
+        if is_open(rest) or rest:
             with B.serial(0, rest) as index:
-                body(B.Bind(base + vectors * _LANES + index), 1)
+                body(B.Bind(base + vectors * lanes + index), 1)
 
     def grow(at: Expr, width: int) -> None:
         store(state, 0, B.max(load(state, 0, width), load(x, at, width)), width)

@@ -16,10 +16,11 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import is_open, typical
 from .....tunable import Tunable, check_schedule
 from ...language.lane_order import LANES
 from ...language.schedule import Schedule, Schedules, TileSchedule
-from ...language.vectors import Expr, interior
+from ...language.vectors import Expr, for_open_tiles, interior
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
@@ -118,8 +119,8 @@ class GemmLoops(ABC):
         Whether something reads all of a block's input before its panels do.
     borders
         Which taps are left out where they lie in the padding; None where none are.
-    x
-        The input buffer, known once emission starts.
+    x, held
+        The input buffer, and of open rows those that a block holds; known once emission starts.
     """
 
     geometry: Geometry
@@ -136,6 +137,7 @@ class GemmLoops(ABC):
     is_walked_before: bool = False
     borders: Borders | None = None
     x: Expr
+    held: Expr
 
     @abstractmethod
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -169,14 +171,14 @@ class GemmLoops(ABC):
     def _take_tile(self, tile: Tile, core: Core, shape: dict[str, Any]) -> None:
         """Take this tile and no other."""
         self.tile, self.schedule, self.alternatives = tile, _schedule(tile), ()
-        self.cycles = self.geometry.images * self.geometry.groups * layer_cycles(tile, **shape, core=core)
+        self.cycles = typical(self.geometry.images) * self.geometry.groups * layer_cycles(tile, **shape, core=core)
 
     def _tunable(self, key: str) -> Tunable:
         """Return the schedule that was chosen and its alternatives: other tiles, and other blocks for this tile."""
         return Tunable.of(key, self.schedule, map(_schedule, self.alternatives), self._other_blocks())
 
     def _other_blocks(self) -> list[TileSchedule]:
-        rows, tile = self.geometry.rows, self.tile
+        rows, tile = typical(self.geometry.rows), self.tile
         row_bytes = max(1, self.geometry.row_stride * self.element_bytes)
         most = min(-(-rows // tile.rows), max(1, MAX_BLOCK_BYTES // row_bytes // tile.rows))
         chosen = self.block // tile.rows
@@ -195,11 +197,18 @@ class GemmLoops(ABC):
         is_fresh_for_one = (self.is_copied or self.is_walked_before) and len(self.panels) == 1
         most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else INPUT_BLOCK_BYTES
         affordable = (most_bytes // self.element_bytes - span) // max(geometry.row_stride, 1)
+        if self.has_open_rows:  # the kernel makes blocks of this size at most, all alike
+            return max(2, affordable // tile.rows) * tile.rows
         tiles = max(1, min(affordable, geometry.rows) // tile.rows)
         total = -(-geometry.rows // tile.rows)
         if threads > 1 and not self._shares_panels:
             return balanced_block(total, tiles, geometry.images, threads) * tile.rows
         return -(-total // -(-total // tiles)) * tile.rows
+
+    @property
+    def has_open_rows(self) -> bool:
+        """Whether the number of rows is known only when the kernel runs: then an image is one column without borders."""
+        return is_open(self.geometry.rows)
 
     @property
     def blocks(self) -> int:
@@ -221,12 +230,12 @@ class GemmLoops(ABC):
         panels = len(self.panels)
         if panels < 2:
             return False
-        total = -(-geometry.rows // tile.rows)
+        total = -(-typical(geometry.rows) // tile.rows)
         rows_share = longest_share(total, 1, geometry.images, threads) / (total * geometry.images)
         most = max(last - first for first, last in chunk_bounds(panels, threads))
         panels_share = min(1.0, most * tile.vectors / geometry.group_vectors)
         weight_bytes = geometry.reduction.steps * self.step_bytes * LANES * geometry.group_vectors * geometry.groups
-        input_bytes = geometry.images * geometry.rows * geometry.row_stride * self.element_bytes
+        input_bytes = geometry.images * typical(geometry.rows) * geometry.row_stride * self.element_bytes
         by_rows = rows_share * self.cycles + (weight_bytes + rows_share * input_bytes) / COPY_BYTES
         by_panels = panels_share * self.cycles + (input_bytes + panels_share * weight_bytes) / COPY_BYTES
         return by_panels < by_rows
@@ -250,8 +259,7 @@ class GemmLoops(ABC):
         geometry = self.geometry
         with T.serial(0, last - first) as index:
             unit = T.Bind(first + index) if not isinstance(first, int) else index
-            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
-            first_row = T.Bind(block * self.block)
+            image, block, first_row = self._place_of(unit)
             if self.scratch is not None:
                 source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image)), T.int32(0)
             else:
@@ -264,6 +272,18 @@ class GemmLoops(ABC):
                     interior = T.Bind(base + group * geometry.group_inputs)
                     out_interior = T.Bind(out_base + group * geometry.group_outputs)
                     self._emit_group(source, interior, out_interior, block, group, first_panel, last_panel)
+
+    def _place_of(self, unit: Expr) -> tuple[Expr, Expr, Expr]:
+        """Return the image of a unit, its block there and the block's first row; of open rows, blocks differ by one at most."""
+        if not self.has_open_rows:
+            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            return image, block, T.Bind(block * self.block)
+        rows, blocks = T.Bind(T.int32(0) + self.geometry.rows), T.Bind(T.int32(0) + self.blocks)
+        # In 64 bits: a product of two sizes may leave 32.
+        bounds = [T.cast(T.floordiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
+        first_row = T.Bind(bounds[0])
+        self.held = T.Bind(bounds[1] - first_row)
+        return T.int32(0), unit, first_row
 
     def _out_base(self, image: Expr, first_row: Expr) -> Expr:
         """Return where the outputs of a block begin."""
@@ -335,6 +355,9 @@ class GemmLoops(ABC):
                     with T.serial(0, each.count) as index:
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
+        if self.has_open_rows:
+            for_open_tiles(self.held, self.tile.rows, row_of_tiles)
+            return
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:
             row_of_tiles(index * self.tile.rows, self.tile.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .......runtime.size import names_in
 from .....tunable import Tunable, check_schedule
 from ...depthwise.x86.vnni_depthwise import VnniDepthwise
 from ...depthwise.x86.word_depthwise import WordDepthwise
@@ -47,7 +48,8 @@ def matmul_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
 
 def _product_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules, kind: str) -> Kernel:
     """Return the kernel for AVX2: one of fewer products where it is exact and estimated to take less time, else the plain one."""
-    plans: list[PointPlan] = [*winograd_plans(spec, CORES[AVX2]), *strassen_plans(spec, CORES[AVX2])]
+    is_sized = not names_in((spec.batch, spec.in_height, spec.in_width))
+    plans: list[PointPlan] = [*winograd_plans(spec, CORES[AVX2]), *strassen_plans(spec, CORES[AVX2])] if is_sized else []
     if not plans:
         return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
     key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))

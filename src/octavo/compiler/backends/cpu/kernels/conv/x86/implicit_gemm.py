@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import typical
 from ...language.isa import AVX512_VNNI
 from ...language.kernel import Kernel
 from ...language.lane_order import groups_of
@@ -130,14 +131,14 @@ class ImplicitGemm(GemmLoops):
         self.geometry = geometry = geometry_of(spec, groups, inputs, padded_width=width, step=self.step_elements)
         self.borders = Borders.of(spec, inputs, self.step_elements)
         shape: dict[str, Any] = {
-            "rows": geometry.rows,
-            "columns": geometry.columns,
+            "rows": typical(geometry.rows),
+            "columns": typical(geometry.columns),
             "channels": geometry.group_outputs,
             "steps": geometry.reduction.steps,
             "borders": self.borders,
         }
         self._choose_tile(self.key, schedules, self.core, shape)
-        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
+        self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         self.scratch = dataclasses.replace(copy, block=self.block) if copy is not None else None
 
@@ -166,7 +167,13 @@ class ImplicitGemm(GemmLoops):
         if not self.sums_windows:
             return None
         geometry = self.geometry
-        rows = geometry.rows if self.blocks == 1 else T.min(T.int32(self.block), geometry.rows - block * self.block)
+        rows = (
+            self.held
+            if self.has_open_rows
+            else geometry.rows
+            if self.blocks == 1
+            else T.min(T.int32(self.block), geometry.rows - block * self.block)
+        )
         sums = WindowSums(
             geometry=geometry,
             block=self.block,

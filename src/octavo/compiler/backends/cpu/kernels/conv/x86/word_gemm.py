@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import typical
 from ...language.isa import AVX2
 from ...language.vectors import Expr, load, values_by_turn
 from ...language.x86 import vector as v
@@ -38,13 +39,14 @@ def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
     """Return the estimated cycles of a convolution of one group, whose weights come from memory, and its tile."""
     width = None if _is_flat(spec) else spec.in_width
     geometry = geometry_of(spec, 1, spec.in_channels, padded_width=width, step=WordGemm.step_elements)
-    shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": spec.out_channels}
+    rows, columns = typical(geometry.rows), typical(geometry.columns)
+    shape: dict[str, Any] = {"rows": rows, "columns": columns, "channels": spec.out_channels}
     steps = geometry.reduction.steps
     borders = Borders.of(spec, spec.in_channels, WordGemm.step_elements)
     cycles, tile = ranked_tiles(**shape, steps=steps, borders=borders, core=CORES[AVX2])[0]
-    words = 1 if spec.batch * spec.out_height * spec.out_width < WORDS_FROM else 2
+    words = 1 if typical(spec.batch * spec.out_height * spec.out_width) < WORDS_FROM else 2
     weight_bytes = 2 * words * steps * -(-spec.out_channels // LANES) * LANES
-    return geometry.images * cycles + weight_bytes / MEMORY_BYTES, tile
+    return typical(geometry.images) * cycles + weight_bytes / MEMORY_BYTES, tile
 
 
 def _is_flat(spec: Conv2dSpec) -> bool:
@@ -60,7 +62,7 @@ class WordGemm(ImplicitGemm):
 
     def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
         spec, centered = self.spec, weights.centered
-        pixels = spec.batch * spec.out_height * spec.out_width
+        pixels = typical(spec.batch * spec.out_height * spec.out_width)
         fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
         dtype = np.int8 if fits and pixels < WORDS_FROM else np.int16
         self.step_bytes = 2 * np.dtype(dtype).itemsize
