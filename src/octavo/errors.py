@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ def check_path(value: object, error: type[OctavoError], expected: str) -> pathli
     return pathlib.Path(path)
 
 
-def shape_advice(name: str, shape: tuple[int, ...] | None = None) -> str:
+def shape_advice(name: str, shape: Sequence[int | str] | None = None) -> str:
     """Say how an input is given a shape: in Python, and on the command line."""
-    sizes = "..." if shape is None else f"{', '.join(map(str, shape))}{',' if len(shape) == 1 else ''}"
+    sizes = "..." if shape is None else f"{', '.join(map(repr, shape))}{',' if len(shape) == 1 else ''}"
     words = "1,3,224,224" if shape is None else ",".join(map(str, shape))
     return f"shapes={{{name!r}: ({sizes})}} in Python, --shape {name}={words} on the command line"
 

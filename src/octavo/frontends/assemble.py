@@ -24,8 +24,9 @@ After ("conv1" is the source's name of the result, "conv1_w" and "conv1_b" of th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,29 @@ class Assembled:
     output_names: tuple[str, ...]
     ids: tuple[TensorId, ...]
 
-    def model(self, fingerprint: str, source_format: SourceFormat, source: Any = None) -> Model:
-        """Return the Model of these parts."""
+    def model(
+        self,
+        fingerprint: str,
+        source_format: SourceFormat,
+        source: Any = None,
+        sizes: Mapping[str, tuple[int, int | None]] = MappingProxyType({}),
+    ) -> Model:
+        """Return the Model of these parts; `sizes` bound its symbols."""
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "ids"}
-        return Model(**parts, fingerprint=fingerprint, source_format=source_format, source=source)
+        parts["module"] = _with_bounds(self.module, sizes) if sizes else self.module
+        return Model(**parts, fingerprint=fingerprint, source_format=source_format, source=source, sizes=dict(sizes))
+
+
+def _with_bounds(module: tvm.IRModule, sizes: Mapping[str, tuple[int, int | None]]) -> tvm.IRModule:
+    """Write the bounds of symbols as the attributes of "main" in which TVM looks for them."""
+    bounds = {
+        "tir_var_lower_bound": {name: low for name, (low, _) in sizes.items()},
+        "tir_var_upper_bound": {name: high for name, (_, high) in sizes.items() if high is not None},
+    }
+    main: Any = module["main"]
+    result = module.clone()
+    result.update_func(result.get_global_var("main"), main.with_attrs({key: value for key, value in bounds.items() if value}))
+    return result
 
 
 @dataclass(kw_only=True, slots=True)

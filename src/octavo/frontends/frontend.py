@@ -23,6 +23,10 @@ class RejectedOpError(Exception):
     """A form of an op that cannot be imported, with the reason; the frontend adds the op, its tensor and the file."""
 
 
+class NewlyKnownError(Exception):
+    """The graph says more of its open sizes than was known when its conversion began: start it anew."""
+
+
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
     """Keep warnings, log lines and Python's stdout and stderr from leaking while a frontend runs."""
@@ -56,7 +60,7 @@ def conversion_errors(describe: Callable[[], str]) -> Generator[None]:
         yield
     except RejectedOpError as error:
         raise UnsupportedOpError(f"{describe()}: {error}") from None
-    except OctavoError:
+    except (OctavoError, NewlyKnownError):
         raise
     except Exception as error:
         raise UnsupportedOpError(f"{describe()} cannot be imported: {reason(error)}") from error

@@ -6,10 +6,10 @@ Loading reads data only: nothing of a file is executed, and the file is not chan
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 import tvm
@@ -18,20 +18,29 @@ from ..errors import ModelError, OctavoError, UnsupportedOpError, check_path, ch
 from ..ir.graph import Model
 from ..ir.graph.model import read_model
 from . import relax_source
-from .frontend import reason
+from .assemble import Assembled
+from .frontend import NewlyKnownError, reason
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
 from .onnx.batch import batch_obstacle
+from .onnx.inputs import InputShapes, input_shapes
+from .symbols import SizeOption
 from .tflite import convert as tflite_convert
 from .tflite import source as tflite_source
 from .torch import source as torch_source
 
+_Result = TypeVar("_Result")
 _PROTO = "ONNX model"
+ShapeOptions = Mapping[str, Sequence[int | str]]
+SizeOptions = Mapping[str, SizeOption]
 
 
 def load(
-    source: str | Path | onnx.ModelProto | tvm.IRModule | Any, *, shapes: Mapping[str, tuple[int, ...]] | None = None
+    source: str | Path | onnx.ModelProto | tvm.IRModule | Any,
+    *,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    sizes: Mapping[str, SizeOption] | None = None,
 ) -> Model:
     """Import a model.
 
@@ -42,8 +51,13 @@ def load(
         torch.export.ExportedProgram, or an IRModule: what octavo.partition returned, or one whose tensors and results go by the
         names of the variables that hold them.
     shapes
-        Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; of a torch
-        program's inputs, for dimensions it leaves open. Without one, a symbolic first dimension (the batch) becomes 1.
+        Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; a string in
+        place of a size names a dimension that stays open. Of a torch program's inputs, for dimensions it leaves open.
+    sizes
+        Sizes of dimensions that an ONNX model leaves open, by name: {"sequence": 128} fixes one, {"sequence": (1, 512)} gives it
+        inclusive bounds, of which either may be None. A dimension without a name is called by its input and axis, "input_dim2".
+        Open dimensions are symbols of the module. But where only the batch is open and each sample is computed from that sample
+        alone, the module is of batch 1 and the Model says so.
 
     Returns
     -------
@@ -58,16 +72,19 @@ def load(
         If an op cannot be imported; the message names it and its output tensor.
     """
     check_type(shapes, Mapping | None, ModelError, "shapes as a dict of input name: shape")
+    check_type(sizes, Mapping | None, ModelError, "sizes as a dict of dimension name: size or bounds")
+    shapes, sizes = shapes or {}, sizes or {}
     if isinstance(source, tvm.IRModule):
-        _no_shapes(shapes, "an IRModule")
+        _no_shapes(shapes or sizes, "an IRModule")
         known = read_model(source)
         if known is not None:
             return known
         assembled = relax_source.convert(source)
         return assembled.model(relax_source.relax_fingerprint(assembled), "relax")
     if isinstance(source, onnx.ModelProto):
-        return _load_onnx(source, shapes, _PROTO, None)
+        return _load_onnx(source, shapes, sizes, _PROTO, None)
     if torch_source.is_program(source):
+        _no_shapes(sizes, "a torch program")
         return _load_torch(source, shapes)
     if not isinstance(source, str | os.PathLike):
         given = type(source).__name__
@@ -77,18 +94,18 @@ def load(
     _refuse_archive(data, path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
-        _no_shapes(shapes, f"{path}: a .tflite file")
+        _no_shapes(shapes or sizes, f"{path}: a .tflite file")
         graph = tflite_source.read(data, str(path))
         assembled, kept = tflite_convert.convert(graph, str(path))
         return assembled.model(tflite_source.fingerprint(graph), "tflite", kept)
-    return _load_onnx(onnx_source.parse(data, str(path)), shapes, str(path), path.parent)
+    return _load_onnx(onnx_source.parse(data, str(path)), shapes, sizes, str(path), path.parent)
 
 
-def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> Model:
+def _load_torch(program: Any, shapes: Mapping[str, Any]) -> Model:
     from .torch import convert as torch_convert
 
     source = torch_source.read(program, shapes)
-    torch_source.check_ranges(program, shapes or {})
+    torch_source.check_ranges(program, shapes)
     model = torch_convert.convert(source).model(torch_source.fingerprint(source), "torch")
     return replace(model, any_batch=source.any_batch, batch_range=torch_source.batch_range(source))
 
@@ -116,31 +133,52 @@ def _refuse_archive(data: bytes, path: Path) -> None:
         raise ModelError(f"{path}: is compressed; unpack it first: {command} {path.name}")
 
 
-def _no_shapes(shapes: Mapping[str, tuple[int, ...]] | None, what: str) -> None:
-    if shapes:
+def _no_shapes(given: Mapping[str, Any], what: str) -> None:
+    if given:
         raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models and torch programs only")
 
 
-def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str, folder: Path | None) -> Model:
+def _load_onnx(proto: onnx.ModelProto, shapes: ShapeOptions, sizes: SizeOptions, origin: str, folder: Path | None) -> Model:
     onnx_source.load_external_data(proto, folder, origin)
     onnx_source.check(proto, origin)
+    inputs = input_shapes(proto.graph, shapes, sizes, origin)
+    fingerprint = _checked(lambda: onnx_source.fingerprint(proto), origin)
+    batch = inputs.open_batch if not shapes else None
+    obstacle = ""
+    if batch is not None:
+        single = inputs.of_batch(1)
+        canonical = _checked(lambda: canonicalize.canonicalize(proto, single.shapes, onnx_convert.supported, origin), origin)
+        obstacle = batch_obstacle(canonical, inputs, onnx_convert.supported, origin)
+        if not obstacle:
+            model = _convert_onnx(canonical, single, origin).model(fingerprint, "onnx", canonical)
+            return replace(model, any_batch=True, batch_range=inputs.symbols.bounds[batch])
     try:
-        fingerprint = onnx_source.fingerprint(proto)
-        proto = canonicalize.canonicalize(proto, shapes, onnx_convert.supported, origin)
-        prepared = prepare.prepare(proto, shapes, onnx_convert.supported, origin)
-    except OctavoError:
-        raise
-    except Exception as error:
-        # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
-        raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
-    try:
-        model = onnx_convert.convert(prepared, origin).model(fingerprint, "onnx", proto)
+        while True:
+            canonical = _checked(lambda: canonicalize.canonicalize(proto, inputs.shapes, onnx_convert.supported, origin), origin)
+            try:
+                assembled = _convert_onnx(canonical, inputs, origin)
+                break
+            except NewlyKnownError:
+                continue
     except UnsupportedOpError as error:
         if not shapes:
             raise
         given = "; ".join(shape_advice(name, tuple(shape)) for name, shape in shapes.items())
         raise UnsupportedOpError(f"{error}; do the shapes that are given fit the network ({given})?") from error
-    if not prepare.leaves_batch_open(proto.graph, shapes or {}):
-        return model
-    obstacle = batch_obstacle(proto, onnx_convert.supported, origin)
-    return replace(model, any_batch=not obstacle, batch_obstacle=obstacle)
+    model = assembled.model(fingerprint, "onnx", canonical, inputs.symbols.bounds)
+    return replace(model, batch_obstacle=obstacle if inputs.is_static else "")
+
+
+def _convert_onnx(canonical: onnx.ModelProto, inputs: InputShapes, origin: str) -> Assembled:
+    prepared = _checked(lambda: prepare.prepare(canonical, inputs.shapes, onnx_convert.supported, origin), origin)
+    return onnx_convert.convert(prepared, inputs, origin)
+
+
+def _checked(step: Callable[[], _Result], origin: str) -> _Result:
+    """Return what a step gives; ModelError for what the checker lets pass and protobuf or ONNX's shape inference stumble over."""
+    try:
+        return step()
+    except OctavoError:
+        raise
+    except Exception as error:  # names that are no UTF-8, say
+        raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error

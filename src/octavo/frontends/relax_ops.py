@@ -9,19 +9,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst as Constant
 
 from ..ir.untyped import ops
 from .frontend import RejectedOpError
 
 
-def shape_of(expr: Any) -> list[int]:
-    """Return the static shape of a tensor."""
+def shape_of(expr: Any) -> list[Any]:
+    """Return the shape of a tensor: ints, and PrimExprs where sizes are open."""
     if not isinstance(expr.ty, relax.TensorType) or expr.ty.shape is None:
-        raise RejectedOpError("its input has no static shape")
+        raise RejectedOpError("the shape of its input is not known before the run")
     dims: Any = expr.ty.shape
-    return [int(dim) for dim in dims]
+    return [int(dim) if isinstance(dim, tirx.IntImm) else dim for dim in dims]
+
+
+def is_static(shape: Sequence[Any]) -> bool:
+    """Return whether all sizes are known."""
+    return all(isinstance(size, int) for size in shape)
 
 
 def dtype_of(expr: Any) -> str:
@@ -49,20 +54,32 @@ def clamp(x: Any, low: float | None, high: float | None) -> Any:
     return x if high is None else ops.minimum(x, relax.const(high, dtype_of(x)))
 
 
-def nonnegative_indices(emit: Callable[[Any], Any], indices: Any, extent: int | Sequence[int], where: str) -> Any:
+def size_tensor(emit: Callable[[Any], Any], size: Any, dtype: str = "int64") -> Any:
+    """Return a size as a tensor of one axis."""
+    if isinstance(size, int):
+        return relax.const(np.asarray([size], dtype), dtype)
+    made = emit(ops.arange(size, size + 1, 1, "int64"))
+    return made if dtype == "int64" else emit(ops.astype(made, dtype))
+
+
+def nonnegative_indices(emit: Callable[[Any], Any], indices: Any, extent: Any, where: str) -> Any:
     """Count negative indices of axes of size `extent` from their start; of a constant, return a checked int64 array.
+
+    `extent` is one size, or a known one for each place of the last axis. Where it is open, nothing can be checked.
 
     `where` names the axis in the error of an index that is out of range.
     """
-    sizes = np.asarray(extent, np.int64)
-    if isinstance(indices, Constant):
+    is_open = isinstance(extent, tirx.Expr)
+    if isinstance(indices, Constant) and not is_open:
+        sizes = np.asarray(extent, np.int64)
         values = indices.value.numpy().astype(np.int64)
         values = np.where(values < 0, values + sizes, values)
         if not ((values >= 0) & (values < sizes)).all():
             raise RejectedOpError(f"an index is out of range {where}")
         return values
     dtype = dtype_of(indices)
-    wrapped = emit(ops.add(indices, relax.const(sizes.astype(dtype), dtype)))
+    sizes = size_tensor(emit, extent, dtype) if is_open else relax.const(np.asarray(extent).astype(dtype), dtype)
+    wrapped = emit(ops.add(indices, sizes))
     return emit(ops.where(emit(ops.less(indices, relax.const(0, dtype))), wrapped, indices))
 
 

@@ -17,6 +17,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from .graph import describe, graph_inputs
+from .inputs import InputShapes
 from .prepare import PreparedOnnx, prepare
 
 _SIZES = (2, 3)
@@ -194,21 +195,16 @@ _SHAPE_INPUTS = frozenset({"Reshape", "Expand", "Slice", "Tile", "Resize", "Upsa
 """Ops that read sizes from all inputs but the first: these may grow with the batch."""
 
 
-def batch_obstacle(proto: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool], origin: str) -> str:
-    """Return why a graph with an open batch must see all its samples at once; "" where it need not."""
+def batch_obstacle(proto: onnx.ModelProto, inputs: InputShapes, supported: Callable[[onnx.NodeProto], bool], origin: str) -> str:
+    """Return why a graph whose inputs leave the batch alone open must see all its samples at once; "" where it need not."""
     light = _without_large_values(proto)
     prepared: list[PreparedOnnx] = []
     for size in _SIZES:
-        shapes = {value.name: (size, *_rest(value)) for value in graph_inputs(proto.graph)}
         try:
-            prepared.append(prepare(light, shapes, supported, origin))
+            prepared.append(prepare(light, inputs.of_batch(size).shapes, supported, origin))
         except Exception:  # whatever the reason: what works for one sample does not for two
             return f"the graph takes no batch of {size}"
     return _Walk(prepared[0], prepared[1], [value.name for value in graph_inputs(proto.graph)]).obstacle()
-
-
-def _rest(value: Any) -> list[int]:
-    return [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim][1:]
 
 
 def _without_large_values(proto: onnx.ModelProto) -> onnx.ModelProto:

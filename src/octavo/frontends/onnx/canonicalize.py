@@ -9,7 +9,7 @@ Names of tensors stay, but for those of a branch that the graph around it uses, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -20,6 +20,7 @@ import onnx.shape_inference
 
 from ...errors import UnsupportedOpError
 from ...ir.identity import NameSupply
+from ..symbols import Size
 from .einsum import decompose_einsums
 from .float16 import compute_in_float32, has_float16
 from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
@@ -33,7 +34,7 @@ _DEFINITIONS = "octavo.definitions"
 
 def canonicalize(
     source: onnx.ModelProto,
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    shapes: Mapping[str, Sequence[Size]],
     supported: Callable[[onnx.NodeProto], bool],
     origin: str,
 ) -> onnx.ModelProto:
@@ -44,7 +45,7 @@ def canonicalize(
     source
         A checked model.
     shapes
-        Shapes of graph inputs by name: conditions may depend on them.
+        Shape of each graph input by name: conditions may depend on them.
     supported
         Whether there is a converter for a node.
     origin
@@ -111,7 +112,7 @@ def _copy(source: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _inline_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> None:
+def _inline_branches(model: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str) -> None:
     """Inline the branch that each If takes, nested ones too."""
     while conditionals := [node for node in model.graph.node if node.op_type == "If"]:
         known = known_values(model, shapes, origin)

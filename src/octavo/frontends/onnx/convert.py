@@ -21,12 +21,16 @@ from ...errors import ModelError, OctavoError
 from ...ir.graph.dataflow import call_to
 from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
-from ..frontend import conversion_errors, discard, quiet, reason
+from ..frontend import NewlyKnownError, conversion_errors, discard, quiet, reason
+from ..relax_ops import shape_of
 from ..source_tensor import SourceTensor
-from . import conv, data_movement, decompositions, integer_ops, norms, ops, qoperator, recurrent
+from ..symbols import size_text
+from . import conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
 from .graph import describe
+from .inputs import InputShapes
 from .ops import NodeContext
 from .prepare import PreparedOnnx
+from .sizes import size_value, tensor_of
 
 _frontend: Any = onnx_frontend
 _CONVERTERS = {
@@ -51,9 +55,12 @@ def supported(node: onnx.NodeProto) -> bool:
 class _GraphImporter(onnx_frontend.ONNXGraphImporter):
     """TVM's importer with our converters in front; every result is bound to a variable, so that it can be named."""
 
-    def __init__(self, prepared: PreparedOnnx, origin: str) -> None:
-        super().__init__({}, {}, keep_params_in_input=False, sanitize=False)
+    def __init__(self, prepared: PreparedOnnx, inputs: InputShapes, origin: str) -> None:
+        super().__init__(
+            {name: list(shape) for name, shape in inputs.shapes.items()}, {}, keep_params_in_input=False, sanitize=False
+        )
         self._prepared = prepared
+        self._symbols = inputs.symbols
         self._origin = origin
         self._outputs = {value.name for value in prepared.graph.output}
         self._quantized: dict[tuple[Any, ...], Any] = {}
@@ -70,16 +77,34 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         declared: Any = [a for a in attr_proto if onnx.helper.get_attribute_value(a) not in ([], ())]
         return super()._parse_attr(declared)
 
+    def _construct_nodes(self, graph: Any) -> None:
+        super()._construct_nodes(graph)
+        for name in self._outputs:
+            self._nodes[name] = self._bind(tensor_of(self.bb.emit, self._nodes[name]))
+
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]
         with conversion_errors(lambda: f"{self._origin}: {describe(node)}"):
-            converter = _CONVERTERS.get(op_name)
+            context = NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset, symbols=self._symbols)
             result: Any = None
-            if converter is not None:
-                result = converter(NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset), list(inputs))
+            if any(map(open_shapes.has_open_sizes, inputs)):
+                result = size_value(context, inputs)
+                if result is not None:
+                    return result
+                inputs = onnx_frontend.onnx_input(self._tensors(op_name, inputs))
+                open_shapes.learn_sizes(context, inputs)
+                if op_name in open_shapes.CONVERTERS:
+                    result = open_shapes.CONVERTERS[op_name](context, list(inputs))
+            if result is None and op_name in _CONVERTERS:
+                result = _CONVERTERS[op_name](context, list(inputs))
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             return self._merged(node, self._bind(result))
+
+    def _tensors(self, op_name: str, inputs: Any) -> list[Any]:
+        """Return a node's inputs with sizes as tensors where the op takes tensors."""
+        sizes = open_shapes.SIZE_INPUTS.get(op_name, ())
+        return [value if place in sizes else tensor_of(self.bb.emit, value) for place, value in enumerate(inputs)]
 
     def _merged(self, node: onnx.NodeProto, result: Any) -> Any:
         """Return what an equal QuantizeLinear of the same value gave before: some quantizers write one for each reader.
@@ -105,38 +130,42 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         return result
 
 
-def convert(prepared: PreparedOnnx, origin: str) -> Assembled:
+def convert(prepared: PreparedOnnx, inputs: InputShapes, origin: str) -> Assembled:
     """Build the named module of a prepared graph.
 
     Raises
     ------
+    NewlyKnownError
+        If the graph says more of the symbols than was known.
     UnsupportedOpError
         If a node has a form that no converter takes.
     """
-    importer = _GraphImporter(prepared, origin)
+    importer = _GraphImporter(prepared, inputs, origin)
     graph: Any = prepared.graph
     try:
         with quiet():
             module: tvm.IRModule = importer.from_onnx(graph, prepared.opset)
-    except OctavoError:
+    except (OctavoError, NewlyKnownError):
         discard(importer.bb)
         raise
     except Exception as error:
         discard(importer.bb)
         raise ModelError(f"{origin}: TVM's ONNX importer cannot read the graph: {reason(error)}") from error
-    sources = _complete_shapes(prepared, importer)
+    sources = _complete_shapes(prepared, importer, inputs)
     positions = {source.name: position for position, source in enumerate(sources)}
     outputs = [positions[value.name] for value in prepared.graph.output]
     return assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
 
 
-def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter) -> list[SourceTensor]:
+def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter, inputs: InputShapes) -> list[SourceTensor]:
     """Fill in the shapes that ONNX does not infer (ops of other operator sets) from the Relax types."""
     completed: list[SourceTensor] = []
     for source in prepared.sources:
         holder = importer.holder(source.name)
         if isinstance(holder, relax.Var) and isinstance(holder.ty, relax.TensorType) and holder.ty.shape is not None:
-            shape = tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else str(d) for d in holder.ty.shape)
+            shape = tuple(
+                size if isinstance(size, int) else size_text(size) for size in map(inputs.symbols.simplify, shape_of(holder))
+            )
             source = replace(source, shape=shape, dtype=str(holder.ty.dtype))
         completed.append(source)
     return completed

@@ -6,9 +6,11 @@ Knows no op.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import onnx
+import onnx.helper
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
@@ -37,3 +39,11 @@ def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> No
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
+
+
+@cache  # a network has some thousand values
+def dtype_name(elem_type: int) -> str:
+    """Return NumPy's name of an element type, "" of an undefined one."""
+    if elem_type == onnx.TensorProto.UNDEFINED:
+        return ""
+    return "string" if elem_type == onnx.TensorProto.STRING else str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))

@@ -19,11 +19,12 @@ from ...ir.untyped import ops
 from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, same_padding, shape_of
+from ..symbols import Symbols
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeContext:
-    """The node under conversion: block builder, op, attributes by name, version of the operator set.
+    """The node under conversion: block builder, op, attributes by name, version of the operator set, the model's symbols.
 
     `node` is the source's node, which `op` may be one step of.
     """
@@ -33,6 +34,7 @@ class NodeContext:
     node: onnx.NodeProto
     attrs: dict[str, Any]
     opset: int
+    symbols: Symbols
 
     def text(self, name: str, default: str) -> str:
         """Return a string attribute."""

@@ -1,15 +1,14 @@
 """Rewrite a copy of an ONNX graph into what TVM's importer reads well, and list its tensors. Builds no Relax.
 
-Input shapes are made static, QOperator nodes written as QDQ, Constant nodes and all arithmetic on constants
-and static shapes turned into initializers. Names of tensors stay as they are.
+Inputs get their shapes, QOperator nodes are written as QDQ, Constant nodes and all arithmetic on constants and static
+shapes turned into initializers; arithmetic on open sizes is left to `convert`. Names of tensors stay as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from ...errors import ModelError, UnsupportedOpError, check_type, shape_advice
+from ...errors import UnsupportedOpError
 from ..frontend import conversion_errors
 from ..source_tensor import SourceTensor
-from .graph import STANDARD_DOMAINS, describe, graph_inputs, opset_of, replace_nodes
+from ..symbols import Size, size_text
+from .graph import STANDARD_DOMAINS, describe, dtype_name, graph_inputs, opset_of, replace_nodes
 from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
 
@@ -63,7 +63,7 @@ class PreparedOnnx:
 
 def prepare(
     source: onnx.ModelProto,
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    shapes: Mapping[str, Sequence[Size]],
     supported: Callable[[onnx.NodeProto], bool],
     origin: str,
 ) -> PreparedOnnx:
@@ -74,7 +74,7 @@ def prepare(
     source
         A checked model without functions and branches; left as it is.
     shapes
-        Shapes of graph inputs by name, in place of the source's. Without one, a symbolic first dimension becomes 1.
+        Shapes of graph inputs by name; others state theirs.
     supported
         Whether there is a converter for a node.
     origin
@@ -84,11 +84,9 @@ def prepare(
     ------
     UnsupportedOpError
         For the first node that cannot be imported.
-    ModelError
-        For a shape that does not fit, or a dimension that remains unknown.
     """
     _reject_unsupported(source.graph.node, supported, origin)
-    model, nodes = _with_static_inputs(source, shapes, origin)
+    model, nodes = _with_shapes(source, shapes, origin)
     opset = opset_of(model)
     _to_qdq(model.graph, nodes, opset, origin)
     narrow = widen(model.graph)
@@ -103,22 +101,20 @@ def prepare(
     )
 
 
-def known_values(
-    source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
-) -> dict[str, npt.NDArray[Any]]:
+def known_values(source: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str) -> dict[str, npt.NDArray[Any]]:
     """Return what is known without a run, by name: constants, and what depends on them and on static shapes alone."""
-    model, _ = _with_static_inputs(source, shapes, origin)
+    model, _ = _with_shapes(source, shapes, origin)
     model, _ = _fold(model)
     return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
-def _with_static_inputs(
-    source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
+def _with_shapes(
+    source: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str
 ) -> tuple[onnx.ModelProto, tuple[onnx.NodeProto, ...]]:
-    """Return a copy without open sizes and Constant nodes, whose nodes are named by their numbers, and the nodes as they were."""
+    """Return a copy of these inputs, without Constant nodes, its nodes named by their numbers, and the nodes as they were."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
-    _fix_input_shapes(model.graph, shapes or {}, origin)
+    _fix_input_shapes(model.graph, shapes)
     _forget_shapes(model.graph)
     nodes = tuple(_copy(node) for node in model.graph.node)
     for index, node in enumerate(model.graph.node):
@@ -145,70 +141,17 @@ def _reject_unsupported(nodes: Iterable[onnx.NodeProto], supported: Callable[[on
             )
 
 
-def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], origin: str) -> None:
-    inputs = {value.name: value for value in graph_inputs(graph)}
-    unknown = [name for name in shapes if name not in inputs]
-    if unknown:
-        raise ModelError(f"{origin}: there is no input {unknown[0]!r} to give a shape; the inputs are {', '.join(inputs)}")
-    for name, given in shapes.items():
-        expected = f"a tuple of whole numbers as the shape of input {name!r}"
-        check_type(given, tuple | list, ModelError, expected)
-        for dim in given:
-            check_type(dim, int | np.integer, ModelError, expected)
-    for name, value in inputs.items():
-        if not value.type.HasField("tensor_type"):
-            raise ModelError(f"{origin}: input {name!r} is no tensor (a sequence, map or optional), which is not supported")
+def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[Size]]) -> None:
+    for value in (value for value in graph_inputs(graph) if value.name in shapes):
         tensor = value.type.tensor_type
-        if not _dtype_name(tensor.elem_type):
-            raise ModelError(f"{origin}: input {name!r} states no element type")
-        if tensor.elem_type == onnx.TensorProto.STRING:
-            raise ModelError(f"{origin}: input {name!r} is text, and kernels take numbers only; cut off what reads it")
-        if name in shapes:
-            wanted = [int(dim) for dim in shapes[name]]
-            if any(dim < 1 for dim in wanted):
-                raise ModelError(f"{origin}: shape {tuple(wanted)} for input {name!r} must hold positive sizes only")
-            if tensor.HasField("shape") and len(tensor.shape.dim) != len(wanted):
-                raise ModelError(
-                    f"{origin}: shape {tuple(wanted)} for input {name!r} has {len(wanted)} dimensions, "
-                    f"the model states {len(tensor.shape.dim)}"
-                )
-        else:
-            wanted = _static_shape(name, tensor, origin)
         tensor.ClearField("shape")
         tensor.shape.SetInParent()
-        for dim in wanted:
-            tensor.shape.dim.add().dim_value = dim
-
-
-def leaves_batch_open(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether every input of the graph names its first dimension instead of fixing it, and nobody gave it a shape."""
-    inputs = graph_inputs(graph)
-    firsts = [list(value.type.tensor_type.shape.dim)[:1] for value in inputs]
-    return bool(inputs) and not shapes and all(first and _is_open(first[0]) for first in firsts)
-
-
-def _is_open(dim: Any) -> bool:
-    """Return whether a dimension fixes no size: unset, named, or negative, as some exporters write an unknown one."""
-    return not dim.HasField("dim_value") or dim.dim_value < 0
-
-
-def _static_shape(name: str, tensor: Any, origin: str) -> list[int]:
-    """Return the declared shape, with 1 for a symbolic first dimension (the batch)."""
-    if not tensor.HasField("shape"):
-        raise ModelError(f"{origin}: input {name!r} states no shape; give one: {shape_advice(name)}")
-    declared: list[int | str] = [dim.dim_param or "?" if _is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
-    if 0 in declared:
-        raise ModelError(
-            f"{origin}: input {name!r} of shape ({', '.join(map(str, declared))}) has no elements; "
-            f"where a dimension of 0 stands for any size give one: {shape_advice(name)}"
-        )
-    wanted = [1 if position == 0 and isinstance(dim, str) else dim for position, dim in enumerate(declared)]
-    if any(isinstance(dim, str) for dim in wanted):
-        raise ModelError(
-            f"{origin}: input {name!r} has unknown dimensions ({', '.join(map(str, declared))}); "
-            f"give a size for each: {shape_advice(name)}"
-        )
-    return [int(dim) for dim in wanted]
+        for size in shapes[value.name]:
+            dim = tensor.shape.dim.add()
+            if isinstance(size, int):
+                dim.dim_value = size
+            else:
+                dim.dim_param = size_text(size)
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
@@ -267,17 +210,10 @@ def _infer(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         tensor = value.type.tensor_type
         shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim)
-        types[value.name] = (shape if tensor.HasField("shape") else None, _dtype_name(tensor.elem_type))
+        types[value.name] = (shape if tensor.HasField("shape") else None, dtype_name(tensor.elem_type))
     for constant in inferred.graph.initializer:
-        types[constant.name] = (tuple(constant.dims), _dtype_name(constant.data_type))
+        types[constant.name] = (tuple(constant.dims), dtype_name(constant.data_type))
     return inferred, types
-
-
-@cache  # a network has some thousand values
-def _dtype_name(elem_type: int) -> str:
-    if elem_type == onnx.TensorProto.UNDEFINED:
-        return ""
-    return "string" if elem_type == onnx.TensorProto.STRING else str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
 
 
 def _fold(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,8 @@ class Model:
         sample from that sample alone.
     batch_range
         Fewest and most samples of a call that the source allows where `any_batch`; None: no bound.
+    sizes
+        Least and greatest size (None: no bound) of each open dimension, by the name of its symbol in the module.
     batch_obstacle
         Why a source that leaves the first dimension open computes no sample by itself; "" for any other.
     shown_names
@@ -73,6 +75,7 @@ class Model:
     any_batch: bool = False
     batch_range: tuple[int, int | None] = (1, None)
     batch_obstacle: str = ""
+    sizes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     output_names: tuple[str, ...] = ()
     shown_names: tuple[tuple[str, str], ...] = ()
 
@@ -153,6 +156,7 @@ def with_model(module: tvm.IRModule, model: Model) -> tvm.IRModule:
         "any_batch": model.any_batch,
         "batch_range": list(model.batch_range),
         "batch_obstacle": model.batch_obstacle,
+        "sizes": [[name, *bounds] for name, bounds in model.sizes.items()],
         "shown_names": [list(pair) for pair in model.shown_names],
     }
     main: Any = module["main"]
@@ -175,8 +179,9 @@ def read_model(module: tvm.IRModule) -> Model | None:
         return None
     try:
         entries = [TensorEntry(**{str(key): _read(value) for key, value in entry.items()}) for entry in facts["tensors"]]
-        rest = {str(key): _read(value) for key, value in facts.items() if key != "tensors"}
-        return Model(module=module, tensors=TensorTable(entries), params={}, **rest)
+        rest = {str(key): _read(value) for key, value in facts.items() if key not in ("tensors", "sizes")}
+        sizes = {str(name): (_read(low), _read(high)) for name, low, high in facts["sizes"]}
+        return Model(module=module, tensors=TensorTable(entries), params={}, sizes=sizes, **rest)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise ModelError(f"attribute {MODEL_ATTR!r} of main is not what octavo.partition writes: {error!r}") from error
 

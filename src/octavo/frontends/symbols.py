@@ -1,0 +1,268 @@
+"""Symbols: the open sizes of a model's inputs, what is known of them, and arithmetic with them. Knows no file format.
+
+A size is an int or a PrimExpr over tirx.Var of dtype int64. What a graph says of its sizes is found while it is converted: two
+that meet in one sum must be equal. Then what is known grows, `NewlyKnownError` is raised, and the conversion starts anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tvm.sym
+import tvm_ffi
+from tvm import tirx
+
+from ..errors import ModelError, check_type
+from .frontend import NewlyKnownError, RejectedOpError
+
+Size = Any
+"""An int, or a PrimExpr of dtype int64."""
+Bounds = tuple[int, int | None]
+"""Least and greatest size, both inclusive; None: no bound."""
+SizeOption = int | tuple[int | None, int | None]
+"""How a caller of `load` restricts a dimension: to one size, or to inclusive bounds of which either may be None."""
+
+_UNBOUNDED = 2**40
+"""What proofs take for the greatest size; products of three such do not fit 64 bits, but no tensor has one."""
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_INTEGER = re.compile(r"T\.int64\((-?\d+)\)")
+
+
+def symbol_name(text: str) -> str:
+    """Return an identifier for a dimension that a source calls `text`."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
+
+
+class Symbols:
+    """The symbols of one model.
+
+    Parameters
+    ----------
+    names
+        Of the dimensions that inputs have, in order.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._vars: dict[str, Any] = {name: tirx.Var(name, "int64") for name in dict.fromkeys(names)}
+        self._bounds: dict[str, Bounds] = dict.fromkeys(self._vars, (1, None))
+        self._values: dict[str, Size] = {}
+        self._limits: list[tuple[Any, int]] = []
+        self._analyzer: Any = None
+        self._bind()
+
+    def _bind(self) -> None:
+        self._analyzer = tvm.sym.Analyzer()
+        for name, (low, high) in self._bounds.items():
+            span = tvm.sym.ConstIntBound(low, _UNBOUNDED if high is None else high)
+            self._analyzer.update(self._vars[name], span, True)
+
+    @property
+    def bounds(self) -> dict[str, Bounds]:
+        """Least and greatest size of each symbol that is left."""
+        return {name: bound for name, bound in self._bounds.items() if name not in self._values}
+
+    def parse(self, text: str) -> Size:
+        """Return the size that `text` stands for: a symbol, or arithmetic of symbols; what else it may be is a symbol's name."""
+        name = symbol_name(text)
+        if name in self._vars:
+            return self.simplify(self._vars[name])
+        try:
+            return self.simplify(self._evaluated(ast.parse(text.strip(), mode="eval").body))
+        except (SyntaxError, KeyError, ValueError) as error:
+            raise KeyError(text) from error
+
+    def _evaluated(self, tree: Any) -> Size:
+        if isinstance(tree, ast.BinOp):
+            return _OPERATORS[type(tree.op)](self._evaluated(tree.left), self._evaluated(tree.right))
+        if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+            return tree.value
+        if isinstance(tree, ast.Name):
+            return self._vars[tree.id]
+        raise ValueError(tree)
+
+    def restrict(self, sizes: Mapping[str, SizeOption], where: str) -> None:
+        """Fix symbols to a size, or bound them; ModelError for what is none, or no symbol."""
+        for name, wanted in sizes.items():
+            if name not in self._vars:
+                known = f"the open ones are {', '.join(self._vars)}" if self._vars else "all dimensions are fixed"
+                raise ModelError(f"{where}: there is no dimension {name!r} to give a size; {known}")
+            if isinstance(wanted, tuple | list):
+                self._bounds[name] = _checked_bounds(name, wanted, self._bounds[name][0], where)
+            else:
+                check_type(wanted, int, ModelError, f"a size, or a pair of bounds, of dimension {name!r}")
+                if wanted < 0:
+                    raise ModelError(f"{where}: size {wanted} of dimension {name!r} must not be negative")
+                self._values[name] = wanted
+        self._bind()
+
+    def allow_zero(self, name: str) -> None:
+        """Let a symbol be 0, too."""
+        self._bounds[name] = (0, self._bounds[name][1])
+        self._bind()
+
+    def simplify(self, size: Size) -> Size:
+        """Return a size in its simplest form, an int where it is known."""
+        if isinstance(size, int):
+            return size
+        if self._values:
+            size = _substituted(size, {self._vars[name]: _expr(value) for name, value in self._values.items()})
+        size = self._analyzer.simplify(_expr(size))
+        return int(size) if isinstance(size, tirx.IntImm) else size
+
+    def is_equal(self, first: Size, second: Size) -> bool:
+        """Return whether two sizes are equal whatever the symbols are."""
+        if isinstance(first, int) and isinstance(second, int):
+            return first == second
+        return bool(self._analyzer.can_prove_equal(_expr(first), _expr(second)))
+
+    def can_prove(self, condition: Any) -> bool:
+        """Return whether a condition holds whatever the symbols are."""
+        return bool(condition) if isinstance(condition, bool | int) else bool(self._analyzer.can_prove(condition))
+
+    def at_least(self, size: Size, bound: int) -> bool:
+        """Return whether a size is `bound` or more whatever the symbols are."""
+        return self.can_prove(size >= bound)
+
+    def minimum(self, first: Size, second: Size) -> Size:
+        """Return the lesser size; a limit that the graph implies counts."""
+        if any(limit == second and self.is_equal(size, first) for size, limit in self._limits if isinstance(second, int)):
+            return self.simplify(first)
+        return self.simplify(tirx.min(_expr(first), _expr(second)))
+
+    def maximum(self, first: Size, second: Size) -> Size:
+        """Return the greater size."""
+        return self.simplify(tirx.max(_expr(first), _expr(second)))
+
+    def meet(self, first: Size, second: Size) -> Size:
+        """Return the one size that two sizes are; what follows for the symbols becomes known.
+
+        Raises
+        ------
+        NewlyKnownError
+            If more is known of the symbols now.
+        RejectedOpError
+            If they cannot be equal.
+        """
+        if self.is_equal(first, second):
+            return first
+        for one, other in ((first, second), (second, first)):
+            if isinstance(one, tirx.Min) and isinstance(one.b, tirx.IntImm) and self.is_equal(one.a, other):
+                self._limit(other, int(one.b))
+        symbol = self._solvable(first, second)
+        if symbol is None:
+            raise RejectedOpError(f"sizes {self.text(first)} and {self.text(second)} meet, which are not equal; {self.advice()}")
+        name, value = symbol
+        low, high = self._bounds[name]
+        if isinstance(value, int) and (value < low or (high is not None and value > high)):
+            raise RejectedOpError(f"dimension {name} must be {value} here, which its bounds {low}..{high or ''} exclude")
+        del self._bounds[name]
+        self._bounds = {**self._bounds, name: (low, high)}
+        self._values = {each: self._replaced(old, name, value) for each, old in self._values.items()} | {name: value}
+        self._bind()
+        raise NewlyKnownError
+
+    def _replaced(self, size: Size, name: str, value: Size) -> Size:
+        return size if isinstance(size, int) else self.simplify(_substituted(size, {self._vars[name]: _expr(value)}))
+
+    def _limit(self, size: Any, limit: int) -> None:
+        """Take in that a size is `limit` at most, for the graph cuts something of `limit` elements to it."""
+        self._limits.append((size, limit))
+        for name, var in self._vars.items():
+            low, high = self._bounds[name]
+            grown = self.simplify(_substituted(size, {var: var + 1}) - size)
+            if not isinstance(grown, int) or grown < 1:
+                continue
+            least = self._analyzer.const_int_bound(_substituted(size, {var: _expr(0)})).min_value
+            most = (limit - int(least)) // grown
+            if high is None or most < high:
+                if most < low:
+                    raise RejectedOpError(f"dimension {name} may be {most} at most here, and {low} at least")
+                self._bounds[name] = (low, most)
+        self._bind()
+        raise NewlyKnownError
+
+    def _solvable(self, first: Size, second: Size) -> tuple[str, Size] | None:
+        """Return a symbol and what it must be for two sizes to be equal; of several that stand alone, the last input's."""
+        names = list(self.bounds)[::-1]
+        alone = [
+            name
+            for name in names
+            if any(not isinstance(size, int) and size.same_as(self._vars[name]) for size in (first, second))
+        ]
+        difference = self.simplify(first - second)
+        for name in (*alone, *names):
+            if isinstance(difference, int):
+                break
+            var = self._vars[name]
+            step = self.simplify(_substituted(difference, {var: var + 1}) - difference)
+            rest = self.simplify(_substituted(difference, {var: _expr(0)}))
+            if isinstance(step, int) and step in (1, -1):
+                return name, self.simplify(-rest if step == 1 else rest)
+            if isinstance(step, int) and step and isinstance(rest, int) and rest % step == 0:
+                return name, -rest // step
+        return None
+
+    def broadcast(self, *shapes: Sequence[Size]) -> list[Size]:
+        """Return the shape that shapes broadcast to; sizes that meet are equal then, as `meet` finds."""
+        result: list[Size] = []
+        for place in range(max(map(len, shapes), default=0), 0, -1):
+            size: Size = 1
+            for shape in shapes:
+                if len(shape) >= place and not _is_one(shape[-place]):
+                    size = shape[-place] if _is_one(size) else self.meet(size, shape[-place])
+            result.append(size)
+        return result
+
+    def divided(self, whole: Size, part: Size) -> Size:
+        """Return whole / part, rounded down where symbols leave a remainder open."""
+        if isinstance(whole, int) and isinstance(part, int):
+            return whole // part
+        return self.simplify(tirx.floordiv(_expr(whole), _expr(part)))
+
+    def text(self, size: Size) -> str:
+        """Write a size as a source would: "past + sequence"."""
+        return size_text(size)
+
+    def advice(self) -> str:
+        """Say how a dimension is given a size."""
+        name = next(iter(self.bounds), "batch")
+        return f'fix one of {", ".join(self.bounds)}: sizes={{"{name}": N}} in Python, --size {name}=N on the command line'
+
+
+def size_text(size: Size) -> str:
+    """Write a size as a source would: "past + sequence"."""
+    return _INTEGER.sub(r"\1", str(size)).replace("T.", "")
+
+
+def _substituted(size: Any, values: Mapping[Any, Any]) -> Any:
+    return tvm_ffi.structural_map(size, (tirx.Var, lambda var: values.get(var, var)), order="post")
+
+
+def _expr(size: Size) -> Any:
+    return tirx.IntImm("int64", size) if isinstance(size, int) else size
+
+
+def _is_one(size: Size) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _checked_bounds(name: str, wanted: Sequence[Any], least: int, where: str) -> Bounds:
+    expected = f"bounds (least, greatest) of dimension {name!r}, whole numbers or None"
+    if len(wanted) != 2:
+        raise ModelError(f"{where}: expected {expected}, got {tuple(wanted)}")
+    for bound in wanted:
+        check_type(bound, int | None, ModelError, expected)
+    low, high = least if wanted[0] is None else wanted[0], wanted[1]
+    if low < 0 or (high is not None and high < max(low, 1)):
+        raise ModelError(f"{where}: bounds {low}..{'' if high is None else high} of dimension {name!r} hold no size")
+    return low, high
