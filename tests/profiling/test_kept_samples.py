@@ -182,10 +182,10 @@ def test_a_kept_sample_does_not_change_with_what_it_was_copied_from() -> None:
     assert kept.kept.samples[0][0].tolist() == [1, 1, 1, 1]
 
 
-def test_samples_of_different_shapes_are_not_of_one_model(profile: Profile) -> None:
-    with pytest.raises(ValueError, match="kept samples of different shapes or dtypes"):
-        smallest(4, Kept(((np.zeros(3),),)), Kept(((np.zeros(4),),)))
-    with pytest.raises(ProfileError, match="profiles cannot be merged: kept samples of different shapes"):
+def test_samples_of_different_ranks_are_not_of_one_model(profile: Profile) -> None:
+    with pytest.raises(ValueError, match="kept samples of different ranks or dtypes"):
+        smallest(4, Kept(((np.zeros(3),),)), Kept(((np.zeros((3, 1)),),)))
+    with pytest.raises(ProfileError, match="profiles cannot be merged: kept samples of different ranks"):
         profile.merge(replace(profile, kept_samples=((np.zeros((1, 2)),),)))
 
 

@@ -262,11 +262,11 @@ def listed(*arrays: Any) -> tuple[list[Any], bytes]:
     [
         (([1.0, np.nan],), (), "a value is NaN or infinite"),
         (([-np.inf],), (), "a value is NaN or infinite"),
-        (([1.0], [1.0, 2.0]), (), "kept samples of different shapes or dtypes"),
+        (([1.0], [[1.0], [2.0]]), (), "kept samples of different ranks or dtypes"),
         (([1.0], [1.0]), (), "in the order of their keys, each once"),
         (([1.0], [2.0]), (), "in the order of their keys"),
         (([1.0],), ([1.0], [2.0]), "2 samples have results, all 1 or none must"),
-        (([2.0], [1.0]), ([1.0], [1.0, 2.0]), "kept samples of different shapes or dtypes"),
+        (([2.0], [1.0]), ([1.0], [[1.0], [2.0]]), "kept samples of different ranks or dtypes"),
         (np.arange(KEPT + 1)[:, None], (), f"{KEPT + 1} samples, at most {KEPT} may be kept"),
     ],
 )  # fmt: skip

@@ -6,8 +6,11 @@ could overflow. Nothing is compiled here: `Accumulator` is given a function that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +23,7 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
 from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
+from ..runtime.size import dimension_places, names_in
 from .buckets import BUCKETS, SampleBuckets
 from .instrument import Instrumented, Observation
 from .kept_samples import KeptSamples, key_of
@@ -50,6 +54,8 @@ _ALIGNMENT = 64
 _PER_LINE = _ALIGNMENT // 4
 _MAX_COUNT = 2**32 - 1
 _SIGN = CODES >> 1
+_BOUND = 4
+"""Shapes of the inputs whose memory is kept for more samples of them."""
 _BESIDE_BYTES = 64 * 1024
 """Samples smaller than this are hashed sooner than a thread takes them."""
 
@@ -76,22 +82,24 @@ class Accumulator:
         self._beside: Executor | None = None
         self._instrumented = instrumented
         specs = input_specs(model)
-        self._inputs = [_aligned(spec.shape, spec.dtype) for spec in specs]
+        self._attach, self._dtypes = attach, [spec.dtype for spec in specs]
+        self._dimensions = dimension_places([spec.shape for spec in specs])
+        has_open = bool(names_in(dim for spec in specs for dim in spec.shape))
         observations = instrumented.observations
         self._ranges = _Ranges([item.channels for item in observations])
         # Pages of it that no count touches take no memory: they stay what the system gave.
         self._counts = _aligned((len(observations), COUNTS_SIZE), "int32")
-        states = [state for pair in zip(self._ranges.states, self._counts, strict=True) for state in pair]
-        self._run = attach([*self._inputs, *states])
+        self._states = [state for pair in zip(self._ranges.states, self._counts, strict=True) for state in pair]
+        self._bound: dict[tuple[tuple[int, ...], ...], _Bound] = {}
+        self._runs_of: Counter[tuple[int, ...]] = Counter()
         self._firsts: list[NonFinite | None] = [None] * len(observations)
         self._drained: list[npt.NDArray[np.int64]] | None = None
-        self._runs_since_drain = 0
-        largest = max((item.size for item in observations), default=1)
-        self._max_runs = max(1, _MAX_COUNT // largest)
+        self._counted_since_drain = 0
         rows = {spec.shape[0] if spec.shape else 1 for spec in specs}
-        self._rows_per_run = rows.pop() if len(rows) == 1 else 1
+        # Of open sizes a run takes one sample, as large as it is.
+        self._rows_per_run = rows.pop() if len(rows) == 1 and not has_open else 1
         # Rows of one run share its ranges, and which rows share a run is the caller's choice: they are counted as one.
-        self._buckets = SampleBuckets([array.nbytes for array in self._inputs]) if self._rows_per_run == 1 else None
+        self._buckets = SampleBuckets() if self._rows_per_run == 1 else None
         self._in_bucket = [0] * BUCKETS
         self.runs = 0
 
@@ -113,27 +121,48 @@ class Accumulator:
 
     def fold(self, arrays: Sequence[Array], *, number: int) -> None:
         """Run once on arrays that fit the inputs, and add what the observers saw; `number` is that of the run's first sample."""
-        if self._runs_since_drain >= self._max_runs:
+        bound = self._bind(tuple(array.shape for array in arrays))
+        if self._counted_since_drain + bound.largest > _MAX_COUNT:
             self._drain()
-        for memory, array in zip(self._inputs, arrays, strict=True):
+        for memory, array in zip(bound.inputs, arrays, strict=True):
             memory[...] = array
-        bucket = None if self._buckets is None else self._buckets.of(self._inputs)
-        key = self._key()
-        self._run.run()
-        self._kept.offer(self._inputs, self._results, key)
+        bucket = None if self._buckets is None else self._buckets.of(bound.inputs)
+        key = self._key(bound.inputs)
+        bound.run.run()
+        self._kept.offer(bound.inputs, lambda: bound.run.results()[: self._instrumented.results], key)
         self._ranges.fold(bucket)
         self.runs += 1
+        self._runs_of[tuple(bound.sizes.values())] += 1
         if bucket is not None:
             self._in_bucket[bucket] += 1
-        self._runs_since_drain += 1
+        self._counted_since_drain += bound.largest
         for index in np.flatnonzero(self._counts[:, 0]):
-            self._note_non_finite(int(index), number)
+            self._note_non_finite(int(index), number, bound.sizes)
+
+    def _bind(self, shapes: tuple[tuple[int, ...], ...]) -> _Bound:
+        """Return memory for inputs of these shapes, and the call on it; that of the shapes met last is kept."""
+        bound = self._bound.pop(shapes, None)
+        if bound is None:
+            inputs = [_aligned(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+            sizes = {name: shapes[number][axis] for name, (number, axis) in self._dimensions.items()}
+            elements = (math.prod(item.sized(sizes)) for item in self._instrumented.observations)
+            run = self._attach([*inputs, *self._states])
+            bound = _Bound(inputs=inputs, run=run, sizes=sizes, largest=max(elements, default=1))
+        self._bound[shapes] = bound
+        while len(self._bound) > _BOUND:
+            oldest = next(iter(self._bound))
+            self._bound.pop(oldest).run.fetch()
+        return bound
+
+    def _fetch(self) -> None:
+        for bound in self._bound.values():
+            bound.run.fetch()
 
     def profile(self) -> Profile:
         """Return the profile of everything folded; DataError if nothing was."""
         if not self.runs:
             raise DataError("no samples: the data set is empty; give at least one batch")
-        self._run.fetch()
+        self._fetch()
         tensors: dict[TensorId, TensorStatistics] = {}
         for index, item in enumerate(self._instrumented.observations):
             tensors[item.tensor] = self._statistics(index, item)
@@ -153,23 +182,20 @@ class Accumulator:
             kept_results=self._kept.kept.results,
         )
 
-    def _key(self) -> Callable[[], bytes] | None:
+    def _key(self, inputs: list[Array]) -> Callable[[], bytes] | None:
         """Begin to hash a large sample, beside its run: a tenth of a small network's; return what waits for the end of it."""
-        if not self._keep_samples or sum(array.nbytes for array in self._inputs) < _BESIDE_BYTES:
+        if not self._keep_samples or sum(array.nbytes for array in inputs) < _BESIDE_BYTES:
             return None
         if self._beside is None:
             self._beside = ThreadPoolExecutor(1)  # its thread ends with this accumulator
-        return self._beside.submit(key_of, self._inputs).result
+        return self._beside.submit(key_of, inputs).result
 
-    def _results(self) -> Sequence[Array]:
-        return self._run.results()[: self._instrumented.results]
-
-    def _note_non_finite(self, index: int, number: int) -> None:
-        item = self._instrumented.observations[index]
-        position = first_non_finite(self._counts[index], item.size)
+    def _note_non_finite(self, index: int, number: int, sizes: Mapping[str, int]) -> None:
+        shape = self._instrumented.observations[index].sized(sizes)
+        position = first_non_finite(self._counts[index], math.prod(shape))
         assert position is not None, "the observer saw one"
-        place = tuple(int(at) for at in np.unravel_index(position, item.shape or (1,)))[: len(item.shape)]
-        row = place[0] if self._rows_per_run > 1 and item.shape[:1] == (self._rows_per_run,) else 0
+        place = tuple(int(at) for at in np.unravel_index(position, shape or (1,)))[: len(shape)]
+        row = place[0] if self._rows_per_run > 1 and shape[:1] == (self._rows_per_run,) else 0
         found = NonFinite(sample=number + row, index=place)
         known = self._firsts[index]
         self._firsts[index] = found if known is None else min(known, found)
@@ -177,15 +203,20 @@ class Accumulator:
 
     def _drain(self) -> None:
         """Move counts elsewhere before one could overflow."""
-        self._run.fetch()
+        self._fetch()
         totals = [total_counts(counts) for counts in self._counts]
         self._drained = totals if self._drained is None else [a + b for a, b in zip(self._drained, totals, strict=True)]
         self._counts[:, table(0) :] = 0
-        self._runs_since_drain = 0
+        self._counted_since_drain = 0
 
     def _codes(self, index: int) -> npt.NDArray[np.int64]:
         counts = total_counts(self._counts[index])
         return counts if self._drained is None else counts + self._drained[index]
+
+    def _count(self, item: Observation) -> int:
+        """Return the elements that a tensor had in all runs."""
+        sizes = (dict(zip(self._dimensions, each, strict=True)) for each in self._runs_of)
+        return sum(math.prod(item.sized(each)) * runs for each, runs in zip(sizes, self._runs_of.values(), strict=True))
 
     def _statistics(self, index: int, item: Observation) -> TensorStatistics:
         codes = self._codes(index)
@@ -196,7 +227,7 @@ class Accumulator:
         in_buckets = (none, none) if self._buckets is None else self._ranges.of_buckets(index)
         return TensorStatistics(
             **described(entry),
-            count=item.size * self.runs,
+            count=self._count(item),
             zeros=histogram.count_between(0, 0),
             non_finite=int(codes[LAST_BIN + 1 : _SIGN].sum() + codes[_SIGN + LAST_BIN + 1 :].sum()),
             first_non_finite=self._firsts[index],
@@ -209,6 +240,16 @@ class Accumulator:
             bucket_maximum=in_buckets[1],
             histogram=histogram,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Bound:
+    """Memory for inputs of one shape each, and the call on it: `sizes` of open dimensions, elements of the `largest` tensor."""
+
+    inputs: list[Array]
+    run: Attached
+    sizes: dict[str, int]
+    largest: int
 
 
 class _Ranges:

@@ -24,21 +24,14 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 class SampleBuckets:
-    """Tells the bucket of a sample.
+    """Tells the bucket of a sample."""
 
-    Parameters
-    ----------
-    sizes
-        Bytes of each input of the model, in order.
-    """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        longest = min(max((-(-size // 8) for size in sizes), default=0), _MAX_WORDS)
+    def __init__(self) -> None:
         # Odd, and another for each place: samples that hold the same values in another order are separate.
-        self._weights = (np.arange(1, longest + 1, dtype=np.uint64) * np.uint64(_GAMMA)) | np.uint64(1)
+        self._weights = (np.arange(1, _MAX_WORDS + 1, dtype=np.uint64) * np.uint64(_GAMMA)) | np.uint64(1)
 
     def of(self, arrays: Sequence[npt.NDArray[Any]]) -> int:
-        """Return the bucket, in [0; BUCKETS - 1], of one sample: contiguous arrays of the sizes given."""
+        """Return the bucket, in [0; BUCKETS - 1], of one sample: contiguous arrays."""
         state = 0
         for array in arrays:
             content = array.reshape(-1).view(np.uint8)

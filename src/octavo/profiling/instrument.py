@@ -23,6 +23,7 @@ from ..ir.graph.observe import ObserveCall, write_observe
 from ..ir.graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..ir.identity import TensorEntry, TensorId
 from ..numerics.statistics.observer_state import COUNTS_SIZE
+from ..runtime.size import evaluated, is_open
 from ..target.op_facts import CLAMPS
 from .constants import Selected, profile_constants
 from .statistics import TensorStatistics
@@ -33,7 +34,10 @@ MAX_CHANNELS = 4096
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One observed tensor: which, its shape, its channel axis (None: none known), its channels (1 without an axis)."""
+    """One observed tensor: which, its shape, its channel axis (None: none known), its channels (1 without an axis).
+
+    Open dimensions of the shape are Sizes.
+    """
 
     tensor: TensorId
     shape: tuple[int, ...]
@@ -44,10 +48,9 @@ class Observation:
         """Channels whose ranges are kept apart."""
         return 1 if self.channel_axis is None else self.shape[self.channel_axis]
 
-    @property
-    def size(self) -> int:
-        """Elements of one run."""
-        return math.prod(self.shape)
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape in a run with open dimensions of these sizes."""
+        return evaluated(self.shape, sizes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +108,7 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
     Raises
     ------
     ModelError
-        If a float tensor has a symbolic shape, or more than 2^31 - 1 elements.
+        If the shape of a float tensor depends on values, or it has more than 2^31 - 1 elements.
     """
     bound = model.bound()
     main = bound["main"]
@@ -171,13 +174,13 @@ class _Plan:
         shape = static_shape(var)
         if shape is None:
             raise ModelError(
-                f"{entry.source_name} has a symbolic shape and cannot be profiled; give the model a fixed input shape"
+                f"{entry.source_name} has a shape that depends on values and cannot be profiled; profile other tensors (tensors=...)"
             )
-        size = math.prod(shape)
-        if size >= 2**31:
-            raise ModelError(f"{entry.source_name} has {size} elements; a tensor of 2^31 and more cannot be profiled")
-        if not size:
+        if 0 in shape:
             return
+        size = math.prod(shape)
+        if not is_open(size) and size >= 2**31:
+            raise ModelError(f"{entry.source_name} has {size} elements; a tensor of 2^31 and more cannot be profiled")
         clamp = self._clamp_of(var, entry)
         if clamp is not None:
             self.clamped.append(clamp)
@@ -218,7 +221,7 @@ class _Plan:
         if len(shape) < 2:
             return None
         axis = len(shape) - 1 if self._channels_last or len(shape) == 2 else 1
-        return axis if shape[axis] <= MAX_CHANNELS else None
+        return axis if not is_open(shape[axis]) and shape[axis] <= MAX_CHANNELS else None
 
 
 def _type(size: int, dtype: str) -> relax.TensorType:

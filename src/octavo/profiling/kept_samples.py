@@ -60,12 +60,13 @@ class KeptSamples:
         self._keep = keep
         self._keys: list[bytes] = []
         self._samples: list[Sample] = []
-        self._results: list[Sample] | None = []
+        self._results: list[Sample | None] = []
 
     @property
     def kept(self) -> Kept:
         """Those kept, read-only arrays, in the order of their keys."""
-        return Kept(tuple(self._samples), tuple(self._results or ()))
+        results = [each for each in self._results if each is not None]
+        return Kept(tuple(self._samples), tuple(results) if len(results) == len(self._samples) else ())
 
     def offer(
         self,
@@ -81,22 +82,17 @@ class KeptSamples:
             return
         own = key_of(arrays) if key is None else key()
         place = bisect_left(self._keys, own)
-        most = _most(self._keep, arrays)
-        if place >= most or self._keys[place : place + 1] == [own] or not _is_finite(arrays):
+        if place >= self._keep or self._keys[place : place + 1] == [own] or not _is_finite(arrays):
+            return
+        if place and _bytes_of(self._samples[:place]) + _bytes_of([arrays]) > MAX_BYTES:
             return
         self._keys.insert(place, own)
         self._samples.insert(place, tuple(map(_copy, arrays)))
-        self._keep_results(place, most, results)
-        del self._keys[most:], self._samples[most:]
-
-    def _keep_results(self, place: int, most: int, results: Callable[[], Sequence[npt.NDArray[Any]]] | None) -> None:
-        """Keep results of a new sample, where those of all have room: of all or of none."""
-        own = None if results is None or self._results is None else results()
-        if own is None or self._results is None or not _has_room(most, own):
-            self._results = None
-            return
-        self._results.insert(place, tuple(map(_copy, own)))
-        del self._results[most:]
+        given = None if results is None else results()
+        has_room = given is not None and _has_room(_most(self._keep, arrays), given)
+        self._results.insert(place, tuple(map(_copy, given)) if given is not None and has_room else None)
+        most = _fitting(self._samples, self._keep)
+        del self._keys[most:], self._samples[most:], self._results[most:]
 
 
 def smallest(keep: int, *parts: Kept) -> Kept:
@@ -118,8 +114,8 @@ def check_kept(keep: int, kept: Kept) -> None:
     samples, results = kept.samples, kept.results
     _check_alike(samples)
     _check_alike(results)
-    if samples and len(samples) > _most(keep, samples[0]):
-        raise ValueError(f"{len(samples)} samples, at most {_most(keep, samples[0])} may be kept")
+    if len(samples) > _fitting(samples, keep):
+        raise ValueError(f"{len(samples)} samples, at most {_fitting(samples, keep)} may be kept")
     if not all(map(_is_finite, samples)):
         raise ValueError("a value is NaN or infinite")
     keys = list(map(key_of, samples))
@@ -127,8 +123,22 @@ def check_kept(keep: int, kept: Kept) -> None:
         raise ValueError("samples must stand in the order of their keys, each once")
     if results and len(results) != len(samples):
         raise ValueError(f"{len(results)} samples have results, all {len(samples)} or none must")
-    if results and not _has_room(len(results), results[0]):
+    if not all(_has_room(_most(len(samples), sample), own) for sample, own in zip(samples, results, strict=False)):
         raise ValueError(f"results take more than {MAX_BYTES} bytes")
+
+
+def _fitting(samples: Sequence[Sample], keep: int) -> int:
+    """Return how many of some samples, in the order of their keys, may be kept: as many as have room, one at least."""
+    total = 0
+    for place, sample in enumerate(samples[:keep]):
+        total += _bytes_of([sample])
+        if place and total > MAX_BYTES:
+            return place
+    return min(len(samples), keep)
+
+
+def _bytes_of(samples: Sequence[Sequence[npt.NDArray[Any]]]) -> int:
+    return sum(array.nbytes for sample in samples for array in sample)
 
 
 def _most(keep: int, arrays: Sequence[npt.NDArray[Any]]) -> int:
@@ -153,10 +163,12 @@ def _signature(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[str, tuple[int,
 
 
 def _check_alike(samples: Sequence[Sample]) -> None:
+    """ValueError unless samples can be of one model, whose sizes may be open."""
     for sample in samples:
-        if _signature(sample) != _signature(samples[0]):
+        kinds = [[(dtype, len(shape)) for dtype, shape in _signature(one)] for one in (samples[0], sample)]
+        if kinds[0] != kinds[1]:
             both = [brief(_signature(one)) for one in (samples[0], sample)]
-            raise ValueError(f"kept samples of different shapes or dtypes: {both[0]} and {both[1]}")
+            raise ValueError(f"kept samples of different ranks or dtypes: {both[0]} and {both[1]}")
 
 
 def _is_finite(arrays: Sequence[npt.NDArray[Any]]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, shape_advice
-from .size import Size
+from .size import Size, names_in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +49,16 @@ def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input")
     DataError
         Missing or unknown input, wrong dtype or shape, NaN or infinity.
     """
-    arrays = _named_arrays(specs, data, where)
+    return _check(specs, _named_arrays(specs, data, where), where)
+
+
+def _check(
+    specs: Sequence[InputSpec], arrays: list[npt.NDArray[Any]], where: str, *, finite: bool = True
+) -> list[npt.NDArray[Any]]:
     known = dict[str, tuple[int, str]]()
     for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
         _check_shape(spec, array, known, where)
-        _check_values(spec, array, where)
+        _check_values(spec, array, where, finite=finite)
     return arrays
 
 
@@ -116,7 +121,7 @@ def split_batch(
 ) -> Iterator[list[npt.NDArray[Any]]]:
     """Cut a batch into runs of the model's own shape: [100,3,224,224] is 100 runs of a model that takes [1,3,224,224].
 
-    `finite` refuses NaN and infinity, as `check_inputs` does.
+    `finite` refuses NaN and infinity, as `check_inputs` does. With open sizes a batch is one run.
 
     Raises
     ------
@@ -124,6 +129,9 @@ def split_batch(
         As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input. A scalar may
         be one number for each sample, or one for all.
     """
+    if names_in(dim for spec in specs for dim in spec.shape):
+        yield _check(specs, _named_arrays(specs, data, where), where, finite=finite)
+        return
     arrays = _named_arrays(specs, data, where)
     runs: int | None = None
     for spec, array in zip(specs, arrays, strict=True):
