@@ -88,6 +88,7 @@ def build_executable(
         any_batch=model.any_batch and all(output.shape for output in outputs),
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
+        limits=tuple(dict.fromkeys(limit for kernel in lowered.kernels.values() for limit in kernel.limits)),
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
     )
     return Executable(code, description)

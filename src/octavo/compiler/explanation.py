@@ -14,6 +14,7 @@ from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId
 from ..runtime.executable import OutputSpec
+from ..runtime.size import typical
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.op_records import OpRecord
 from .partition.attach_state import FLOAT_MODEL
@@ -45,7 +46,7 @@ class ExplainedOp(OpRecord):
     def cycles(self, *, is_integer: bool) -> float:
         """Return the modelled cycles of one inference, of its products and its result: only ratios mean much."""
         macs = self.macs / (INT8_MACS if is_integer else FLOAT_MACS)
-        return macs + memory_cycles(prod(self.shape) * (1 if is_integer else FLOAT_BYTES))
+        return macs + memory_cycles(typical(prod(self.shape)) * (1 if is_integer else FLOAT_BYTES))
 
 
 def memory_cycles(size: int) -> float:
@@ -56,7 +57,7 @@ def memory_cycles(size: int) -> float:
 def model_cycles(view: DataflowView) -> float:
     """Return the modelled cycles of a float model in integers: of its products, and of the results of all of its ops."""
     return sum(
-        float_macs(binding.value) / INT8_MACS + memory_cycles(prod(static_shape(binding.var) or (0,)))
+        float_macs(binding.value) / INT8_MACS + memory_cycles(typical(prod(static_shape(binding.var) or (0,))))
         for binding in view.bindings
     )
 

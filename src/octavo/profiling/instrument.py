@@ -174,7 +174,8 @@ class _Plan:
         shape = static_shape(var)
         if shape is None:
             raise ModelError(
-                f"{entry.source_name} has a shape that depends on values and cannot be profiled; profile other tensors (tensors=...)"
+                f"{entry.source_name} has a shape that depends on values and cannot be profiled; "
+                "profile other tensors (tensors=...)"
             )
         if 0 in shape:
             return

@@ -74,6 +74,8 @@ class Description:
         Why it does not, though the source left that dimension open.
     ops
         One plain record for each op, for `explain`.
+    limits
+        Open sizes up to which its kernels are exact, each with the most that it may be.
     device
         Name of the device that runs the code, in memory of its own; "" for the host.
     """
@@ -92,6 +94,7 @@ class Description:
     batch_range: tuple[int, int | None]
     batch_obstacle: str
     ops: tuple[dict[str, Any], ...]
+    limits: tuple[tuple[Size, int], ...] = ()
     device: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -112,10 +115,15 @@ class Description:
         plain["workspace"] = None if data["workspace"] is None else Size.parse(data["workspace"])
         fewest, most = data["batch_range"]
         features = tuple(data["features"])
-        device = str(data.get("device", ""))  # files of earlier versions are the host's
-        return Description(
-            inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, device=device, **plain
-        )
+        plain["limits"] = tuple((_size(size), int(largest)) for size, largest in data.get("limits", ()))
+        plain["device"] = str(data.get("device", ""))  # files of earlier versions are the host's
+        return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
+
+
+def _size(text: str) -> Size:
+    size = Size.parse(text)
+    assert isinstance(size, Size), "a number has no limit"
+    return size
 
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +250,7 @@ class Executable:
         check_samples(self.inputs, data, self.description.batch_obstacle)
         if self._holds_several_runs(data):
             return self._joined_runs(data)
-        arrays = check_inputs(self.inputs, data)
+        arrays = check_inputs(self.inputs, data, limits=self.description.limits)
         return self.name_outputs(self._run(_tensors(arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
@@ -296,7 +304,7 @@ class Executable:
 
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""
-        arrays = check_inputs(self.inputs, data)
+        arrays = check_inputs(self.inputs, data, limits=self.description.limits)
         tensors = _tensors(arrays)
         return BoundCall(self._run.prepare(tensors), tensors, self)
 

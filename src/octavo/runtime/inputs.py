@@ -34,7 +34,9 @@ class InputSpec:
         return f"{self.source_name}: {self.dtype} {_dims(self.shape)}"
 
 
-def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input") -> list[npt.NDArray[Any]]:
+def check_inputs(
+    specs: Sequence[InputSpec], data: Any, *, where: str = "input", limits: Sequence[tuple[Size, int]] = ()
+) -> list[npt.NDArray[Any]]:
     """Return one array for each input of the model, in order, each of exactly its shape and dtype and finite.
 
     Parameters
@@ -43,22 +45,34 @@ def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input")
         An array (of a model with one input), or {source name or TensorId: array}.
     where
         Opens the error message, e.g. "batch 3".
+    limits
+        Sizes of open dimensions that are not to be more than a number.
 
     Raises
     ------
     DataError
-        Missing or unknown input, wrong dtype or shape, NaN or infinity.
+        Missing or unknown input, wrong dtype or shape, a size beyond its bounds or limit, NaN or infinity.
     """
-    return _check(specs, _named_arrays(specs, data, where), where)
+    return _check(specs, _named_arrays(specs, data, where), where, limits=limits)
 
 
 def _check(
-    specs: Sequence[InputSpec], arrays: list[npt.NDArray[Any]], where: str, *, finite: bool = True
+    specs: Sequence[InputSpec],
+    arrays: list[npt.NDArray[Any]],
+    where: str,
+    *,
+    finite: bool = True,
+    limits: Sequence[tuple[Size, int]] = (),
 ) -> list[npt.NDArray[Any]]:
     known = dict[str, tuple[int, str]]()
     for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
         _check_shape(spec, array, known, where)
         _check_values(spec, array, where, finite=finite)
+    for size, most in limits:
+        found = size.evaluate({name: value for name, (value, _) in known.items()})
+        if found > most:
+            said = "; ".join(known[name][1] for name in sorted(size.names))
+            raise DataError(f"{where}: {size} is {found} ({said}); the executable's integer sums are exact up to {most}")
     return arrays
 
 

@@ -294,6 +294,26 @@ def typical(size: int | Size) -> int:
     return size.evaluate(dict.fromkeys(size.names, TYPICAL)) if isinstance(size, Size) else size
 
 
+def surpasses(size: int | Size, most: int) -> bool:
+    """Return whether a size is sure to be more than this number."""
+    return _is_surely(size, most + 1)
+
+
+def known(size: int | Size) -> int:
+    """Return a size that is known; OpenSizeError for one that is open."""
+    return size if isinstance(size, int) else int(size)
+
+
+def bounded(size: int | Size, most: int) -> int:
+    """Return a size, for an open one the most that it is let to be (`limits`)."""
+    return most if isinstance(size, Size) else size
+
+
+def limits(*sizes: tuple[int | Size, int]) -> tuple[tuple[Size, int], ...]:
+    """Return the limits of sizes, given with the most that they may be, that are open and may be more."""
+    return tuple((size, most) for size, most in sizes if isinstance(size, Size) and not _is_surely(most, size))
+
+
 def is_open(value: Any) -> bool:
     """Return whether a size is known only when the model runs."""
     return isinstance(value, Size)

@@ -18,6 +18,7 @@ from ...ir.graph.macs import float_macs
 from ...ir.graph.partition_state import PartitionState
 from ...ir.graph.probes import read_probe
 from ...numerics.dynamic import is_by_row
+from ...runtime.size import typical
 from ...target import TargetDescription
 from ...target.op_facts import movers
 
@@ -40,7 +41,8 @@ class OpRecord:
     reason
         Why it is float; of an integer op what is to be said of it: that its input is quantized when run; "" without such.
     macs
-        Multiply-accumulates of one inference, of a float op too; 0 for ops without a product of tensors.
+        Multiply-accumulates of one inference, of a float op too; at a typical size where sizes are open; 0 for ops without a
+        product of tensors.
     shape
         Shape of the result.
     dtype
@@ -144,7 +146,7 @@ def composite_record(composite: Composite, state: PartitionState, var: Var, kern
         kernel="" if kernel is None else kernel.name,
         isa="" if kernel is None else kernel.isa,
         reason=state.rejections.get(composite.core, "") if is_float else _when_run(op),
-        macs=op.macs,
+        macs=typical(op.macs),
         shape=static_shape(var) or (),
         declined=state.declined.get(composite.core, ""),
         core=composite.core,

@@ -202,12 +202,20 @@ def replace_operands(expr: Any, replace: Callable[[Var], Expr]) -> Any:
         op = next((replace(callee) for callee in _local_callee(expr)), expr.op)
         if op.same_as(expr.op) and all(new.same_as(arg) for new, arg in zip(args, old, strict=True)):
             return expr
-        return call_of(op, args, expr.attrs, expr.ty_args)
+        call = call_of(op, args, expr.attrs, expr.ty_args)
+        return typed(call, expr.ty) if isinstance(op, tvm.ir.GlobalVar) else call
     if kind is relax.Tuple:
         return relax.Tuple([replace_operands(field, replace) for field in elements(expr.fields)])
     if kind is relax.TupleGetItem:
         return relax.TupleGetItem(replace_operands(expr.tuple_value, replace), expr.index)
     return _replace_free(expr, {var: replace(var) for var in operand_vars(expr)})
+
+
+def typed(call: Any, ty: Type) -> Any:
+    """Return a call of a function of the module with the type of its result, which TVM can't find where it adds open sizes."""
+    if isinstance(ty, relax.TensorType):
+        _update_type(call, ty)
+    return call
 
 
 def _replace_free(expr: Any, new: Mapping[Var, Expr]) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ModelError
+from ...errors import ModelError, shape_advice
 from ...runtime.inputs import InputSpec
+from ...runtime.size import names_in
 from .dataflow import dtype_of, static_shape
 from .model import Model
 
@@ -16,15 +17,17 @@ _SEED = 0
 
 
 def input_specs(model: Model) -> tuple[InputSpec, ...]:
-    """Return what "main" of a model takes, in order. ModelError if a dimension is symbolic."""
+    """Return what "main" of a model takes, in order. ModelError if a dimension depends on values."""
     params = model.module["main"].params
     specs: list[InputSpec] = []
     for index, tensor_id in enumerate(model.input_ids):
         shape = static_shape(params[index])
         source_name = model.tensors[tensor_id].source_name
         if shape is None:
-            raise ModelError(f"input {source_name} has a symbolic shape; give the model a fixed shape before loading it")
-        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, shape=shape, dtype=dtype_of(params[index])))
+            raise ModelError(f"input {source_name} has a shape that nothing names; give it one: {shape_advice(source_name)}")
+        bounds = {name: model.sizes[name] for name in sorted(names_in(shape)) if name in model.sizes}
+        dtype = dtype_of(params[index])
+        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, shape=shape, dtype=dtype, bounds=bounds))
     return tuple(specs)
 
 

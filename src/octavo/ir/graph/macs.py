@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...runtime.size import typical
 from .dataflow import op_name, static_shape
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
@@ -21,7 +22,14 @@ _ATTENTION = ("nn.attention", "nn.attention_bias")
 
 
 def float_macs(value: Any) -> int:
-    """Return the multiply-accumulates of a call; 0 for ops without a product of tensors and where a shape is not known."""
+    """Return the multiply-accumulates of a call, at a typical size where sizes are open.
+
+    0 for ops without a product of tensors and where a shape is not known.
+    """
+    return typical(_macs(value))
+
+
+def _macs(value: Any) -> int:
     name = op_name(value)
     if name not in ("matmul", "einsum", *_CONVOLUTIONS, *_TRANSPOSED, *_ATTENTION):
         return 0

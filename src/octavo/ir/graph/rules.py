@@ -23,6 +23,7 @@ from .dataflow import (
     view_of_main,
     with_main,
     write_function,
+    typed,
 )
 from .nodes import call_of
 
@@ -238,7 +239,7 @@ def _rewrite_main(
             region = regions.get(binding.var)
             value = binding.value
             if region is not None:
-                value = call_of(functions[binding.var], region.inputs)
+                value = typed(call_of(functions[binding.var], region.inputs), binding.var.ty)
             is_output = view.is_returned(binding.var)
             mapping[hash(binding.var)] = writer.emit(binding.var.name, replace_operands(value, mapped), is_output=is_output)
         return replace_operands(view.result, mapped)

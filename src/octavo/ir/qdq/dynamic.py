@@ -20,7 +20,7 @@ from tvm_ffi import structural_equal
 from ...numerics import INTEGER_RANGE
 from ...numerics.dynamic import DynamicStyle, TorchStyle
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-from ..untyped import ops
+from ..untyped import ops, tirx
 
 Emit = Callable[[Any], Any]
 
@@ -81,7 +81,6 @@ def write_torch_parameters(x: Any, style: TorchStyle, emit: Emit) -> tuple[Any, 
 
     Each has the shape (1,), or (rows,) where a matrix has parameters by row.
     """
-    count = int(x.ty.shape[0]) if style.by_row else 1
     ends = (ops.min(x, [1]), ops.max(x, [1])) if style.by_row else (ops.min(x), ops.max(x))
     least, most = (emit(end) if style.by_row else emit(ops.reshape(emit(end), [1])) for end in ends)
     low = emit(ops.minimum(least, _number(0)))
@@ -90,12 +89,19 @@ def write_torch_parameters(x: Any, style: TorchStyle, emit: Emit) -> tuple[Any, 
     if style.is_symmetric:
         reach = emit(ops.maximum(emit(ops.negative(low)), high))
         scale = emit(ops.maximum(emit(ops.divide(reach, _number(width / 2))), _number(style.eps)))
-        return scale, relax.const(np.full(count, 128 if style.dtype == "uint8" else 0, np.int32))
+        return scale, _of_rows(128 if style.dtype == "uint8" else 0, x.ty.shape[0] if style.by_row else 1, emit)
     span = emit(ops.subtract(high, low))
     scale = emit(ops.maximum(emit(ops.divide(span, _number(width))), _number(style.eps)))
     steps = emit(ops.round(emit(ops.divide(low, scale))))
     zero_point = emit(ops.clip(emit(ops.subtract(_number(style.qmin), steps)), style.qmin, style.qmax))
     return scale, emit(ops.astype(zero_point, "int32"))
+
+
+def _of_rows(zero_point: int, rows: Any, emit: Emit) -> Any:
+    """Write the zero point of so many rows: a constant, or of an open number one that is repeated."""
+    if isinstance(rows, int | tirx.IntImm):
+        return relax.const(np.full(int(rows), zero_point, np.int32))
+    return emit(ops.full(relax.ShapeExpr([rows]), relax.const(zero_point, "int32"), "int32"))
 
 
 def write_torch_integers(
@@ -105,7 +111,7 @@ def write_torch_integers(
 
     Each is of one element; or (rows,), one for each of the `rows` of a matrix.
     """
-    shape = [rows, 1] if rows else []
+    shape = [] if rows == 0 else [rows, 1]
     factor = emit(ops.divide(_number(1), emit(ops.reshape(scale, shape))))
     zero = emit(ops.astype(emit(ops.reshape(zero_point, shape)), "float32"))
     steps = emit(ops.add(emit(ops.round(emit(ops.multiply(x, factor)))), zero))
@@ -162,7 +168,8 @@ def _torch_style(view: DataflowView, integers: Expr) -> TorchStyle | None:
     if least.size != 1 or not 0 < least.item() < np.inf or qmin is None or qmax is None or not low <= qmin < qmax <= high:
         return None
     zero_point = _step(view, _step(view, _step(view, total, "add", 1), "astype", 0), "reshape", 0)
-    is_symmetric = zero_point is not None and isinstance(view.definition(zero_point), GenericConst)
+    zero_point = None if zero_point is None else view.definition(zero_point)
+    is_symmetric = isinstance(zero_point, GenericConst) or call_to(zero_point, "full") is not None
     by_row = len(static_shape(_step(view, reciprocal, "divide", 1)) or ()) == 2
     return TorchStyle(dtype=dtype, qmin=int(qmin), qmax=int(qmax), eps=least.item(), is_symmetric=is_symmetric, by_row=by_row)
 

@@ -38,6 +38,16 @@ def softmax_table(scale: float, columns: int) -> npt.NDArray[np.int32]:
     return np.rint(np.exp(-float(scale) * np.arange(256)) * 2.0**bits).astype(np.int32)
 
 
+SHORT_ROW_BITS = 30 - _MAX_BITS
+"""Rows of up to 2**SHORT_ROW_BITS values have one table; each power of two beyond has its own."""
+
+
+def softmax_tables(scale: float) -> npt.NDArray[np.int32]:
+    """Return the tables of rows of every length: row i is that of up to 2**(SHORT_ROW_BITS + i) values."""
+    lengths = range(SHORT_ROW_BITS, (SOFTMAX_MAX_COLUMNS - 1).bit_length() + 1)
+    return np.stack([softmax_table(scale, 1 << bits) for bits in lengths])
+
+
 def softmax(
     q: npt.NDArray[np.integer],
     *,

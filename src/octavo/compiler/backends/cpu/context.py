@@ -27,7 +27,7 @@ from ....ir.graph.nodes import constant, tensor_buffer
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
-from ....runtime.size import expressed_by
+from ....runtime.size import Size, expressed_by
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
@@ -38,13 +38,14 @@ from .storage import TO_NHWC, Storage, StorageLayout
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlacedKernel:
-    """A kernel in the module: its PrimFunc over tensors of the module's own shapes, its name for people, what can be tuned."""
+    """A kernel in the module: its PrimFunc over tensors of the module's own shapes, and what `Kernel` says of it."""
 
     symbol: str
     func: tvm.tirx.PrimFunc
     name: str
     isa: str
     tunable: Tunable | None = None
+    limits: tuple[tuple[Size, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -66,7 +67,8 @@ class KernelTable:
         if attrs:
             func = func.with_attrs(attrs)
         symbol = f"octavo_{len(self.placed)}_{name}"
-        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
+        facts: dict[str, Any] = {"name": kernel.name, "isa": kernel.isa, "tunable": kernel.tunable, "limits": kernel.limits}
+        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, **facts)
         return symbol
 
     def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:

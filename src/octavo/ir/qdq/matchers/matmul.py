@@ -15,6 +15,7 @@ from tvm.relax import Expr, Var
 from ....numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE, QuantParams
 from ....numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from ....numerics.rounding.narrow_accumulator import Overflow
+from ....runtime.size import bounded, surpasses
 from ....target import OpSupport
 from ...composites.base import WIDE, CompositeOp, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.float_ops import FloatBatchMatmulOp
@@ -115,7 +116,7 @@ def _match_rows(
     shape, inner = static_shape(core), a.shape[-1]
     if shape is None or 0 in shape:
         return Rejection(reason=f"{core.name} has no static shape, or no element")
-    if inner > BATCH_MATMUL_MAX_INNER:
+    if surpasses(inner, BATCH_MATMUL_MAX_INNER):
         return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
     real, no_bias = follow_in_float(view, core, support), np.zeros(1, np.float32)
     result = FloatResult(name=real.output.name, shape=shape, bias=no_bias, bias_name="", low=real.low, high=real.high)
@@ -150,7 +151,7 @@ def _fixed_point_of(view: DataflowView, end: _End, operands: list[MatmulOperand]
 def _overflow_of(operands: list[MatmulOperand], support: OpSupport) -> Overflow | Rejection:
     """Return what becomes of sums that leave the accumulator: "proven" where none does."""
     inner = operands[0].tensor.shape[-1]
-    if inner > BATCH_MATMUL_MAX_INNER:
+    if surpasses(inner, BATCH_MATMUL_MAX_INNER):
         return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
     largest, bits = _largest_sum(*operands), support.bits_of(operands[0].tensor.params.dtype)
     if largest < 2 ** (bits - 1):
@@ -174,7 +175,7 @@ def _beyond_int64(op: BatchMatmulOp) -> Rejection | None:
 
 def _largest_sum(a: MatmulOperand, b: MatmulOperand) -> int:
     """Return the largest |sum of products| that any integers of the operands have."""
-    reach = a.tensor.shape[-1]
+    reach = bounded(a.tensor.shape[-1], BATCH_MATMUL_MAX_INNER)
     for params in (a.tensor.params, b.tensor.params):
         low, high = INTEGER_RANGE[params.dtype]
         reach *= max(high - int(params.zero_point), int(params.zero_point) - low)

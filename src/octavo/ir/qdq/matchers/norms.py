@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from ....numerics import GROUP_NORM_MAX_VALUES, L2_MAX_COLUMNS, LAYER_NORM_MAX_COLUMNS, LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
+from ....runtime.size import surpasses
 from ....target import OpSupport
 from ....target.vocabulary import FIXED_POINT, INTEGER_INVERSE_SCALE
 from ...composites.base import CompositeOp, QuantizedTensor
@@ -42,7 +43,7 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region[C
     if not isinstance(x.source, Var) or shape is None:
         return Rejection(reason=f"the input of {core.name} is a constant, or its shape is not static")
     axis = int(call.attrs.axis) % len(shape)
-    if shape[axis] > SOFTMAX_MAX_COLUMNS:
+    if surpasses(shape[axis], SOFTMAX_MAX_COLUMNS):
         return Rejection(reason=f"its rows hold {shape[axis]} values; the kernel takes {SOFTMAX_MAX_COLUMNS}")
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
@@ -101,7 +102,7 @@ def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
-    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or shape[-1] > LAYER_NORM_MAX_COLUMNS:
+    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or surpasses(shape[-1], LAYER_NORM_MAX_COLUMNS):
         taken = f"the kernel takes the last, of up to {LAYER_NORM_MAX_COLUMNS}"
         return Rejection(reason=f"it normalizes axes {[int(axis) for axis in call.attrs.axes]} of {shape}; {taken}")
     constants = [constant_value(view, arg) for arg in call.args[1:3]]
@@ -148,7 +149,7 @@ def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
     shape = static_shape(x.source)
     assert shape is not None, "checked with the channels"
     size = math.prod(shape[1:]) // norm.groups
-    if size > GROUP_NORM_MAX_VALUES:
+    if surpasses(size, GROUP_NORM_MAX_VALUES):
         return Rejection(reason=f"its groups have {size} values; the kernel takes up to {GROUP_NORM_MAX_VALUES}")
     tail = follow_to_quantize(view, norm.output, support)
     if isinstance(tail, Rejection):
@@ -188,7 +189,7 @@ def match_l2_normalize(view: DataflowView, core: Var, support: OpSupport) -> Reg
     axis = found.axes[0] % len(shape)
     if not found.keepdims or not (is_last(shape, axis) or (len(shape) == 4 and axis == 1)):
         return Rejection(reason=f"its axis {axis} of {len(shape)} is neither the last nor the channels of an image")
-    if shape[axis] > L2_MAX_COLUMNS or 0 in shape:
+    if surpasses(shape[axis], L2_MAX_COLUMNS) or 0 in shape:
         return Rejection(reason=f"its rows hold {shape[axis]} values; the kernel takes 1 to {L2_MAX_COLUMNS}")
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:

@@ -15,6 +15,7 @@ from tvm.relax import Expr, Var
 from ....numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ....numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ....numerics.rounding.fixed_point import SHIFTS, fixed_point_multiplier, is_power_of_two, mean_multiplier
+from ....runtime.size import bounded, known, surpasses
 from ....target import OpSupport
 from ....target.vocabulary import HALF_EVEN_STORED
 from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
@@ -48,7 +49,7 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     given_axes = range(len(shape)) if call.attrs.axis is None else [int(axis) % len(shape) for axis in call.attrs.axis]
     axes = tuple(sorted(set(given_axes)))
     extent = math.prod(shape[axis] for axis in axes)
-    if not 1 <= extent <= REDUCE_MAX_EXTENT or 0 in shape:
+    if surpasses(extent, REDUCE_MAX_EXTENT) or 0 in shape:
         return Rejection(reason=f"it reduces {extent} elements of {shape} at once; the kernel takes 1 to {REDUCE_MAX_EXTENT}")
     tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
@@ -77,12 +78,12 @@ def _in_integers(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int) 
     if asked is None or kind not in ("mean", "sum"):
         return None
     low, high = INTEGER_RANGE[x.params.dtype]
-    largest = count * max(high - int(x.params.zero_point), int(x.params.zero_point) - low)
+    largest = bounded(count, REDUCE_MAX_EXTENT) * max(high - int(x.params.zero_point), int(x.params.zero_point) - low)
     real = float(x.params.scale) / float(y.tensor.params.scale)
     if asked in SHIFTS:
         fits = is_power_of_two(real) and (kind == "mean" or largest <= fixed_point_multiplier(real, asked).max_value)
     else:
-        factor = mean_multiplier(real, count, asked) if kind == "mean" else fixed_point_multiplier(real, asked)
+        factor = mean_multiplier(real, known(count), asked) if kind == "mean" else fixed_point_multiplier(real, asked)
         fits = largest <= factor.max_value
     return asked if fits else None
 
@@ -99,7 +100,7 @@ def _wide_problem(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int,
     if kind == "mean" and is_fixed and offset is not None:
         return Rejection(reason=f"the zero point of {offset.name} is {offset.zero_point}; the 16-bit kernel takes 0")
     most = INT16_MAX_COUNT if kind == "mean" and is_fixed else INT16_MAX_COUNT // 2
-    if count > most:
+    if surpasses(count, most):
         return Rejection(reason=f"it reduces {count} int16 values at once; the kernel takes {most}")
     return None
 
@@ -120,7 +121,7 @@ def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region[Com
         return problem
     axis = None if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
     extent = math.prod(shape) if axis is None else shape[axis]
-    if not 1 <= extent <= REDUCE_MAX_EXTENT or 0 in shape:
+    if surpasses(extent, REDUCE_MAX_EXTENT) or 0 in shape:
         return Rejection(reason=f"it looks through {extent} elements; the kernel takes 1 to {REDUCE_MAX_EXTENT}")
     user = view.only_user(core)
     cast = None if user is None else call_to(view.definition(user), "astype")

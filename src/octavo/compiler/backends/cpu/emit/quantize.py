@@ -10,6 +10,7 @@ from .....ir.composites.movement import DequantizeOp, QuantizeOp
 from .....ir.composites.weighted import DynamicTensor
 from .....ir.graph.dataflow import static_shape
 from .....numerics.dynamic import TorchStyle, style_name
+from .....runtime.size import is_open
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -61,7 +62,7 @@ def read_dynamic(op: DynamicTensor, context: KernelContext, inputs: dict[str, Va
         x = _laid_out(op, context, var, is_nhwc=is_nhwc)
         size = math.prod(op.shape) // op.scales
         spec = DynamicSpec(rows=op.scales, size=size, style=op.style, threads=context.threads)
-        suffix = f"{style_name(op.style)}{op.scales}" + ("_nhwc" if is_nhwc else "")
+        suffix = f"{style_name(op.style)}{'rows' if is_open(op.scales) else op.scales}" + ("_nhwc" if is_nhwc else "")
         name = f"{var.name}_{suffix}"
         kernel = kernels.dynamic_parameters(spec, isa=context.isa)
         parameters = context.call(f"{name}_parameters", kernel, [x], (op.scales, 2), "float32")

@@ -25,6 +25,7 @@ from .....numerics.rounding.fixed_point import (
     fixed_point_multiplier,
     mean_multiplier,
 )
+from .....runtime.size import known
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -49,7 +50,7 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     # An extreme keeps scale and zero point; a change of them, which int16 never has, is a second kernel.
     changed = op.kind in ("max", "min") and op.x.kernel_dtype == "uint8" and changes(op.x, op.y)
     spec = ReduceSpec(
-        kind="sum" if op.kind == "mean" else op.kind,
+        kind=op.kind,
         outer=run.outer,
         extent=run.extent,
         inner=run.inner,
@@ -89,13 +90,12 @@ def _mean_by_shift(op: ReduceOp, context: KernelContext, run: Run, name: str, sh
 
 
 def _multiplier(op: ReduceOp, extent: int) -> float | FixedPointMultiplier:
-    """Return the factor from the sum of differences to steps of the result."""
+    """Return the factor from the sum of differences to steps of the result; it has a mean's divisor only in fixed point."""
     real = float(op.x.params.scale) / float(op.y.tensor.params.scale)
     asked = FIXED_POINT_ROUNDINGS.get(op.rounding) or ("twice_away" if op.rounding == "fixed_point" else None)
     if asked is not None:
-        return mean_multiplier(real, extent, asked) if op.kind == "mean" else fixed_point_multiplier(real, asked)
-    multiplier = np.float32(ratio(op.x.params, op.y.tensor.params))
-    return float(multiplier / np.float32(extent) if op.kind == "mean" else multiplier)
+        return mean_multiplier(real, known(extent), asked) if op.kind == "mean" else fixed_point_multiplier(real, asked)
+    return float(np.float32(ratio(op.x.params, op.y.tensor.params)))
 
 
 @emits(ArgReduceOp)

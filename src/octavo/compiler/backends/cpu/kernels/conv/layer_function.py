@@ -39,11 +39,11 @@ def layer_function(
     """Return the PrimFunc of a layer whose input is uint8; `body` emits its statements."""
     in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
     out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-    inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
+    inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales != 0 else [])]
     operands = [(label, value.size, str(value.dtype)) for label, value in constants.items()]
 
     def emit(x: Expr, *others: Expr) -> None:
-        packed = dict(zip(constants, others[1:-1] if spec.scales else others[:-1], strict=True))
-        body(LayerBuffers(x=x, parameters=others[0] if spec.scales else None, operands=packed, out=others[-1]))
+        packed = dict(zip(constants, others[1:-1] if spec.scales != 0 else others[:-1], strict=True))
+        body(LayerBuffers(x=x, parameters=others[0] if spec.scales != 0 else None, operands=packed, out=others[-1]))
 
     return prim_func([*inputs, *operands, ("out", out_size, out_dtype)], emit)

@@ -30,7 +30,7 @@ def schedule_key(spec: Conv2dSpec | FloatConv2dSpec, *, asymmetric: bool = False
         return " ".join(["int16", *facts])
     facts += ["zero_point"] if any(spec.padding) and spec.input_zero_point else []
     facts += ["asymmetric"] if asymmetric else []
-    facts += ["dynamic"] if spec.pixels_per_scale else []
+    facts += ["dynamic"] if spec.pixels_per_scale != 0 else []
     result = "float32" if isinstance(spec.output, FloatOutput) else "int32" if isinstance(spec.output, SumOutput) else "uint8"
     return " ".join(["int8", *facts, f"y={result}"])
 

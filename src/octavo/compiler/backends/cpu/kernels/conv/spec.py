@@ -96,9 +96,9 @@ class Conv2dSpec:
     @property
     def folded_zero_point(self) -> int:
         """The zero point that the constants account for; 0 where it comes at run time."""
-        return 0 if self.pixels_per_scale else self.input_zero_point
+        return 0 if self.pixels_per_scale != 0 else self.input_zero_point
 
     @property
     def scales(self) -> int:
         """How many scales and zero points come at run time."""
-        return self.batch * self.out_height * self.out_width // self.pixels_per_scale if self.pixels_per_scale else 0
+        return self.batch * self.out_height * self.out_width // self.pixels_per_scale if self.pixels_per_scale != 0 else 0

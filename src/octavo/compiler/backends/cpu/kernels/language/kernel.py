@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 import tvm
 
+from ......runtime.size import Size
 from ....tunable import Tunable
 
 
@@ -27,6 +28,8 @@ class Kernel:
         Packed weights, folded biases, multipliers: one-dimensional arrays, passed after the activations.
     tunable
         How it walks its work, where there is a choice.
+    limits
+        Open sizes up to which it is exact, each with the most that it may be.
     """
 
     name: str
@@ -34,3 +37,4 @@ class Kernel:
     func: tvm.tirx.PrimFunc
     constants: tuple[npt.NDArray[Any], ...] = ()
     tunable: Tunable | None = None
+    limits: tuple[tuple[Size, int], ...] = ()

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx as _tirx
 from tvm.ir import Op, PrimType
@@ -294,6 +295,45 @@ def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, i
         with B.serial(0, vectors) as index:
             body(index * lanes, lanes)
     body_of_rest()
+
+
+def float_of(size: Expr) -> Expr:
+    """Return a size as float32; one that is open is rounded when the kernel runs, to the same."""
+    return (B.int64(0) + size).astype("float32") if is_open(size) else B.float32(float(np.float32(size)))
+
+
+def where_at_least(size: Expr, least: int, enough: Callable[[], None], fewer: Callable[[], None]) -> None:
+    """Emit `enough()` for a size that is at least so much, `fewer()` for another; of an open one both, and the choice."""
+    if not is_open(size):
+        (enough if size >= least else fewer)()
+        return
+    with B.If(B.int32(0) + size >= least):
+        with B.Then():
+            enough()
+        with B.Else():
+            fewer()
+
+
+def where_left(rest: Expr, body: Callable[[], None]) -> None:
+    """Emit `body()` where something is left: of an open rest, the kernel finds out when it runs."""
+    if is_open(rest):
+        with B.If(B.int32(0) + rest > 0), B.Then():
+            body()
+    elif rest:
+        body()
+
+
+def for_tiles(count: Expr, height: int, body: Callable[[Expr, int], None]) -> None:
+    """Emit `body(first, rows)` for tiles of `height` rows over range(count), and for the rows that are left behind them."""
+    if is_open(count):
+        for_open_tiles(count, height, body)
+        return
+    full, left = divmod(count, height)
+    if full:
+        with B.serial(0, full) as index:
+            body(B.Bind(index * height), height)
+    if left:
+        body(B.int32(full * height), left)
 
 
 def for_open_tiles(count: Expr, height: int, body: Callable[[Expr, int], None]) -> None:

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import FloatOutput, Output, SumOutput
+from ......numerics import BATCH_MATMUL_MAX_INNER
 from ......numerics.rounding.fixed_point import FixedPointMultiplier
+from ......runtime.size import is_open, limits, surpasses
 from ..language.broadcast import broadcast_shape
 from ..language.float_result import float_result
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_tiles, load, prim_func, splat, store, worthwhile
 from .spec import BatchMatmulSpec
 from .wide_batch_matmul import wide_batch_matmul
 from .x86_int8_batch_matmul import MAX_INNER, Int8Product
@@ -37,13 +39,14 @@ _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 def takes_views(inner: int, *, dtype: str = "uint8", by_row: bool = False, isa: str) -> bool:
     """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
-    return not by_row and dtype == "uint8" and isa == AVX512_VNNI and inner <= MAX_INNER
+    return not by_row and dtype == "uint8" and isa == AVX512_VNNI and not surpasses(inner, MAX_INNER)
 
 
 def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
-    """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER`."""
+    """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER` where it is known."""
     if spec.dtype == "int16":
         return wide_batch_matmul(spec, isa=isa)
+    most = limits((spec.inner, BATCH_MATMUL_MAX_INNER))
     dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
     views = (spec.a, spec.b, spec.y)
     arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
@@ -53,8 +56,8 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
             sizes = (("a_parameters", 2 * (spec.a.size // spec.inner)), ("b_parameters", 2 * (spec.b.size // spec.inner)))
             given = [(name, size, "float32") for name, size in sizes]
             arguments = [arguments[0], given[0], arguments[1], given[1], arguments[2]]
-            return Kernel(name="batch_matmul.rows", isa=isa, func=prim_func(arguments, _plain(spec)))
-        return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)))
+            return Kernel(name="batch_matmul.rows", isa=isa, func=prim_func(arguments, _plain(spec)), limits=most)
+        return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)), limits=most)
     product = Int8Product(
         *views,
         zero_points=(spec.a_zero_point, spec.b_zero_point),
@@ -62,7 +65,8 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
         out_dtype=dtypes[2],
         threads=spec.threads,
     )
-    return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit))
+    most = limits((spec.inner, MAX_INNER))
+    return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit), limits=most)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +89,6 @@ def _plain(spec: BatchMatmulSpec) -> Callable[..., None]:
     def emit(*buffers: Buffer) -> None:
         parameters = (buffers[1], buffers[3]) if spec.by_row else ()
         a, b, y = buffers[::2] if spec.by_row else buffers
-        blocks, left = divmod(spec.rows, _ROWS)
-        units = blocks + (left > 0)
         operations = count * spec.rows * spec.inner * spec.columns
         with chunked(count, worthwhile(spec.threads, operations, count)) as index:
             of_a, of_b = (B.Bind(_offset(index, batch, own)) for own in (a_batch, b_batch))
@@ -99,11 +101,7 @@ def _plain(spec: BatchMatmulSpec) -> Callable[..., None]:
                 parameters=parameters,
                 parameters_at=(of_a * (2 * spec.rows), of_b * (2 * spec.columns)),
             )
-            if blocks:
-                with B.serial(0, blocks) as block:
-                    _emit_rows(spec, matrices, B.Bind(block * _ROWS), _ROWS)
-            if left:
-                _emit_rows(spec, matrices, B.int32((units - 1) * _ROWS), left)
+            for_tiles(spec.rows, _ROWS, lambda first, rows: _emit_rows(spec, matrices, first, rows))
 
     return emit
 
@@ -114,7 +112,7 @@ def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:
     at: Expr = B.int32(0)
     inner, stride = 1, 1
     for size, present in zip(reversed(batch), reversed(padded), strict=True):
-        if present > 1:
+        if present != 1:
             at = at + B.floormod(B.floordiv(index, inner), size) * stride
         inner, stride = inner * size, stride * present
     return at
@@ -123,10 +121,10 @@ def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:
 def _emit_rows(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int) -> None:
     """Emit `rows` rows of one product: whole vectors of columns, then the columns that are left, one by one."""
     vectors, left = divmod(spec.columns, _LANES)
-    if vectors:
+    if is_open(vectors) or vectors:
         with B.serial(0, vectors) as index:
             _emit_tile(spec, matrices, first, rows, B.Bind(index * _LANES), _LANES)
-    if left:
+    if is_open(left) or left:
         with B.serial(0, left) as index:
             _emit_tile(spec, matrices, first, rows, B.Bind(vectors * _LANES + index), 1)
 

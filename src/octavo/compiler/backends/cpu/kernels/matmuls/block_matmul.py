@@ -17,7 +17,19 @@ from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import FloatOutput
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, clamped_to, load, prim_func, splat, store, store_partial, worthwhile
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    clamped_to,
+    for_tiles,
+    load,
+    prim_func,
+    splat,
+    store,
+    store_partial,
+    worthwhile,
+)
 
 LANES = 16
 WORD = 8
@@ -132,12 +144,7 @@ class _Product:
             self._rows(buffers, B.int32(full), rest)
 
     def _rows(self, buffers: _Buffers, tile: Expr, valid: int) -> None:
-        full, rest = divmod(self._spec.rows, _ROWS)
-        if full:
-            with B.serial(0, full) as group:
-                self._tile(buffers, tile, B.Bind(group * _ROWS), _ROWS, valid)
-        if rest:
-            self._tile(buffers, tile, B.int32(full * _ROWS), rest, valid)
+        for_tiles(self._spec.rows, _ROWS, lambda first, rows: self._tile(buffers, tile, first, rows, valid))
 
     def _tile(self, buffers: _Buffers, tile: Expr, first: Expr, rows: int, valid: int) -> None:
         """Emit rows of one tile: over the blocks, what each adds."""

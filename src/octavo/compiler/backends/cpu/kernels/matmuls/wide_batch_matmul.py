@@ -12,13 +12,15 @@ import math
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
+from ......numerics import BATCH_MATMUL_MAX_INNER
 from ......numerics.rounding.fixed_point import FixedPointMultiplier
+from ......runtime.size import limits
 from ..language.broadcast import broadcast_shape, matrix_start
 from ..language.fixed_point import accumulated, clamped_integer, fixed_point_scaled
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
-from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_each_vector, for_tiles, load, prim_func, splat, store, worthwhile
 from .spec import BatchMatmulSpec
 
 _ROWS = 4
@@ -53,15 +55,13 @@ def wide_batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
         with chunked(count, worthwhile(spec.threads, operations, count)) as index:
             starts = [B.Bind(matrix_start(view, index, batch)) for view in (spec.a, spec.b)]
             at = (starts[0], starts[1], B.Bind(index * (rows * columns)))
-            if rows // _ROWS:
-                with B.serial(0, rows // _ROWS) as block:
-                    rows_from(at, B.Bind(block * _ROWS), _ROWS)
-            if rows % _ROWS:
-                rows_from(at, B.int32(rows - rows % _ROWS), rows % _ROWS)
+            for_tiles(rows, _ROWS, lambda first, height: rows_from(at, first, height))
 
     sizes = [spec.a.size, spec.b.size, count * rows * columns]
     arguments = [(name, size, "int16") for name, size in zip("aby", sizes, strict=True)]
-    return Kernel(name="batch_matmul.int16", isa=isa, func=prim_func(arguments, emit))
+    return Kernel(
+        name="batch_matmul.int16", isa=isa, func=prim_func(arguments, emit), limits=limits((inner, BATCH_MATMUL_MAX_INNER))
+    )
 
 
 def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:

@@ -34,7 +34,7 @@ def take(spec: TakeSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, indices: Buffer, y: Buffer) -> None:
         with chunked(rows, worthwhile(spec.threads, size, rows)) as row:
             wanted = indices[row % spec.count].astype("int64")
-            index = B.Bind(B.min(B.max(wanted, B.int64(0)), B.int64(spec.extent - 1)).astype("int32"))
+            index = B.Bind(B.min(B.max(wanted, B.int64(0)), (B.int64(0) + (spec.extent - 1))).astype("int32"))
             source = (row // spec.count * spec.extent + index) * spec.inner
             target = row * spec.inner
             for_each_vector(spec.inner, width, 1, lambda at, lanes: store(y, target + at, load(x, source + at, lanes), lanes))

@@ -10,8 +10,9 @@ from typing import Literal
 
 from tvm.script.ir_builder import tirx as B
 
+from ......runtime.size import is_open
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, store, where_at_least, worthwhile
 
 _TILE = 16
 """Rows and columns of a tile: what a vector register of nearly every CPU holds in bytes."""
@@ -102,39 +103,64 @@ class _Writer:
 
     def matrices(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
         """Transpose `batch` matrices [rows, columns]."""
-        if min(rows, columns) >= _TILE:
+        known = [extent for extent in (rows, columns) if not is_open(extent)]
+        if all(extent >= _TILE for extent in known):
             self._tiles(x, y, batch, rows, columns)
-        elif min(rows, columns) <= _FEW and max(rows, columns) >= _TILE:
+        elif len(known) < 2 or max(known) >= _TILE:
             self._woven(x, y, batch, rows, columns)
         else:
             self.elements(x, y, (batch, rows, columns), (0, 2, 1))
 
     def _tiles(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
-        """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before."""
+        """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before. Smaller matrices go by elements."""
         down, across = -(-rows // _TILE), -(-columns // _TILE)
-        with chunked(batch * across, self._shared(batch * across)) as strip, B.serial(0, down) as tile:
+        with chunked(batch * across, self._shared(batch * across)) as strip:
             base = strip // across * (rows * columns)
-            column = B.min(strip % across * _TILE, columns - _TILE)
-            row = B.min(tile * _TILE, rows - _TILE)
-            loaded = [load(x, base + (row + i) * columns + column, _TILE) for i in range(_TILE)]
-            for i, vector in enumerate(_transposed(loaded)):
-                store(y, base + (column + i) * rows + row, vector, _TILE)
+
+            def tiles() -> None:
+                with B.serial(0, down) as tile:
+                    column = B.min(strip % across * _TILE, columns - _TILE)
+                    row = B.min(tile * _TILE, rows - _TILE)
+                    loaded = [load(x, base + (row + i) * columns + column, _TILE) for i in range(_TILE)]
+                    for i, vector in enumerate(_transposed(loaded)):
+                        store(y, base + (column + i) * rows + row, vector, _TILE)
+
+            def elements() -> None:
+                first = strip % across * _TILE
+                with B.serial(0, B.min(columns - first, B.int32(_TILE))) as column:
+                    _copy_column(x, y, base, rows, columns, B.Bind(first + column))
+
+            where_at_least(rows, _TILE, lambda: where_at_least(columns, _TILE, tiles, elements), elements)
 
     def _woven(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
         """Transpose where rows (or columns) are few: 16 columns of every row make as many whole vectors of the result."""
-        few, many = min(rows, columns), max(rows, columns)
+        interleave = is_open(columns) or (not is_open(rows) and rows < columns)
+        few, many = (rows, columns) if interleave else (columns, rows)
         blocks = -(-many // _TILE)
-        interleave = rows < columns
         with chunked(batch * blocks, self._shared(batch * blocks)) as piece:
             base = piece // blocks * (rows * columns)
-            at = B.min(piece % blocks * _TILE, many - _TILE)
-            strided = [base + i * many + at for i in range(few)]
-            contiguous = [base + at * few + i * _TILE for i in range(few)]
-            loaded = [B.Bind(load(x, start, _TILE)) for start in (strided if interleave else contiguous)]
-            for i, start in enumerate(contiguous if interleave else strided):
-                places = range(i * _TILE, (i + 1) * _TILE) if interleave else range(i, few * _TILE, few)
-                picks = [place % few * _TILE + place // few for place in places] if interleave else list(places)
-                store(y, start, shuffled(loaded, picks), _TILE)
+
+            def vectors() -> None:
+                at = B.min(piece % blocks * _TILE, many - _TILE)
+                strided = [base + i * many + at for i in range(few)]
+                contiguous = [base + at * few + i * _TILE for i in range(few)]
+                loaded = [B.Bind(load(x, start, _TILE)) for start in (strided if interleave else contiguous)]
+                for i, start in enumerate(contiguous if interleave else strided):
+                    places = range(i * _TILE, (i + 1) * _TILE) if interleave else range(i, few * _TILE, few)
+                    picks = [place % few * _TILE + place // few for place in places] if interleave else list(places)
+                    store(y, start, shuffled(loaded, picks), _TILE)
+
+            def elements() -> None:
+                with B.serial(0, columns) as column:
+                    _copy_column(x, y, base, rows, columns, column)
+
+            where_at_least(many, _TILE, vectors, elements)
+
+
+def _copy_column(x: Buffer, y: Buffer, base: Expr, rows: Expr, columns: Expr, column: Expr) -> None:
+    """Copy a column of a matrix to a row of the result, element by element."""
+    with B.serial(0, rows) as row:
+        B.buffer_store(y, x[base + row * columns + column], [base + column * rows + row])
 
 
 def _transposed(rows: list[Expr]) -> list[Expr]:

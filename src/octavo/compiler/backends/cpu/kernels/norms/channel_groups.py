@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
+from ......runtime.size import typical
 from ..language.vectors import Expr, chunked, worthwhile
 
 _LANES = 16
@@ -46,7 +47,9 @@ class ChannelGroups:
         """Channels of a part, all groups whole and where it can be all vectors too: as wide as leaves each thread one."""
         least = math.lcm(self.size, _LANES)
         widths = [width for width in range(least, self.channels + 1, least) if self.channels % width == 0]
-        fitting = [width for width in widths if width <= _WIDEST and self.images * self.channels // width >= self.threads]
+        fitting = [
+            width for width in widths if width <= _WIDEST and typical(self.images) * self.channels // width >= self.threads
+        ]
         return max(fitting) if fitting else min(widths, default=self.channels)
 
     @property

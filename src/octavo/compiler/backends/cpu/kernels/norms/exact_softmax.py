@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
-from ......numerics.quantized.softmax import EXACT_SOFTMAX_MAX_COLUMNS, exact_softmax_table
+from ......numerics.quantized.softmax import EXACT_SOFTMAX_MAX_COLUMNS, SOFTMAX_MAX_COLUMNS, exact_softmax_table
+from ......runtime.size import limits, surpasses
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, prim_func, worthwhile
 from .spec import SoftmaxSpec
@@ -24,7 +25,7 @@ _MAGIC, _MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
 
 def exact_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
     """Return the kernel of the softmax of each row, clamped to the output's bounds."""
-    assert spec.columns <= EXACT_SOFTMAX_MAX_COLUMNS, "the rule sees to it"
+    assert not surpasses(spec.columns, EXACT_SOFTMAX_MAX_COLUMNS), "the rule sees to it"
     table = exact_softmax_table(spec.scale)
     size, out = spec.rows * spec.columns, spec.output
 
@@ -56,4 +57,5 @@ def exact_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
 
     arguments = [("x", size, "int16"), ("exponentials", table.size, "int64"), ("y", size, "int16")]
     func = prim_func(arguments, emit)
-    return Kernel(name="softmax.int16.exact", isa=isa, func=func, constants=(table,))
+    most = limits((spec.columns, SOFTMAX_MAX_COLUMNS))
+    return Kernel(name="softmax.int16.exact", isa=isa, func=func, constants=(table,), limits=most)

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as B
 from ......numerics.floats.float_function import FloatFunction
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, intrinsic, load, prim_func, splat, store
+from ..language.vectors import Buffer, Expr, float_of, intrinsic, load, prim_func, splat, store
 from .channel_groups import ChannelGroups
 
 _OPERATIONS = 6
@@ -73,7 +73,7 @@ def float_group_norm(
 def _statistics(spec: FloatGroupNormSpec, x: Buffer, start: Expr, means: Buffer, scales: Buffer) -> None:
     """Emit each channel's mean, and the inverse of its deviation: those of its group."""
     groups = spec.groups
-    count = B.float32(float(groups.count))
+    count = B.Bind(float_of(groups.count))
 
     def summed(target: Buffer, *, squared: bool) -> None:
         def strip(first: Expr, pieces: list[tuple[int, int]]) -> None:

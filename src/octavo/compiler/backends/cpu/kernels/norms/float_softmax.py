@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm.script.ir_builder import tirx as B
@@ -14,7 +15,7 @@ from tvm.script.ir_builder import tirx as B
 from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, where_at_least, worthwhile
 
 _LANES = 16
 _OPERATIONS = 8
@@ -46,14 +47,8 @@ def float_softmax(spec: FloatSoftmaxSpec, *, isa: str) -> Kernel:
 
 def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
     """Emit a row, by lanes where it has a vector of them."""
-    if not is_open(columns):
-        _emit_lanes(x, y, base, columns, _LANES if columns >= _LANES else 1)
-        return
-    with B.If(B.int32(0) + columns >= _LANES):
-        with B.Then():
-            _emit_lanes(x, y, base, columns, _LANES)
-        with B.Else():
-            _emit_lanes(x, y, base, columns, 1)
+    by_lanes, one_by_one = (partial(_emit_lanes, x, y, base, columns, lanes) for lanes in (_LANES, 1))
+    where_at_least(columns, _LANES, by_lanes, one_by_one)
 
 
 def _emit_lanes(x: Buffer, y: Buffer, base: Expr, columns: int, lanes: int) -> None:

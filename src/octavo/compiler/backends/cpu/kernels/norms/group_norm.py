@@ -14,9 +14,10 @@ from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
 from ......numerics.quantized.normalization import GROUP_NORM_MAX_VALUES, scaled_epsilon
+from ......runtime.size import is_open, limits, surpasses
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
-from ..language.vectors import Buffer, Expr, intrinsic, load, prim_func, splat, store, vector_type
+from ..language.vectors import Buffer, Expr, float_of, intrinsic, load, prim_func, splat, store, vector_type
 from .channel_groups import ChannelGroups
 
 _OPERATIONS = 4
@@ -40,7 +41,7 @@ def group_norm(spec: GroupNormSpec, *, gamma: npt.NDArray[np.float32], beta: npt
     """Return the kernel of y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; threads share the groups."""
     groups = spec.groups
     assert gamma.shape == beta.shape == (groups.channels,), "a factor and an addend for each channel"
-    assert 1 <= groups.count <= GROUP_NORM_MAX_VALUES, "the rule sees to it"
+    assert not surpasses(groups.count, GROUP_NORM_MAX_VALUES), "the rule sees to it"
     scale = np.float32(spec.out_scale)
     constants = tuple((values / scale).astype(np.float32) for values in (gamma, beta))
 
@@ -64,19 +65,20 @@ def group_norm(spec: GroupNormSpec, *, gamma: npt.NDArray[np.float32], beta: npt
 
     names = ("x", "gamma", "beta", "y")
     arguments = [(name, groups.elements, "uint8") if name in "xy" else (name, groups.channels, "float32") for name in names]
-    return Kernel(name="group_norm", isa=isa, func=prim_func(arguments, emit), constants=constants)
+    most = limits((groups.count, GROUP_NORM_MAX_VALUES))
+    return Kernel(name="group_norm", isa=isa, func=prim_func(arguments, emit), constants=constants, limits=most)
 
 
 def _sum(groups: ChannelGroups, x: Buffer, start: Expr, sums: tuple[Buffer, Buffer]) -> None:
     """Emit the sums of each channel's values and of their squares."""
 
     def strip(first: Expr, pieces: list[tuple[int, int]]) -> None:
-        for begin in range(0, groups.pixels, _BLOCK):
+        def block(begin: Expr, end: Expr, *, is_first: bool) -> None:
             accumulators: list[Any] = [B.alloc_buffer((2 * lanes,), "int32", scope="local") for _, lanes in pieces]
             for total, (_, lanes) in zip(accumulators, pieces, strict=True):
                 for place in (0, lanes):
                     store(total, place, splat(B.int32(0), lanes), lanes)
-            with B.serial(begin, min(begin + _BLOCK, groups.pixels)) as pixel:
+            with B.serial(begin, end) as pixel:
                 base = B.Bind(start + pixel * groups.channels + first)
                 for total, (at, lanes) in zip(accumulators, pieces, strict=True):
                     value = B.Bind(load(x, base + at, lanes, "int32"))
@@ -85,8 +87,17 @@ def _sum(groups: ChannelGroups, x: Buffer, start: Expr, sums: tuple[Buffer, Buff
             for total, (at, lanes) in zip(accumulators, pieces, strict=True):
                 for place, target in enumerate(sums):
                     value = load(total, place * lanes, lanes).astype(vector_type("int64", lanes))
-                    before = load(target, first + at, lanes) if begin else splat(B.int64(0), lanes)
+                    before = splat(B.int64(0), lanes) if is_first else load(target, first + at, lanes)
                     store(target, first + at, before + value, lanes)
+
+        pixels = groups.pixels
+        if not is_open(pixels):
+            for begin in range(0, pixels, _BLOCK):
+                block(begin, min(begin + _BLOCK, pixels), is_first=begin == 0)
+            return
+        block(0, B.min(B.int32(0) + pixels, B.int32(_BLOCK)), is_first=True)
+        with B.serial(1, (pixels + (_BLOCK - 1)) // _BLOCK) as number:
+            block(number * _BLOCK, B.min(B.int32(0) + pixels, (number + 1) * _BLOCK), is_first=False)
 
     groups.strips(strip)
 
@@ -108,11 +119,11 @@ def _line(
         for place, values in enumerate(sums):
             B.buffer_store(totals, totals[place] + values[first + member], [place])
     total = B.Bind(totals[0])
-    spread = B.Bind(totals[1] * B.int64(groups.count) - total * total)
-    variance = B.Bind(spread.astype("float32") / B.float32(float(np.float32(groups.count * groups.count))))
+    spread = B.Bind(totals[1] * (B.int64(0) + groups.count) - total * total)
+    variance = B.Bind(spread.astype("float32") / float_of(groups.count * groups.count))
     root = intrinsic("llvm.sqrt", "float32", variance + B.float32(float(scaled_epsilon(spec.epsilon, spec.scale))))
     inverse = B.Bind(B.float32(1) / root)
-    mean = B.Bind(total.astype("float32") / B.float32(float(groups.count)))
+    mean = B.Bind(total.astype("float32") / float_of(groups.count))
     with B.serial(0, groups.size) as member:
         multiplier = B.Bind(inverse * constants[0][channel + first + member])
         bias = intrinsic("llvm.fma", "float32", B.float32(-1) * mean, multiplier, constants[1][channel + first + member])

@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
-from ......numerics.quantized.softmax import int16_softmax_parameters
+from ......numerics.quantized.softmax import INT16_SOFTMAX_MAX_COLUMNS, int16_softmax_parameters
+from ......runtime.size import limits
 from ..language.fixed_point import fixed_point_scaled
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, prim_func, worthwhile
@@ -52,7 +53,8 @@ def interpolated_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
 
     tables = parameters.exponentials, parameters.reciprocals
     arguments = [("x", size, "int16"), ("exponentials", 513, "int16"), ("reciprocals", 513, "int16"), ("y", size, "int16")]
-    return Kernel(name="softmax.int16", isa=isa, func=prim_func(arguments, emit), constants=tables)
+    most = limits((spec.columns, INT16_SOFTMAX_MAX_COLUMNS))
+    return Kernel(name="softmax.int16", isa=isa, func=prim_func(arguments, emit), constants=tables, limits=most)
 
 
 def _leading_zeros(value: Expr) -> Expr:

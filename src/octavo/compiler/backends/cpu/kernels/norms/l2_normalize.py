@@ -9,6 +9,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
 from ......numerics.quantized.normalization import L2_MAX_COLUMNS, NEWTON_STEPS, SQRT_HALF, THREE_HALVES
+from ......runtime.size import limits, surpasses
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
@@ -34,7 +35,7 @@ class L2NormalizeSpec:
 
 def l2_normalize(spec: L2NormalizeSpec, *, isa: str) -> Kernel:
     """Return the kernel; threads share the rows."""
-    assert spec.columns <= L2_MAX_COLUMNS, "the rule sees to it"
+    assert not surpasses(spec.columns, L2_MAX_COLUMNS), "the rule sees to it"
     size = spec.rows * spec.columns
 
     def emit(x: Buffer, y: Buffer) -> None:
@@ -51,7 +52,7 @@ def l2_normalize(spec: L2NormalizeSpec, *, isa: str) -> Kernel:
                 _in_fixed_point(spec, x, y, base, kept(total[0].astype("int64"), "int64"))
 
     func = prim_func([("x", size, "uint8"), ("y", size, "uint8")], emit)
-    return Kernel(name="l2_normalize", isa=isa, func=func)
+    return Kernel(name="l2_normalize", isa=isa, func=func, limits=limits((spec.columns, L2_MAX_COLUMNS)))
 
 
 def _in_float(spec: L2NormalizeSpec, x: Buffer, y: Buffer, base: Expr, total: Expr, width: int) -> None:

@@ -8,8 +8,11 @@ from tvm.script.ir_builder import tirx as B
 
 from ......numerics import log_softmax_parameters
 from ......numerics.quantized.log_softmax import FACTOR_BITS, LOG_FRACTION_BITS, LOG_INDEX_BITS, LOG_REST_BITS
+from ......numerics.quantized.softmax import SOFTMAX_MAX_COLUMNS
+from ......runtime.size import is_open, limits
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, kept, prim_func, worthwhile
+from .softmax import exponentials_of, row_table
 from .spec import SoftmaxSpec
 
 _OPERATIONS = 4
@@ -19,11 +22,15 @@ _OPERATIONS = 4
 def log_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
     """Return the kernel; one text serves every ISA."""
     size = spec.rows * spec.columns
-    p = log_softmax_parameters(spec.scale, spec.out_scale, spec.columns)
+    # Of a row's parameters its length decides the table of exponentials alone, and with that what the first counts as.
+    p = log_softmax_parameters(spec.scale, spec.out_scale, 1 if is_open(spec.columns) else spec.columns)
+    table = exponentials_of(spec)
 
     def emit(x: Buffer, exponentials: Buffer, logarithms: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, size * _OPERATIONS, spec.rows)) as row:
             base = row * spec.columns
+            longer = row_table(spec.columns)
+            first = longer * 256
             found: Any = B.alloc_buffer((1,), "int32", scope="local")
             B.buffer_store(found, B.int32(0), [0])
             with B.serial(0, spec.columns) as column:
@@ -32,8 +39,8 @@ def log_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
             total: Any = B.alloc_buffer((1,), "int32", scope="local")
             B.buffer_store(total, B.int32(0), [0])
             with B.serial(0, spec.columns) as column:
-                B.buffer_store(total, total[0] + exponentials[largest - x[base + column].astype("int32")], [0])
-            log2 = _log2(total[0], logarithms) - p.log_of_one
+                B.buffer_store(total, total[0] + exponentials[first + (largest - x[base + column].astype("int32"))], [0])
+            log2 = _log2(total[0], logarithms) - (p.log_of_one - longer * (1 << LOG_FRACTION_BITS))
             rounding = kept(B.int64(1 << (FACTOR_BITS - 1)) - log2.astype("int64") * B.int64(p.log_factor), "int64")
             with B.serial(0, spec.columns) as column:
                 distance = (largest - x[base + column].astype("int32")).astype("int64")
@@ -42,10 +49,11 @@ def log_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
                 value = B.min(B.max(steps + B.int64(out.zero_point), B.int64(out.qmin)), B.int64(out.qmax))
                 B.buffer_store(y, value.astype("uint8"), [base + column])
 
-    tables = (p.exponentials, p.logarithms)
-    arguments = [("x", size, "uint8"), ("exponentials", 256, "int32"), ("logarithms", p.logarithms.size, "int32")]
+    tables = (table, p.logarithms)
+    arguments = [("x", size, "uint8"), ("exponentials", table.size, "int32"), ("logarithms", p.logarithms.size, "int32")]
     func = prim_func([*arguments, ("y", size, "uint8")], emit)
-    return Kernel(name="log_softmax", isa=isa, func=func, constants=tables)
+    most = limits((spec.columns, SOFTMAX_MAX_COLUMNS))
+    return Kernel(name="log_softmax", isa=isa, func=func, constants=tables, limits=most)
 
 
 def _log2(total: Expr, logarithms: Buffer) -> Expr:

@@ -9,6 +9,7 @@ import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ......numerics.dynamic import DynamicStyle, TorchStyle, style_bounds
+from ......runtime.size import is_open
 from ..language.float_result import input_scale
 from ..language.kernel import Kernel
 from ..language.rounding import integer_of, run_time_rounded
@@ -22,6 +23,8 @@ from ..language.vectors import (
     splat,
     store,
     vector_type,
+    where_at_least,
+    where_left,
     worthwhile,
 )
 
@@ -71,10 +74,10 @@ def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
                 store(y, at, run_time_rounded(value, splat(zero_point, lanes), lanes, style_bounds(spec.style)), lanes)
 
             vectors, rest = divmod(spec.size, _LANES)
-            if vectors:
+            if is_open(vectors) or vectors:
                 with B.serial(0, vectors) as index:
                     one(index * _LANES, _LANES)
-            if rest:
+            if is_open(rest) or rest:
                 with B.serial(0, rest) as index:
                     one(vectors * _LANES + index, 1)
 
@@ -141,12 +144,15 @@ def column_quantize(spec: ColumnsSpec, *, isa: str) -> Kernel:
 
 def _for_columns(spec: ColumnsSpec, body: Callable[[Expr, Expr, int], None]) -> None:
     """Emit body(matrix, column, lanes) for neighbouring columns of each matrix; the last ones overlap those before them."""
-    lanes = _LANES if spec.columns >= _LANES else 1
+    columns = spec.columns
     with chunked(spec.batch, worthwhile(spec.threads, spec.elements, spec.batch)) as matrix:
-        with B.serial(0, spec.columns // lanes) as block:
-            body(matrix, B.Bind(block * lanes), lanes)
-        if spec.columns % lanes:
-            body(matrix, B.int32(spec.columns - lanes), lanes)
+
+        def blocks(lanes: int) -> None:
+            with B.serial(0, columns // lanes) as block:
+                body(matrix, B.Bind(block * lanes), lanes)
+            where_left(columns % lanes, lambda: body(matrix, B.Bind(B.int32(0) + (columns - lanes)), lanes))
+
+        where_at_least(columns, _LANES, lambda: blocks(_LANES), lambda: blocks(1))
 
 
 def _nothing(lanes: int) -> list[Buffer]:
@@ -176,20 +182,24 @@ def _finite(scale: Expr, zero_point: Expr, largest: Expr, lanes: int) -> tuple[E
 
 def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
     """Emit the least and greatest of 0 and `size` values from `start` on, and the bits of the largest magnitude."""
-    lanes = _LANES if size >= _LANES else 1
-    ends = _nothing(lanes)
-    with B.serial(0, size // lanes) as index:
-        _extend(ends, load(x, start + index * lanes, lanes), lanes)
-    if size % lanes:  # the last vector overlaps its neighbour, which changes no extreme
-        _extend(ends, load(x, start + (size - lanes), lanes), lanes)
-    if lanes == 1:
-        low, high, largest = (B.Bind(end[0]) for end in ends)
-        return low, high, largest
-    reductions = (("fmin", "f32", "float32"), ("fmax", "f32", "float32"), ("smax", "i32", "int32"))
-    low, high, largest = (
-        B.Bind(intrinsic(f"llvm.vector.reduce.{name}.v{lanes}{kind}", dtype, load(end, 0, lanes)))
-        for (name, kind, dtype), end in zip(reductions, ends, strict=True)
-    )
+    found = _nothing(1)
+
+    def by_lanes(lanes: int) -> list[Buffer]:
+        ends = found if lanes == 1 else _nothing(lanes)
+        with B.serial(0, size // lanes) as index:
+            _extend(ends, load(x, start + index * lanes, lanes), lanes)
+        # The last vector overlaps its neighbour, which changes no extreme.
+        where_left(size % lanes, lambda: _extend(ends, load(x, start + (size - lanes), lanes), lanes))
+        return ends
+
+    def across() -> None:
+        reductions = (("fmin", "f32", "float32"), ("fmax", "f32", "float32"), ("smax", "i32", "int32"))
+        for (name, kind, dtype), end, one in zip(reductions, by_lanes(_LANES), found, strict=True):
+            value = intrinsic(f"llvm.vector.reduce.{name}.v{_LANES}{kind}", dtype, load(end, 0, _LANES))
+            B.buffer_store(one, value, [0])
+
+    where_at_least(size, _LANES, across, lambda: by_lanes(1))
+    low, high, largest = (B.Bind(one[0]) for one in found)
     return low, high, largest
 
 

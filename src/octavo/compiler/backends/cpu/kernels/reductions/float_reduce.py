@@ -7,8 +7,9 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
+from ......runtime.size import is_open
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, float_of, for_each_vector, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 _STRIP = 8
@@ -29,7 +30,7 @@ def mean_in_order(spec: FloatMeanSpec, *, isa: str) -> Kernel:
     """Return the kernel of y[o, i] = (x[o, 0, i] + x[o, 1, i] + ...) / count; threads share the strips."""
     width = _STRIP * _LANES
     strips, rest = divmod(spec.inner, width)
-    units = strips + bool(rest)
+    units = -(-spec.inner // width)
 
     def emit(x: Buffer, y: Buffer) -> None:
         def strip(outer: Expr, first: Expr, pieces: list[tuple[int, int]]) -> None:
@@ -41,9 +42,13 @@ def mean_in_order(spec: FloatMeanSpec, *, isa: str) -> Kernel:
                 for acc, (at, lanes) in zip(sums, pieces, strict=True):
                     store(acc, 0, load(acc, 0, lanes) + load(x, base + at, lanes), lanes)
             for acc, (at, lanes) in zip(sums, pieces, strict=True):
-                mean = load(acc, 0, lanes) / splat(B.float32(float(spec.count)), lanes)
+                mean = load(acc, 0, lanes) / splat(float_of(spec.count), lanes)
                 store(y, outer * spec.inner + first + at, mean, lanes)
 
+        if is_open(spec.inner):
+            with chunked(spec.outer, worthwhile(spec.threads, spec.outer * spec.count * spec.inner, spec.outer)) as outer:
+                for_each_vector(spec.inner, _LANES, 1, lambda first, lanes: strip(outer, first, [(0, lanes)]))
+            return
         total = spec.outer * units
         with chunked(total, worthwhile(spec.threads, spec.outer * spec.count * spec.inner, total)) as index:
             outer, number = B.Bind(B.floordiv(index, units)), B.Bind(B.floormod(index, units))

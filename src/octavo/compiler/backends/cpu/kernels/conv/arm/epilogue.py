@@ -73,7 +73,7 @@ class Epilogue:
             values["real_bias"] = weights.real_bias
         if isinstance(output, FunctionOutput):
             values |= output.constants()
-        if self.spec.scales:
+        if self.spec.scales != 0:
             values["weight_sum"] = weights.sums
         return values
 

@@ -105,14 +105,14 @@ def conv2d_generic(
     constants += tuple(own.values())
 
     def emit(x: Buffer, *others: Buffer) -> None:
-        parameters = others[0] if spec.scales else None
-        weight, bias, multiplier, *rest, y = others[1:] if spec.scales else others
+        parameters = others[0] if spec.scales != 0 else None
+        weight, bias, multiplier, *rest, y = others[1:] if spec.scales != 0 else others
         scaling: Any = {"bias": bias, "multiplier": multiplier, "function": dict(zip(own, rest, strict=True))}
         _emit(spec, _Buffers(x=x, parameters=parameters, weight=weight, **scaling, y=y), run=run, depthwise=depthwise)
 
     arguments = [
         ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "uint8"),
-        *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else []),
+        *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales != 0 else []),
         ("weight", packed.size, str(packed.dtype)),
         ("bias", spec.out_channels, bias_dtype),
         ("multiplier", spec.out_channels, "float32"),

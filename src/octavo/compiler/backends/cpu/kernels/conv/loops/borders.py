@@ -82,7 +82,7 @@ class Borders:
 
         A step takes `step` elements: 4 bytes, or 1 real.
         """
-        pads_zeros = isinstance(spec, FloatConv2dSpec) or (spec.input_zero_point == 0 and not spec.scales)
+        pads_zeros = isinstance(spec, FloatConv2dSpec) or (spec.input_zero_point == 0 and spec.scales == 0)
         if not pads_zeros or not any(spec.padding):
             return None
         rows, columns = (

@@ -159,7 +159,7 @@ def zero_points_of(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int3
 
 def _fit_float(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32]) -> bool:
     """Whether accumulators, sums times zero points, and their differences are integers that may be read as float32."""
-    if isinstance(spec.output, SumOutput) or spec.scales:
+    if isinstance(spec.output, SumOutput) or spec.scales != 0:
         return False
     products = np.abs(weights.values.astype(np.int64)).sum(axis=(0, 1, 2))
     sums = weights.values[..., 0].size * np.maximum(np.abs(weights.zero_points.astype(np.int64)), 1)

@@ -38,7 +38,7 @@ class FloatEpilogue:
     def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
         """Return the constants it reads, one value for each output channel."""
         values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier, "real_bias": weights.real_bias}
-        return {**values, "weight_sum": weights.sums} if self.output.pixels_per_scale else values
+        return {**values, "weight_sum": weights.sums} if self.output.pixels_per_scale != 0 else values
 
     def emit(self, group: Group) -> None:
         """Emit the store of one group's outputs."""
@@ -64,7 +64,7 @@ class SumEpilogue:
 
     def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
         """Return the constants it reads, one value for each output channel."""
-        return {"weight_sum": weights.sums} if self.output.pixels_per_scale else {}
+        return {"weight_sum": weights.sums} if self.output.pixels_per_scale != 0 else {}
 
     def emit(self, group: Group) -> None:
         """Emit the store of one group's outputs."""

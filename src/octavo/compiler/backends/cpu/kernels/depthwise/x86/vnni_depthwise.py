@@ -81,7 +81,7 @@ class VnniDepthwise(Depthwise):
         return narrowed(func, self.isa)
 
     def _fits_magic(self, values: Int8Array, shifts: npt.NDArray[np.int64], bias: npt.NDArray[np.int32]) -> bool:
-        if isinstance(self.spec.output, SumOutput) or self.spec.scales:
+        if isinstance(self.spec.output, SumOutput) or self.spec.scales != 0:
             return False
         slots = 4 * len(self.window.columns) * self.spec.kernel[0]
         most = 255 * (np.abs(values.astype(np.int64)).sum(axis=(0, 1)) + slots * np.abs(shifts))
