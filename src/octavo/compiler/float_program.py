@@ -17,11 +17,12 @@ from tvm.relax import Var
 from tvm_ffi import structural_equal
 
 from ..ir.graph import Model
-from ..ir.graph.dataflow import DataflowView, operand_vars
+from ..ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.results import with_results
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array
+from ..runtime.size import dimension_places
 from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.link import link
 from .backends.cpu.lowering import lower_composites
@@ -64,6 +65,7 @@ class FloatProgram:
             placed = _calls(with_places(self._model, self._starts), names, target, runs=False)[0] if others else program
         self.calls: list[KernelCall] = program.calls
         self.params: tuple[Var, ...] = program.params
+        self._dimensions = dimension_places([static_shape(param) or () for param in self.params])
         known = {hash(var): var for var in (*program.params, *(call.var for call in program.calls))}
         self.variables: dict[str, Var] = {
             name: known[hash(view.root_of(result))] for name, result in zip(names, program.results, strict=True)
@@ -131,13 +133,19 @@ class FloatProgram:
         }
         for param in self.params:
             yield param, found
+        sizes = self.sizes(arrays)
         numbers, unread = self._needed(wanted)
         for number in numbers:
             call = self.calls[number]
-            found[call.var] = call.run([found[each] if isinstance(each, Var) else each for each in call.operands])
+            operands = [found[each] if isinstance(each, Var) else each for each in call.operands]
+            found[call.var] = call.run(operands, sizes)
             yield call.var, found
             for each in unread[number]:
                 found.pop(each, None)
+
+    def sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
+        """Return what open dimensions are in one sample, by their names."""
+        return {name: arrays[number].shape[axis] for name, (number, axis) in self._dimensions.items()}
 
     def _needed(self, wanted: Collection[Var]) -> tuple[list[int], dict[int, list[Var]]]:
         """Return the numbers of the calls that variables need, and what nothing reads behind each: mostly that of before."""
@@ -196,8 +204,10 @@ def _calls(
     return KernelCalls(linked, target.llvm if runs else None), DataflowView(linked["main"]), lowered.stored
 
 
-def _multiplied(run: Callable[[Sequence[Any]], Any], gain: Array, operands: Sequence[Any]) -> Any:
-    value = np.from_dlpack(run(operands))
+def _multiplied(
+    run: Callable[[Sequence[Any], Mapping[str, int]], Any], gain: Array, operands: Sequence[Any], sizes: Mapping[str, int]
+) -> Any:
+    value = np.from_dlpack(run(operands, sizes))
     return tvm.runtime.tensor(value * gain)
 
 

@@ -25,6 +25,7 @@ from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, s
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId, readable_name
 from ..profiling import Profile, adequacy_of
+from ..runtime.size import typical
 from ..target.op_facts import WEIGHTED
 from .placement.candidates import computed_of_inputs
 
@@ -83,4 +84,4 @@ def _float_cycles(view: DataflowView, var: Var) -> float:
 
 
 def _values(value: Any) -> int:
-    return prod(static_shape(value) or (0,))
+    return typical(prod(static_shape(value) or (0,)))

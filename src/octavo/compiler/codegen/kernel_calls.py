@@ -6,7 +6,7 @@ timed. Kernels are those of a Program, from the same cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +18,13 @@ from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ...ir.graph.nodes import elements
+from ...ir.graph.sizes import buffers_and_dimensions, is_dimension, size_of
 from ...ir.untyped import tirx
+from ...runtime.size import evaluated, names_in
 from ...target.op_facts import movers
 from .generate import compile_calls
 from .objects import Compilable, EarlyObjects
-from .program import NeedsMachine, on_pointers
+from .program import NeedsMachine, PointerKernel, on_pointers
 from .tir_passes import CALLS_ATTR
 
 Value = Any
@@ -44,6 +46,7 @@ class _KernelLibraries:
         self._target = target
         self._objects = EarlyObjects(target)
         self._entries: dict[str, str] = {}
+        self.kernels: dict[str, PointerKernel] = {}
         self._waiting: list[Compilable] = []
         self._callers: dict[str, Any] = {}
         self._libraries: list[Future[Any]] = []
@@ -57,9 +60,10 @@ class _KernelLibraries:
         entry = self._entries[name] = f"octavo_call_{len(self._entries)}"
         # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
         own = f"octavo_{name.removeprefix('octavo_')}"
-        kernel = self._objects.start(own, on_pointers(function, own).function)
+        made = self.kernels[name] = on_pointers(function, own)
+        kernel = self._objects.start(own, made.function)
         self._waiting.append(kernel)
-        self._callers[entry] = _caller(function, kernel.symbol, entry)
+        self._callers[entry] = _caller(made, buffers_and_dimensions(function)[0], kernel.symbol, entry)
         self._number[name] = len(self._libraries)
         if len(self._waiting) == (_AT_ONCE if self._libraries else _FIRST):
             self._start()
@@ -82,11 +86,17 @@ class _KernelLibraries:
         self._callers, self._waiting = {}, []
 
 
-def _caller(kernel: Any, symbol: str, entry: str) -> tvm.tirx.PrimFunc:
-    """Return a function of tensors that calls a kernel, by its symbol, on pointers to their data."""
-    buffers = [tirx.decl_buffer(buffer.ty.shape, str(buffer.ty.dtype), name=f"{buffer.name}_") for buffer in kernel.params]
-    body = tirx.Evaluate(tirx.call_extern("int32", symbol, *(tirx.buffer.buffer_data(buffer) for buffer in buffers)))
-    return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": entry, CALLS_ATTR: True})
+def _caller(kernel: PointerKernel, tensors: Sequence[Any], symbol: str, entry: str) -> tvm.tirx.PrimFunc:
+    """Return a function of tensors and sizes that calls a kernel, by its symbol, on pointers to their data."""
+    buffers = [tirx.decl_buffer(_declared(buffer.ty.shape), str(buffer.ty.dtype), name=f"{buffer.name}_") for buffer in tensors]
+    sizes = [tirx.Var(f"size{number}", dtype) for number, dtype in enumerate(kernel.dtypes)]
+    body = tirx.Evaluate(tirx.call_extern("int32", symbol, *(tirx.buffer.buffer_data(buffer) for buffer in buffers), *sizes))
+    return tirx.PrimFunc([*buffers, *sizes], body).with_attrs({"global_symbol": entry, CALLS_ATTR: True})
+
+
+def _declared(shape: Any) -> list[Any]:
+    """Return a shape for an argument: an open size is what the tensor has."""
+    return [dim if isinstance(dim, tirx.IntImm) else tirx.Var(f"dim{axis}", "int64") for axis, dim in enumerate(shape)]
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -99,11 +109,13 @@ class KernelCall:
         What it binds.
     operands
         What it reads: variables, and constants, which may be exchanged for others of their shape and dtype.
+    run
+        What it gives of values for the operands, and of the sizes that open dimensions have, by their names.
     """
 
     var: Var
     operands: list[Any]
-    run: Callable[[Sequence[Value]], Value]
+    run: Callable[[Sequence[Value], Mapping[str, int]], Value]
 
 
 class KernelCalls:
@@ -112,7 +124,7 @@ class KernelCalls:
     Parameters
     ----------
     module
-        As `link` leaves it; shapes are static.
+        As `link` leaves it.
     target
         What to compile for; None: the calls are looked at and never run.
 
@@ -146,37 +158,49 @@ class KernelCalls:
         if moved is not None:
             shape, dtype = _shape(var), dtype_of(var)
             operands = self._canonical([moved.args[0]])
-            return KernelCall(var=var, operands=operands, run=lambda values: values[0]._create_view(shape, dtype))
+
+            def view(values: Sequence[Value], sizes: Mapping[str, int]) -> Value:
+                return values[0]._create_view(evaluated(shape, sizes), dtype)
+
+            return KernelCall(var=var, operands=operands, run=view)
         if isinstance(value, Tuple):
-            return KernelCall(var=var, operands=self._canonical(elements(value.fields)), run=tuple)
+            return KernelCall(var=var, operands=self._canonical(elements(value.fields)), run=lambda values, _: tuple(values))
         if isinstance(value, TupleGetItem):
             index = int(value.index)
-            return KernelCall(var=var, operands=self._canonical([value.tuple_value]), run=lambda values: values[0][index])
+            return KernelCall(var=var, operands=self._canonical([value.tuple_value]), run=lambda values, _: values[0][index])
         if isinstance(value, (Var, GenericConst)):
-            return KernelCall(var=var, operands=self._canonical([value]), run=lambda values: values[0])
+            return KernelCall(var=var, operands=self._canonical([value]), run=lambda values, _: values[0])
         raise NeedsMachine
 
     def _kernel(self, var: Var, call: Any) -> KernelCall:
-        if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
+        if not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
             raise NeedsMachine
         name, libraries = call.args[0].name_hint, self._libraries
         if libraries is not None:
             libraries.add(name, self._module[call.args[0]])
         out = call.ty_args[0]
-        types = [_allocation(ty) for ty in (out.fields if isinstance(out, TupleType) else [out])]
+        allocations = [_allocation(ty) for ty in (out.fields if isinstance(out, TupleType) else [out])]
         is_tuple = isinstance(out, TupleType)
         functions: list[Any] = []
+        operands = self._canonical(elements(call.args[1].fields))
+        given = [size_of(each) for each in operands if is_dimension(each)]
+        if None in given:
+            raise NeedsMachine
 
-        def run(values: Sequence[Value]) -> Value:
+        def run(values: Sequence[Value], sizes: Mapping[str, int]) -> Value:
             if not functions:  # its library may still be on its way until then
                 assert libraries is not None, "without a target nothing runs"
                 functions.append(libraries.function(name))
-            results = tuple(tvm.runtime.empty(*each) for each in types)
-            functions[0](*values, *results)
+            results = tuple(allocate(sizes) for allocate in allocations)
+            tensors = (*values, *results)
+            if libraries is not None and libraries.kernels[name].dtypes:
+                implied = (tensors[number].shape[axis] for number, axis in libraries.kernels[name].implied)
+                functions[0](*tensors, *evaluated(given, sizes), *implied)
+            else:
+                functions[0](*tensors)
             return results if is_tuple else results[0]
 
-        operands = self._canonical(elements(call.args[1].fields))
-        return KernelCall(var=var, operands=operands, run=run)
+        return KernelCall(var=var, operands=[each for each in operands if not is_dimension(each)], run=run)
 
     def _canonical(self, operands: Sequence[Any]) -> list[Any]:
         """Return operands with the one object of each variable."""
@@ -190,6 +214,10 @@ def _shape(expr: Expr) -> tuple[int, ...]:
     return shape
 
 
-def _allocation(ty: Any) -> tuple[Any, Any, Any]:
-    """Return what allocates a tensor of a type; made once, for it takes longer than to allocate."""
-    return tvm_ffi.Shape(_shape(Var("result", ty))), tvm_ffi.dtype(str(ty.dtype)), tvm.cpu()
+def _allocation(ty: Any) -> Callable[[Mapping[str, int]], Any]:
+    """Return what allocates a tensor of a type; its parts are made once, for that takes longer than to allocate."""
+    shape, dtype, device = _shape(Var("result", ty)), tvm_ffi.dtype(str(ty.dtype)), tvm.cpu()
+    if names_in(shape):
+        return lambda sizes: tvm.runtime.empty(evaluated(shape, sizes), dtype, device)
+    fixed = tvm_ffi.Shape(shape)
+    return lambda _: tvm.runtime.empty(fixed, dtype, device)

@@ -21,6 +21,7 @@ from ...ir.graph.model import checked_model, with_model
 from ...ir.graph.partition_state import is_partitioned
 from ...ir.graph.passes import GraphPass, run_as_pass, run_passes
 from ...ir.graph.rules import Claims, Partition
+from ...ir.graph.sizes import sizes_of
 from ...ir.graph.split_to_slices import split_to_slices
 from ...ir.qdq.tensor_ids import tensors_of_variables
 from ...target import TargetDescription
@@ -163,9 +164,10 @@ def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: C
         Names of those with code of their own: what that rounds, the host's kernels need not.
     """
     context = PartitionContext(target=targets[-1])
-    for each in _CANONICALIZE:
-        module = each(module, context)
-    return claim_integer(module, context, [(each, each.name if each.name in vendors else HOST) for each in targets])
+    with sizes_of(module["main"]):
+        for each in _CANONICALIZE:
+            module = each(module, context)
+        return claim_integer(module, context, [(each, each.name if each.name in vendors else HOST) for each in targets])
 
 
 @last_view_kept()

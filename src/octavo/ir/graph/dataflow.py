@@ -21,7 +21,7 @@ from tvm_ffi import StructuralKey
 
 from ...errors import CompileError
 from .nodes import binding_of, call_of, elements, variable
-from .sizes import size_of
+from .sizes import size_of, sizes_in
 
 ALLOCATIONS = (
     *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
@@ -347,7 +347,8 @@ def _function(
     is_private: bool = False,
 ) -> relax.Function:
     writer = BodyWriter(builder)
-    result = body(writer)
+    with sizes_in(params):
+        result = body(writer)
     blocks: list[relax.BindingBlock] = [relax.DataflowBlock(list[relax.Binding](writer.bindings))]
     if any(_kind(type(binding.value)) in _NESTED for binding in writer.bindings):
         blocks, result = _blocks_around_control_flow(writer.bindings, result)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from ...runtime.size import evaluated
 from ...target.op_facts import movers
-from .dataflow import DataflowView, call_to
+from .dataflow import DataflowView, call_to, static_shape
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
@@ -24,11 +27,11 @@ def call_behind_views(view: DataflowView, var: Any, *names: str) -> Any | None:
     return call_to(value, *names)
 
 
-def apply_mover(call: Any, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
-    """Return what one of the `CONSTANT_MOVERS` ops, whose result has a known shape, gives of an array."""
+def apply_mover(call: Any, array: npt.NDArray[ScalarT], sizes: Mapping[str, int] = MappingProxyType({})) -> npt.NDArray[ScalarT]:
+    """Return what one of the `CONSTANT_MOVERS` ops, whose result has a known shape, gives of an array, at these open sizes."""
     if call_to(call, "permute_dims") is not None:
         axes = call.attrs.axes
         return np.transpose(array, None if axes is None else [int(axis) for axis in axes])
     if call_to(call, "flip") is not None:
         return np.flip(array, int(call.attrs.axis))
-    return array.reshape(tuple(int(dim) for dim in call.ty.shape.values))
+    return array.reshape(evaluated(static_shape(call) or (), sizes))

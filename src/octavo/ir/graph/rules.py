@@ -20,10 +20,10 @@ from .dataflow import (
     eliminate_dead_code,
     op_name,
     replace_operands,
+    typed,
     view_of_main,
     with_main,
     write_function,
-    typed,
 )
 from .nodes import call_of
 

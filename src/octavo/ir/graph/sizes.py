@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tvm import relax
 from tvm.ir import PrimType
+from tvm_ffi import structural_walk
 
 from ...errors import ModelError
 from ...runtime.size import Size, expressed_by, largest
 from ..untyped import tirx
+from .nodes import elements
 
 _BINARY: dict[type[Any], Callable[[Any, Any], Any]] = {
     tirx.Add: lambda a, b: a + b,
@@ -60,7 +62,27 @@ def open_dimensions(function: relax.Function) -> dict[str, Any]:
 @contextmanager
 def sizes_of(function: relax.Function) -> Iterator[None]:
     """Let TVM take sizes for expressions of a function's open dimensions, meanwhile."""
-    with expressed_by(open_dimensions(function).__getitem__):
+    with sizes_in(function.params):
+        yield
+
+
+@contextmanager
+def sizes_in(params: Sequence[relax.Var]) -> Iterator[None]:
+    """Let TVM take sizes for expressions of the open dimensions of parameters, meanwhile; where none is open, as before."""
+    found: dict[str, Any] = {}
+
+    def note(var: Any) -> None:
+        found[str(var.name)] = var
+
+    for param in params:
+        shape = getattr(param.ty, "shape", None)
+        for dim in elements(shape.values) if isinstance(shape, relax.ShapeExpr) else ():
+            if not isinstance(dim, tirx.IntImm):
+                structural_walk(dim, (tirx.Var, note))
+    if not found:
+        yield
+        return
+    with expressed_by(found.__getitem__):
         yield
 
 

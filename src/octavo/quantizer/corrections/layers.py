@@ -16,8 +16,13 @@ from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.weighted import TRANSPOSED, WEIGHTED, Weighted, weighted
 from ...ir.identity import TensorId
 from ...numerics.window import UNIT_WINDOW, Window
+from ...runtime.size import names_in
 
 Floats = npt.NDArray[np.float64]
+
+
+OPEN_ROWS = 64
+"""Rows that a sample of any size counts for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -40,6 +45,8 @@ class Product:
         How it moves; of a transposed convolution, how that is moved over its results.
     sizes
         Batch, rows and columns of a convolution's result.
+    has_open_rows
+        Whether a product of matrices has as many rows as the sample has, which may differ from sample to sample.
     """
 
     name: str
@@ -51,6 +58,7 @@ class Product:
     groups: int = 1
     is_transposed: bool = False
     sizes: tuple[int, ...] = ()
+    has_open_rows: bool = False
 
     @property
     def is_matmul(self) -> bool:
@@ -72,8 +80,12 @@ class Product:
         return values.reshape(-1)[self.indices]
 
     def channels_last(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a view of what it reads."""
-        return np.moveaxis(value, self.axis, -1)
+        """Return what it reads; of open sizes as many rows for every sample, evenly spaced: some twice where it has fewer."""
+        moved = np.moveaxis(value, self.axis, -1)
+        if not self.has_open_rows:
+            return moved
+        rows = moved.reshape(-1, moved.shape[-1])
+        return rows[np.linspace(0, len(rows) - 1, OPEN_ROWS).round().astype(np.intp)]
 
     def positions(self, shape: tuple[int, ...]) -> int:
         """Return at how many positions it sums up, of what it reads channels last."""
@@ -126,8 +138,10 @@ def products_of(model: Model, view: DataflowView) -> dict[str, Product]:
             continue
         name, read = binding.var.name, view.root_of(op.call.args[0]).name
         if call_to(op.call, "matmul") is not None:
-            found[name] = Product(name=name, read=read, axis=-1, weight=op.weight.name, indices=op.weight.positions)
-        else:
+            is_open = bool(names_in(static_shape(op.call.args[0]) or ()))
+            indices, weight = op.weight.positions, op.weight.name
+            found[name] = Product(name=name, read=read, axis=-1, weight=weight, indices=indices, has_open_rows=is_open)
+        elif not names_in(static_shape(op.call) or ()):  # windows of images of different sizes are no rows to put together
             found[name] = _convolution(name, read, op)
     return found
 

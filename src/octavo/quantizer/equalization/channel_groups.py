@@ -24,6 +24,7 @@ from ...ir.graph.rules import Rejection
 from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
 from ...ir.qdq.functions import function_results
 from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
+from ...runtime.size import OpenSizeError, evaluated, is_open, names_in
 from ...target.op_facts import CLAMPS
 
 Groups = npt.NDArray[np.int64]
@@ -278,7 +279,7 @@ class Finder:
             read = read if has_weight else []
             before: Iterable[Var] = ()
         else:
-            found = None if static_shape(var) is None else self.passed(var, value)
+            found = self._passed(var, value)
             if found is None:
                 for operand in read:
                     self.pin(self.groups[operand])
@@ -288,6 +289,12 @@ class Finder:
         if found is not None:
             self.groups[var] = found
             self._noise[var] = (*before, *((var,) if self._is_rounded(var, value) else ()))
+
+    def _passed(self, var: Var, value: Expr) -> Groups | None:
+        try:
+            return None if static_shape(var) is None else self.passed(var, value)
+        except OpenSizeError:  # whose groups go on depends on the size
+            return None
 
     def product(self, var: Var, call: Any) -> Groups | None:
         """Take the factors out of what a product reads, and give each of its outputs a group."""
@@ -349,7 +356,7 @@ class Finder:
         if groups is None:
             return None
         if name in CONSTANT_MOVERS:
-            return _dense(apply_mover(call, np.broadcast_to(groups, static_shape(args[0]) or ())))
+            return _moved(call, groups)
         if name == "clip":
             low, high = (getattr(bound, "value", None) for bound in args[1:3])
             if low is None or float(low) != 0.0 or high is None or not float(high) > 0:
@@ -475,6 +482,17 @@ class Finder:
         after = None if user is None else call_to(self.view.definition(user), *CLAMPS, "add")
         is_bias = after is not None and op_name(after) == "add" and any(self.constants.is_constant(arg) for arg in after.args)
         return after is None or (op_name(after) == "add" and not is_bias)
+
+
+def _moved(call: Any, groups: Groups) -> Groups | None:
+    """Return the groups of a permuted or reshaped tensor; None where they would differ along an open dimension.
+
+    Along open dimensions groups are alike, so that any size of these shows where they go.
+    """
+    shape, result = static_shape(call.args[0]) or (), static_shape(call) or ()
+    sizes = dict.fromkeys(names_in((*shape, *result)), 2)
+    moved = _dense(apply_mover(call, np.broadcast_to(groups, evaluated(shape, sizes)), sizes))
+    return None if any(is_open(dim) and size > 1 for dim, size in zip(result, moved.shape, strict=True)) else moved
 
 
 def _dense(groups: Groups) -> Groups:

@@ -16,6 +16,7 @@ from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, 
 from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, weighted
 from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
+from ...runtime.size import is_open
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from ...target.op_facts import CLAMPS
 from .inputs import PlanInputs
@@ -116,7 +117,7 @@ class Candidates:
         return () if any(constant.moves or not constant.shape for constant in constants) else constants
 
     def _is_product(self, value: Any) -> bool:
-        """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
+        """Return whether a call multiplies two activations, of sums that an integer accumulator holds: of open ones the executable sees to it.
 
         What is computed of constants alone is none: the angles of rotary positions, say, whose last digits count.
         """
@@ -124,7 +125,7 @@ class Candidates:
             return False
         shapes = [static_shape(arg) for arg in value.args]
         sums = [shape[-1] for shape in shapes if shape is not None and len(shape) >= 2 and 0 not in shape]
-        return len(sums) == 2 and sums[0] <= BATCH_MATMUL_MAX_INNER
+        return len(sums) == 2 and (is_open(sums[0]) or sums[0] <= BATCH_MATMUL_MAX_INNER)
 
     def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
         """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""

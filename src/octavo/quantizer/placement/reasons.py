@@ -12,13 +12,14 @@ from tvm.relax import Var
 
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorEntry, TensorId, TensorTable
+from ...runtime.size import typical
 
 _KIB = 1024
 
 
 def cost(tensors: Iterable[Var]) -> str:
     """Return how much memory the float32 values of tensors take."""
-    count = 4 * sum(prod(static_shape(var) or ()) for var in tensors)
+    count = 4 * sum(typical(prod(static_shape(var) or ())) for var in tensors)
     return f"{count:,} bytes" if count < _KIB else f"{count / _KIB:,.1f} KiB"
 
 

@@ -19,6 +19,7 @@ from ...ir.identity import TensorId
 from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile, samples_of
+from ...runtime.size import typical
 from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
 from ..plan.plan import QuantizationPlan, QuantizedModel
@@ -65,7 +66,7 @@ class Referee:
         self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
         results = operand_vars(program.view.result)
-        values = min((math.prod(static_shape(var) or ()) for var in results), default=_MANY_VALUES)
+        values = min((typical(math.prod(static_shape(var) or ())) for var in results), default=_MANY_VALUES)
         count = min(max(-(-_MANY_VALUES // max(values, 1)), _FEW), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""

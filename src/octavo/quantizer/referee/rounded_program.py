@@ -23,6 +23,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
+from ...runtime.size import typical
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
 from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of
@@ -34,12 +35,15 @@ class State:
 
     Parameters
     ----------
+    sizes
+        What open dimensions are in it, by their names.
     real, integer
         Variables as float ops read them, and as integer ops do where that is rounded.
     rows
         Those that integer ops quantize per row, as these read them: by variables and the axes along which rows lie.
     """
 
+    sizes: Mapping[str, int]
     real: dict[Var, Any]
     integer: dict[Var, Any]
     rows: dict[tuple[Var, int], Any] = field(default_factory=dict["tuple[Var, int]", Any])
@@ -100,11 +104,13 @@ class _Step:
     def _run(self, state: State, operands: Sequence[Any]) -> None:
         var, real, integer = self.call.var, state.real, state.integer
         if self.is_real:
-            real[var] = self.call.run([real[each] if isinstance(each, Var) else each for each in self.call.operands])
+            exact = [real[each] if isinstance(each, Var) else each for each in self.call.operands]
+            real[var] = self.call.run(exact, state.sizes)
         if self.is_integer:
             read = {each: state.read(each, steps) for each, steps in self.rows.items()}
             integer[var] = self.call.run(
-                [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands]
+                [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands],
+                state.sizes,
             )
         if self.leaves_float and self.is_integer:  # else it is what the float model has
             real[var] = integer[var]
@@ -263,7 +269,7 @@ class RoundedProgram:
         floats
             What the float model has of it, where that is known.
         """
-        return self._started(prepared, floats or self._floats(arrays, prepared.read))
+        return self._started(prepared, arrays, floats or self._floats(arrays, prepared.read))
 
     def made_by_calls(
         self, prepared: Prepared, states: Sequence[State], operands: Mapping[int, Sequence[Any]] = MappingProxyType({})
@@ -298,7 +304,7 @@ class RoundedProgram:
         """
         floats = floats or self._floats(arrays, {var for each in prepared for var in each.read})
         for each in prepared:
-            state = self._started(each, floats)
+            state = self._started(each, arrays, floats)
             for _ in self.made_by_calls(each, [state]):
                 pass
             yield self.results_of(each, state)
@@ -306,7 +312,7 @@ class RoundedProgram:
     @property
     def float_bytes(self) -> int:
         """What `all_floats` takes."""
-        return sum(4 * math.prod(static_shape(var) or ()) for var in self._variables)
+        return sum(4 * typical(math.prod(static_shape(var) or ())) for var in self._variables)
 
     def all_floats(self, arrays: Sequence[Array]) -> Mapping[Var, Any]:
         """Return all variables of one sample as the float model has them."""
@@ -332,9 +338,11 @@ class RoundedProgram:
         found = ((number, self.floats.operands(number, values)) for number in self._calls_of(layer))
         return {number: operands for number, operands in found if operands is not None}
 
-    def _started(self, prepared: Prepared, floats: Mapping[Var, Any]) -> State:
-        real = {var: floats[var] for var in prepared.read}
-        return State(real=real, integer={param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()})
+    def _started(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any]) -> State:
+        real, sizes = {var: floats[var] for var in prepared.read}, self.floats.sizes(arrays)
+        return State(
+            sizes=sizes, real=real, integer={param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
+        )
 
     def _floats(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Mapping[Var, Any]:
         """Return variables of one sample as the float model has them."""

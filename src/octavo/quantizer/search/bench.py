@@ -21,6 +21,7 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...runtime.executable import Executable
+from ...runtime.size import typical
 from ..compile import explain
 from ..planner import Planned
 from ..quantize import known_choices, split_of
@@ -125,7 +126,7 @@ class Bench:
             of_weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
             # The float model's variables are the plan's tensors.
             known = self._planner.form(planned.choices.equalization).view.variables
-        sizes = {name: prod(static_shape(known[name]) or ()) if name in known else 0 for name in gains}
+        sizes = {name: typical(prod(static_shape(known[name]) or ())) if name in known else 0 for name in gains}
         costs = {name: memory_cycles(size * (FLOAT_BYTES - 1)) for name, size in sizes.items()}
         for layer in plan.layers:
             made = [op for op in explanation.ops if layer.output in (op.tensor, op.core) and op.integer]

@@ -15,6 +15,7 @@ from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.matchers.elementwise.float_chain import chain_from
 from ...ir.qdq.matchers.elementwise.function_tail import SLOW
+from ...runtime.size import typical
 from ...target import ELEMENTWISE
 from ..choices import Choices, float_without_loss
 from ..plan import QuantizationPlan
@@ -85,6 +86,6 @@ def _cycles(view: DataflowView, plan: QuantizationPlan, able: Collection[TensorI
             continue
         chain = chain_from(view, variables[name], max_inputs=1)
         if chain is not None and all(step.op != SLOW for step in chain.function.steps):
-            values = prod(static_shape(variables[name]) or (0,))
+            values = typical(prod(static_shape(variables[name]) or (0,)))
             found[name] = values * chain.function.operations / _OPERATIONS
     return found

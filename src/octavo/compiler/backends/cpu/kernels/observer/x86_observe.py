@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as B
 
 from ......numerics.statistics.observer_state import TABLES
+from ......runtime.size import is_open
 from ..language.isa import AVX512_VNNI
 from ..language.vectors import Buffer, Expr, intrinsic, load, splat, store
 from ..language.x86.vector import LANES
@@ -65,10 +66,12 @@ class VectorObserver:
         """Emit the observation of `size` neighbouring values; `channel_of` tells a value's channel by its distance from base."""
         length = row_length(channels, self._vectors)
         rows = size // length if length is not None else 0
-        if length is not None and rows:
+        if length is not None and is_open(rows):
+            self._emit_rows(base, B.Bind(B.int32(0) + rows), length, channel_of)
+        elif length is not None and rows:
             self._emit_rows(base, rows, length, channel_of)
         done = rows * (length or 0)
-        if done < size:
+        if is_open(size - done) or done < size:
             with B.serial(0, size - done) as rest:
                 index = B.Bind(base + done + rest)
                 value = B.Bind(self.x[index])
