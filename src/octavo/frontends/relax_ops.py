@@ -14,6 +14,7 @@ from tvm.ir import GenericConst as Constant
 
 from ..ir.untyped import ops
 from .frontend import RejectedOpError
+from .symbols import Symbols
 
 
 def shape_of(expr: Any) -> list[Any]:
@@ -34,14 +35,27 @@ def dtype_of(expr: Any) -> str:
     return str(expr.ty.dtype)
 
 
-def same_padding(size: int, kernel: int, stride: int, dilation: int, *, lower: bool = False) -> tuple[int, int]:
+def same_padding(
+    size: Any, kernel: int, stride: int, dilation: int, *, lower: bool = False, symbols: Symbols | None = None
+) -> tuple[Any, Any]:
     """Return the padding SAME before and after one axis: ceil(size / stride) results (TFLite, PyTorch, ONNX's auto_pad).
 
-    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv).
+    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv). `symbols`: of an open size.
     """
-    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    total = (-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size
+    total = max(total, 0) if symbols is None else symbols.maximum(symbols.simplify(total), 0)
     small, large = total // 2, total - total // 2
     return (large, small) if lower else (small, large)
+
+
+def padded(emit: Callable[[Any], Any], data: Any, axis: int, widths: tuple[Any, Any], fill: Any) -> Any:
+    """Put as many values before and behind along an axis as open sizes say; Relax's own op takes constant widths only."""
+    shape, dtype, parts = shape_of(data), dtype_of(data), [data]
+    for at, width in enumerate(widths):
+        if not isinstance(width, int) or width > 0:
+            around = relax.ShapeExpr([*shape[:axis], width, *shape[axis + 1 :]])
+            parts.insert(at * len(parts), emit(ops.full(around, relax.const(fill, dtype), dtype)))
+    return data if len(parts) == 1 else emit(ops.concat(parts, axis))
 
 
 def clamp(x: Any, low: float | None, high: float | None) -> Any:

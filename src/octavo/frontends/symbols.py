@@ -229,6 +229,10 @@ class Symbols:
             return whole // part
         return self.simplify(tirx.floordiv(_expr(whole), _expr(part)))
 
+    def is_multiple(self, whole: Size, part: Size) -> bool:
+        """Return whether a size is divisible by another whatever the symbols are."""
+        return self.is_equal(self.simplify(tirx.floormod(_expr(whole), _expr(part))), 0)
+
     def text(self, size: Size) -> str:
         """Write a size as a source would: "past + sequence"."""
         return size_text(size)

@@ -18,7 +18,7 @@ from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
-from .ops import Converter, NodeContext, input_at, padding_of
+from .ops import Converter, NodeContext, input_at, with_padding
 
 _CONVOLUTIONS = {2: (ops.nn.conv2d, "NCHW", "OIHW"), 3: (ops.nn.conv3d, "NCDHW", "OIDHW")}
 
@@ -43,7 +43,7 @@ def convolution(
             f"input of shape {shape_of(data)} and weight of shape {shape_of(weight)} make no 1-d to 3-d convolution"
         )
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
-    padding = padding_of(context, spatial, kernel)
+    data, padding = with_padding(context, data, kernel)
     is_row = rank == 1
     if is_row:
         data, weight = emit(ops.expand_dims(data, 2)), emit(ops.expand_dims(weight, 2))

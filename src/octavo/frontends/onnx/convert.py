@@ -22,7 +22,7 @@ from ...ir.graph.dataflow import call_to
 from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
 from ..frontend import NewlyKnownError, conversion_errors, discard, quiet, reason
-from ..relax_ops import shape_of
+from ..relax_ops import is_static, shape_of
 from ..source_tensor import SourceTensor
 from ..symbols import size_text
 from . import conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
@@ -60,7 +60,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
             {name: list(shape) for name, shape in inputs.shapes.items()}, {}, keep_params_in_input=False, sanitize=False
         )
         self._prepared = prepared
-        self._symbols = inputs.symbols
+        self._symbols, self._is_open = inputs.symbols, not inputs.is_static
         self._origin = origin
         self._outputs = {value.name for value in prepared.graph.output}
         self._quantized: dict[tuple[Any, ...], Any] = {}
@@ -87,7 +87,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         with conversion_errors(lambda: f"{self._origin}: {describe(node)}"):
             context = NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset, symbols=self._symbols)
             result: Any = None
-            if any(map(open_shapes.has_open_sizes, inputs)):
+            if self._is_open:
                 result = size_value(context, inputs)
                 if result is not None:
                     return result
@@ -99,7 +99,10 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
                 result = _CONVERTERS[op_name](context, list(inputs))
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
-            return self._merged(node, self._bind(result))
+            result = self._merged(node, self._bind(result))
+            if self._is_open:
+                open_shapes.check_known(result)
+            return result
 
     def _tensors(self, op_name: str, inputs: Any) -> list[Any]:
         """Return a node's inputs with sizes as tensors where the op takes tensors."""
@@ -162,7 +165,8 @@ def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter, inputs: I
     completed: list[SourceTensor] = []
     for source in prepared.sources:
         holder = importer.holder(source.name)
-        if isinstance(holder, relax.Var) and isinstance(holder.ty, relax.TensorType) and holder.ty.shape is not None:
+        is_late = isinstance(holder, tvm.ir.GenericConst) and not is_static(source.shape)
+        if (isinstance(holder, relax.Var) or is_late) and isinstance(holder.ty, relax.TensorType) and holder.ty.shape is not None:
             shape = tuple(
                 size if isinstance(size, int) else size_text(size) for size in map(inputs.symbols.simplify, shape_of(holder))
             )

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
-from tvm import relax, tirx
+import tvm
+from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import dtype_of, is_static, nonnegative_indices, shape_of, size_tensor
+from ..relax_ops import dtype_of, is_static, nonnegative_indices, padded, shape_of, size_tensor
 from ..symbols import Size
-from .ops import Converter, NodeContext, input_at
-from .sizes import SizeTensor, sizes_of
+from .ops import Converter, NodeContext, input_at, resized
+from .sizes import Ratio, SizeTensor, sizes_of
 
 _ENDLESS = 2**31 - 1
 """From here on exporters mean "to the end"."""
@@ -96,7 +97,7 @@ def _slice(context: NodeContext, inputs: list[Any]) -> Any:
     else:
         starts, ends = _wanted_sizes(inputs[1], "start"), _wanted_sizes(inputs[2], "end")
         axes = list(range(len(starts))) if input_at(inputs, 3) is None else _wanted_sizes(inputs[3], "axes")
-        steps = [1] * len(starts) if input_at(inputs, 4) is None else _wanted_sizes(inputs[4], "steps")
+        steps = list[Size]([1] * len(starts)) if input_at(inputs, 4) is None else _wanted_sizes(inputs[4], "steps")
     taken: list[tuple[int, Size, Size, int]] = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         size = shape[axis]
@@ -209,18 +210,33 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
     if context.text("mode", "constant") != "constant":
         raise RejectedOpError(f"mode {context.text('mode', '')!r} with widths that depend on sizes is not supported")
     data, fill = inputs[0], input_at(inputs, 2)
-    rank, dtype = len(shape_of(data)), dtype_of(data)
-    value = relax.const(0 if fill is None else _scalar(fill), dtype)
+    rank = len(shape_of(data))
     axes = list(range(rank)) if input_at(inputs, 3) is None else [axis % rank for axis in _wanted_sizes(inputs[3], "axes")]
     for place, axis in enumerate(axes):
-        parts = [data]
-        for at, width in ((0, pads[place]), (1, pads[place + len(axes)])):
-            if not _is(width, 0):
-                shape = shape_of(data)
-                filled = ops.full(relax.ShapeExpr([*shape[:axis], width, *shape[axis + 1 :]]), value, dtype)
-                parts.insert(at * len(parts), context.builder.emit(filled))
-        data = parts[0] if len(parts) == 1 else context.builder.emit(ops.concat(parts, axis))
+        widths = pads[place], pads[place + len(axes)]
+        data = padded(context.builder.emit, data, axis, widths, 0 if fill is None else _scalar(fill))
     return data
+
+
+def _resize(context: NodeContext, inputs: list[Any]) -> Any:
+    """Resize to sizes, or by scales with which no remainder is left: ONNX samples by these, Relax's op by the ratio of sizes."""
+    data, symbols, shape = inputs[0], context.symbols, shape_of(inputs[0])
+    is_legacy = context.op == "Upsample" or context.opset < 11
+    scales, sizes = input_at(inputs, 1 if is_legacy else 2), input_at(inputs, 3)
+    target = [] if sizes is None else _wanted_sizes(sizes, "sizes")
+    if is_static(shape) and is_static(target) and not isinstance(scales, SizeTensor):
+        return None
+    if not target:
+        stated = context.attrs.get("scales")
+        factors = [Ratio.of(each) for each in stated] if stated else _wanted_sizes(scales, "scales")
+        wholes = [symbols.simplify(size * factor.top) for size, factor in zip(shape, factors, strict=True)]
+        target = [symbols.divided(whole, factor.bottom) for whole, factor in zip(wholes, factors, strict=True)]
+        is_whole = all(symbols.is_multiple(whole, factor.bottom) for whole, factor in zip(wholes, factors, strict=True))
+        if not is_whole and context.text("coordinate_transformation_mode", "half_pixel") != "align_corners":
+            raise RejectedOpError(f"its scales make no whole numbers of some sizes; {symbols.advice()}")
+    if len(target) != 4 or not all(symbols.is_equal(*pair) for pair in zip(target[:2], shape, strict=False)):
+        raise RejectedOpError("only the two spatial axes can be resized")
+    return resized(context, data, target[2:], is_legacy=is_legacy)
 
 
 def _scalar(value: Any) -> Any:
@@ -289,10 +305,12 @@ CONVERTERS: dict[str, Converter] = {
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
+    "Resize": _resize,
     "Slice": _slice,
     "Split": _split,
     "Tile": _tile,
     "Trilu": _trilu,
+    "Upsample": _resize,
 }
 """Our converters by ONNX op."""
 
@@ -302,7 +320,8 @@ SIZE_INPUTS = {
     "Gather": (1,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
-    "Resize": (2, 3),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
     "Slice": (1, 2, 3, 4),
     "Squeeze": (1,),
     "Unsqueeze": (1,),
@@ -349,10 +368,10 @@ def learn_sizes(context: NodeContext, inputs: Sequence[Any]) -> None:
         meeting(context, list(inputs))
 
 
-def has_open_sizes(value: Any) -> bool:
-    """Return whether a value is sizes, or a tensor of an open shape."""
-    if isinstance(value, SizeTensor):
-        return True
-    ty = getattr(value, "ty", None)
-    dims: Any = ty.shape if isinstance(ty, relax.TensorType) else None
-    return dims is not None and not all(isinstance(dim, tirx.IntImm) for dim in dims)
+def check_known(result: Any) -> None:
+    """Raise RejectedOpError for a result whose shape is known at run time only."""
+    for value in result.fields if isinstance(result, relax.Tuple) else [result]:
+        ty = value.ty
+        for each in ty.fields if isinstance(ty, tvm.ir.TupleType) else [ty]:
+            if isinstance(each, relax.TensorType) and not isinstance(each.shape, relax.ShapeExpr):
+                raise RejectedOpError("the shape of its result depends on values, which must be known before the run")

@@ -18,7 +18,7 @@ from tvm.ir import GenericConst as Constant
 from ...ir.untyped import ops
 from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
-from ..relax_ops import clamp, same_padding, shape_of
+from ..relax_ops import clamp, dtype_of, is_static, padded, same_padding, shape_of
 from ..symbols import Symbols
 
 
@@ -64,8 +64,21 @@ def _value(expr: Any, what: str) -> npt.NDArray[Any]:
     return array_of(expr.value)
 
 
-def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """Return explicit pads, all befores first, as ONNX and Relax write them."""
+def with_padding(context: NodeContext, data: Any, kernel: Sequence[int], fill: float = 0.0) -> tuple[Any, list[int]]:
+    """Return data and explicit pads, all befores first, as ONNX and Relax write them.
+
+    Pads that depend on open sizes are part of the data then, as `fill`.
+    """
+    spatial = shape_of(data)[2:]
+    pads, rank = _padding_of(context, spatial, kernel), len(spatial)
+    for axis in range(rank):
+        if not is_static(widths := (pads[axis], pads[axis + rank])):
+            data = padded(context.builder.emit, data, axis + 2, widths, fill)
+            pads[axis] = pads[axis + rank] = 0
+    return data, pads
+
+
+def _padding_of(context: NodeContext, spatial: Sequence[Any], kernel: Sequence[int]) -> list[Any]:
     rank = len(spatial)
     mode = context.text("auto_pad", "NOTSET")
     if mode == "NOTSET":
@@ -75,7 +88,10 @@ def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[in
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise RejectedOpError(f"auto_pad {mode!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
-    pairs = [same_padding(*axis, lower=mode == "SAME_LOWER") for axis in zip(spatial, kernel, strides, dilations, strict=True)]
+    pairs = [
+        same_padding(*axis, lower=mode == "SAME_LOWER", symbols=None if isinstance(axis[0], int) else context.symbols)
+        for axis in zip(spatial, kernel, strides, dilations, strict=True)
+    ]
     return [before for before, _ in pairs] + [after for _, after in pairs]
 
 
@@ -87,12 +103,17 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
         raise RejectedOpError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(inputs[0])}")
     if context.is_read(1):
         raise RejectedOpError("its second output (indices) is not supported")
+    dtype = np.dtype(dtype_of(inputs[0]))
+    least = np.finfo(dtype).min if dtype.kind == "f" else np.iinfo(dtype).min  # TVM's full takes no infinity
+    data, padding = with_padding(context, inputs[0], kernel, fill=float(least))
+    if data is not inputs[0] and name == "avg_pool":
+        raise RejectedOpError(f"its padding depends on open sizes; {context.symbols.advice()}")
     ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
     return getattr(ops.nn, f"{name}{rank}d")(
-        inputs[0],
+        data,
         pool_size=kernel,
         strides=context.ints("strides", [1] * rank),
-        padding=padding_of(context, spatial, kernel),
+        padding=padding,
         dilation=context.ints("dilations", [1] * rank),
         ceil_mode=ceil_mode,
         count_include_pad=bool(context.attrs.get("count_include_pad", 0)),
@@ -180,10 +201,6 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     if len(shape) != 4:
         return None
     has_sizes = sizes is not None and _value(sizes, "sizes").size > 0
-    if context.ints("axes", []) or context.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise RejectedOpError("attributes axes and keep_aspect_ratio_policy are not supported")
-    if context.attrs.get("antialias", 0):
-        raise RejectedOpError("antialias is not supported")
     if scales_at == 1 and "scales" in context.attrs:
         factors = [float(factor) for factor in context.attrs["scales"]]
     elif has_sizes:
@@ -195,24 +212,36 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     target = [int(np.floor(dim * factor + 1e-9)) for dim, factor in zip(shape[2:], factors[2:], strict=True)]
     if has_sizes:
         target = [int(size) for size in _value(sizes, "sizes")[2:]]
-    legacy = scales_at == 1
-    transform = "asymmetric" if legacy else context.text("coordinate_transformation_mode", "half_pixel")
+    transform = _transformation(context, is_legacy=scales_at == 1)
     if transform != "align_corners" and any(
         abs(d * f - t) > 1e-4 * t for d, f, t in zip(shape[2:], factors[2:], target, strict=True)
     ):
         # ONNX then samples by the declared scale, Relax's op by the ratio of the sizes.
         raise RejectedOpError(f"scales {factors[2:]} of a size {shape[2:]} make no whole numbers; state sizes instead")
-    rounding = "floor" if legacy else context.text("nearest_mode", "round_prefer_floor")
+    return resized(context, inputs[0], target, is_legacy=scales_at == 1)
+
+
+def _transformation(context: NodeContext, *, is_legacy: bool) -> str:
+    return "asymmetric" if is_legacy else context.text("coordinate_transformation_mode", "half_pixel")
+
+
+def resized(context: NodeContext, data: Any, target: Sequence[Any], *, is_legacy: bool) -> Any:
+    """Return an image of other rows and columns; None where it is left to TVM. `is_legacy`: before opset 11."""
+    if context.ints("axes", []) or context.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise RejectedOpError("attributes axes and keep_aspect_ratio_policy are not supported")
+    if context.attrs.get("antialias", 0):
+        raise RejectedOpError("antialias is not supported")
+    transform = _transformation(context, is_legacy=is_legacy)
     if transform == "tf_crop_and_resize":
         return None
     mode = context.text("mode", "nearest")
     return ops.image.resize2d(
-        inputs[0],
+        data,
         size=tuple(target),
         layout="NCHW",
         method="nearest_neighbor" if mode == "nearest" else mode,
         coordinate_transformation_mode=transform,
-        rounding_method=rounding,
+        rounding_method="floor" if is_legacy else context.text("nearest_mode", "round_prefer_floor"),
         cubic_alpha=float(context.attrs.get("cubic_coeff_a", -0.75)),
         cubic_exclude=int(context.attrs.get("exclude_outside", 0)),
         extrapolation_value=float(context.attrs.get("extrapolation_value", 0.0)),

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from .ops import NodeContext, input_at
 
 _MAX_VALUES = 256
 """Tensors of more values are no shapes."""
+_MAX_DENOMINATOR = 4096
 _Values = npt.NDArray[Any]
-"""Of dtype object: ints, bools and sizes."""
+"""Of dtype object: sizes, bools, or Ratios."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +38,7 @@ class SizeTensor:
     Parameters
     ----------
     values
-        An array of objects: ints and PrimExprs.
+        An array of objects: sizes, or Ratios where the dtype is one of floats.
     dtype
         What ONNX says that they are.
     """
@@ -50,6 +52,21 @@ class SizeTensor:
         return relax.TensorType(list(self.values.shape), self.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A value of a SizeTensor of floats: top / bottom. Graphs scale sizes by floats, then round the result."""
+
+    top: Size
+    bottom: Size = 1
+
+    @staticmethod
+    def of(value: float) -> Ratio:
+        """Return the simplest fraction that float32 rounds to `value`: rounded products with sizes are those of ONNX Runtime."""
+        near = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
+        exact = near if np.float32(float(near)) == np.float32(value) else Fraction(value)
+        return Ratio(exact.numerator, exact.denominator)
+
+
 class _UnknownError(Exception):
     """Symbols leave open what the result is."""
 
@@ -59,7 +76,7 @@ def size_value(context: NodeContext, inputs: Sequence[Any]) -> Any:
     if context.op in ("Shape", "Size"):
         return _from_values(_SHAPES[context.op](context, shape_of(inputs[0])), "int64")
     converter = _CONVERTERS.get(context.op)
-    if converter is None or not any(isinstance(value, SizeTensor) for value in inputs):
+    if converter is None or not (any(isinstance(each, SizeTensor) for each in inputs) or all(map(_is_integer_constant, inputs))):
         return None
     operands = [None if value is None else _values_of(value) for value in inputs]
     if any(operand is None and value is not None for operand, value in zip(operands, inputs, strict=True)):
@@ -85,18 +102,25 @@ def _from_values(values: _Values, dtype: str) -> Any:
     return SizeTensor(values, dtype)
 
 
+def _is_integer_constant(value: Any) -> bool:
+    return value is None or (isinstance(value, Constant) and np.dtype(str(value.ty.dtype)).kind in "iub")
+
+
 def _values_of(value: Any) -> _Values | None:
-    """Return the values of a SizeTensor, or of a small constant of integers."""
+    """Return the values of a SizeTensor, or of a small constant."""
     if isinstance(value, SizeTensor):
         return value.values
-    if not isinstance(value, Constant) or str(value.ty.dtype)[:3] not in ("int", "uin", "boo"):
+    if not isinstance(value, Constant):
         return None
     array = value.value.numpy()
-    return _array(array.reshape(-1).tolist(), array.shape) if array.size <= _MAX_VALUES else None
+    if array.size > _MAX_VALUES or array.dtype.kind not in "iubf" or not np.isfinite(array).all():
+        return None
+    values = array.reshape(-1).tolist()
+    return _array([Ratio.of(each) for each in values] if array.dtype.kind == "f" else values, array.shape)
 
 
-def sizes_of(value: Any) -> list[Size] | None:
-    """Return the sizes in a constant or a SizeTensor of one axis; None for what is known at run time only."""
+def sizes_of(value: Any) -> list[Any] | None:
+    """Return the values of a constant or a SizeTensor of one axis; None for what is known at run time only."""
     values = _values_of(value)
     return None if values is None else values.reshape(-1).tolist()
 
@@ -105,9 +129,16 @@ def tensor_of(emit: Callable[[Any], Any], value: Any) -> Any:
     """Return sizes as a Relax tensor: arange(size, size + 1) for each."""
     if not isinstance(value, SizeTensor):
         return value
-    parts = [size_tensor(emit, size, value.dtype) for size in value.values.reshape(-1)]
+    parts = [_part(emit, size, value.dtype) for size in value.values.reshape(-1)]
     result = parts[0] if len(parts) == 1 else emit(ops.concat(parts, 0))
     return result if value.values.ndim == 1 else emit(ops.reshape(result, list(value.values.shape)))
+
+
+def _part(emit: Callable[[Any], Any], value: Any, dtype: str) -> Any:
+    if not isinstance(value, Ratio):
+        return size_tensor(emit, value, dtype)
+    top, bottom = size_tensor(emit, value.top, dtype), size_tensor(emit, value.bottom, dtype)
+    return emit(ops.divide(top, bottom))
 
 
 def _array(values: Sequence[Any], shape: Sequence[int]) -> _Values:
@@ -148,12 +179,30 @@ def _elementwise(compute: Callable[[Symbols, Any, Any], Any]) -> Callable[[NodeC
     return convert
 
 
-def _arithmetic(compute: Callable[[Any, Any], Any]) -> Callable[[NodeContext, list[Any]], _Values]:
-    return _elementwise(lambda symbols, a, b: symbols.simplify(compute(a, b)))
+def _arithmetic(compute: Callable[[Any, Any], Any], ratios: Callable[[Ratio, Ratio], Ratio]) -> Any:
+    def combine(symbols: Symbols, a: Any, b: Any) -> Any:
+        if not isinstance(a, Ratio):
+            return symbols.simplify(compute(a, b))
+        result = ratios(a, b)
+        return _reduced(symbols, symbols.simplify(result.top), symbols.simplify(result.bottom))
+
+    return _elementwise(combine)
 
 
-def _quotient(symbols: Symbols, a: Size, b: Size) -> Size:
+def _reduced(symbols: Symbols, top: Size, bottom: Size) -> Ratio:
+    """Divide both by what they share."""
+    if isinstance(top, int) and isinstance(bottom, int):
+        exact = Fraction(top, bottom)
+        return Ratio(exact.numerator, exact.denominator)
+    if not symbols.at_least(bottom, 1):
+        raise _UnknownError
+    return Ratio(symbols.divided(top, bottom)) if symbols.is_multiple(top, bottom) else Ratio(top, bottom)
+
+
+def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
     """Round towards zero, as ONNX's Div of integers does."""
+    if isinstance(a, Ratio):
+        return _reduced(symbols, symbols.simplify(a.top * b.bottom), symbols.simplify(a.bottom * b.top))
     if not symbols.at_least(b, 1):
         raise _UnknownError
     if symbols.at_least(a, 0):
@@ -199,6 +248,17 @@ def _not(context: NodeContext, operands: list[Any]) -> _Values:
     return _array([not value for value in _ints(operands[0])], operands[0].shape)
 
 
+def _of_sizes(convert: Callable[[NodeContext, list[Any]], _Values]) -> Callable[[NodeContext, list[Any]], _Values]:
+    """Return a converter that leaves Ratios alone."""
+
+    def checked(context: NodeContext, operands: list[Any]) -> _Values:
+        if any(isinstance(value, Ratio) for operand in operands if operand is not None for value in operand.flat):
+            raise _UnknownError
+        return convert(context, operands)
+
+    return checked
+
+
 def _negative(context: NodeContext, operands: list[Any]) -> _Values:
     return _array([context.symbols.simplify(-value) for value in operands[0].flat], operands[0].shape)
 
@@ -209,11 +269,28 @@ def _absolute(context: NodeContext, operands: list[Any]) -> _Values:
 
 
 def _cast(context: NodeContext, operands: list[Any]) -> _Values | None:
-    dtype = dtype_name(int(context.attrs["to"]))
-    if dtype == "bool":
-        zero = _array([0], [])
-        return _not(context, [_elementwise(_equals)(context, [operands[0], zero])])
-    return operands[0] if dtype.startswith(("int", "uint")) else None
+    kind = np.dtype(dtype_name(int(context.attrs["to"]))).kind
+    values = operands[0].reshape(-1).tolist()
+    are_ratios = any(isinstance(value, Ratio) for value in values)
+    if kind == "b" and not are_ratios:
+        return _not(context, [_elementwise(_equals)(context, [operands[0], _array([0], [])])])
+    if kind in "iu" and are_ratios:
+        values = [_quotient(context.symbols, value.top, value.bottom) for value in values]
+    elif kind == "f" and not are_ratios:
+        values = [Ratio(value) for value in values]
+    return _array(values, operands[0].shape) if kind in "iuf" else None
+
+
+def _rounded(is_up: bool) -> Callable[[NodeContext, list[Any]], _Values]:
+    """Return Floor, or Ceil, of Ratios."""
+
+    def convert(context: NodeContext, operands: list[Any]) -> _Values:
+        symbols, values = context.symbols, operands[0].reshape(-1).tolist()
+        tops = [symbols.simplify(value.top + value.bottom - 1) if is_up else value.top for value in values]
+        whole = [Ratio(symbols.divided(top, value.bottom)) for top, value in zip(tops, values, strict=True)]
+        return _array(whole, operands[0].shape)
+
+    return convert
 
 
 def _same(context: NodeContext, operands: list[Any]) -> _Values:
@@ -308,32 +385,33 @@ _COMPARISONS: dict[str, Callable[[Symbols, Size, Size], bool]] = {
     "LessOrEqual": _comparison(operator.le, operator.gt),
 }
 _CONVERTERS: dict[str, Callable[[NodeContext, list[Any]], _Values | None]] = {
-    **{op: _elementwise(compute) for op, compute in _COMPARISONS.items()},
-    "Abs": _absolute,
-    "Add": _arithmetic(operator.add),
+    **{op: _of_sizes(_elementwise(compute)) for op, compute in _COMPARISONS.items()},
+    "Abs": _of_sizes(_absolute),
+    "Add": _arithmetic(operator.add, lambda a, b: Ratio(a.top * b.bottom + b.top * a.bottom, a.bottom * b.bottom)),
     "And": _elementwise(lambda _, a, b: bool(a and b)),
     "Cast": _cast,
+    "Ceil": _rounded(is_up=True),
     "Concat": _concat,
     "Div": _elementwise(_quotient),
     "Expand": _expand,
+    "Floor": _rounded(is_up=False),
     "Gather": _gather,
     "Identity": _same,
-    "Max": _elementwise(Symbols.maximum),
-    "Min": _elementwise(Symbols.minimum),
-    "Mod": _elementwise(_remainder),
-    "Mul": _arithmetic(operator.mul),
-    "Neg": _negative,
+    "Max": _of_sizes(_elementwise(Symbols.maximum)),
+    "Min": _of_sizes(_elementwise(Symbols.minimum)),
+    "Mod": _of_sizes(_elementwise(_remainder)),
+    "Mul": _arithmetic(operator.mul, lambda a, b: Ratio(a.top * b.top, a.bottom * b.bottom)),
+    "Neg": _of_sizes(_negative),
     "Not": _not,
     "Or": _elementwise(lambda _, a, b: bool(a or b)),
-    "ReduceMax": _reduction(Symbols.maximum),
-    "ReduceMin": _reduction(Symbols.minimum),
-    "ReduceProd": _reduction(lambda symbols, a, b: symbols.simplify(a * b)),
-    "ReduceSum": _reduction(lambda symbols, a, b: symbols.simplify(a + b)),
+    "ReduceMax": _of_sizes(_reduction(Symbols.maximum)),
+    "ReduceMin": _of_sizes(_reduction(Symbols.minimum)),
+    "ReduceProd": _of_sizes(_reduction(lambda symbols, a, b: symbols.simplify(a * b))),
+    "ReduceSum": _of_sizes(_reduction(lambda symbols, a, b: symbols.simplify(a + b))),
     "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _squeeze,
-    "Sub": _arithmetic(operator.sub),
-    "Sum": _arithmetic(operator.add),
+    "Sub": _arithmetic(operator.sub, lambda a, b: Ratio(a.top * b.bottom - b.top * a.bottom, a.bottom * b.bottom)),
     "Tile": _tile,
     "Unsqueeze": _unsqueeze,
     "Where": _where,
