@@ -319,7 +319,7 @@ class Executable:
         Nothing is checked or copied. Each array must be writable and contiguous, and start at a multiple of 64 bytes; those
         behind the inputs are states of observers.
         """
-        tensors = [tvm.runtime.from_dlpack(array) for array in arrays]
+        tensors = [_shared(array) for array in arrays]
         count = len(self.inputs)
         if len(arrays) > count and isinstance(self._run, ObservingRunner):
             observing = self._run.prepare_observing(tensors[:count], arrays[count:])
@@ -491,6 +491,11 @@ def _device_tensors(role: str, specs: Sequence[InputSpec | OutputSpec], given: M
             raise DataError(f"{role} {spec.source_name!r}: must be dense, got strides {tuple(tensor.strides)}")
         found.append(tensor)
     return found
+
+
+def _shared(array: npt.NDArray[Any]) -> Any:
+    """Return a tensor on an array's memory; of an array without elements, whose memory may lie anywhere, one of its shape."""
+    return tvm.runtime.from_dlpack(array) if array.size else tvm.runtime.empty(array.shape, str(array.dtype))
 
 
 def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:

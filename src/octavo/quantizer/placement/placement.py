@@ -18,6 +18,7 @@ from ...errors import QuantizationError
 from ...ir.graph.dataflow import op_name, operand_vars, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import has_slopes_alone, is_float_function
+from ...runtime.size import typical
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ..plan import FloatOp
 from .candidates import Candidates, computed_of_inputs
@@ -324,7 +325,7 @@ class Placer:
         shapes = [static_shape(var) for var in (*layer.inputs, layer.output)]
         if None in shapes or not layer.passes_values:
             return False
-        *before, after = (prod(shape) for shape in shapes if shape is not None)
+        *before, after = (typical(prod(shape)) for shape in shapes if shape is not None)
         return after <= sum(before)
 
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
