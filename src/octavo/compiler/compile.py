@@ -9,10 +9,11 @@ import numpy as np
 
 from ..errors import TargetError, check_type
 from ..ir.graph import Model
+from ..ir.graph.growing_states import with_growing_states
 from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import checked_model
 from ..runtime.cpu_features import features_of, names_of
-from ..runtime.executable import Description, Executable, OutputSpec
+from ..runtime.executable import Description, Executable, OutputSpec, StatePlace
 from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
@@ -58,7 +59,7 @@ def compile_model(
     schedules = schedules_of(tuning, chosen.isa, chosen.processor)
     if chosen.device is not None:
         return compiled_for(chosen.device, checked_model(model), chosen, schedules)
-    module, backends = checked_model(model).bound(), chosen.backends
+    module, backends = with_growing_states(checked_model(model).bound()), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)
     return build_executable(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)
 
@@ -89,6 +90,7 @@ def build_executable(
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
         limits=tuple(dict.fromkeys(limit for kernel in lowered.kernels.values() for limit in kernel.limits)),
+        states=tuple(StatePlace(**asdict(state), capacity=state.capacity, in_place=state.in_place) for state in lowered.states),
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
     )
     return Executable(code, description)

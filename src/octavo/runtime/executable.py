@@ -23,11 +23,12 @@ from .huge_pages import tensor_of
 from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
+from .session import Session
 from .size import Size, names_in
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 Outputs = dict[str, npt.NDArray[Any]]
 _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
 
@@ -40,6 +41,32 @@ class OutputSpec:
     source_name: str
     shape: tuple[int, ...]
     dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatePlace:
+    """A result that extends an input by rows along an axis, and may be written in its memory.
+
+    Parameters
+    ----------
+    input, output
+        Their numbers.
+    axis
+        Along which it grows.
+    dimension
+        Name of the open dimension that the input has there.
+    capacity
+        Name of the dimension that says for how many rows the memory has room.
+    in_place
+        Name of the dimension that is 1 where input and result are one memory.
+    """
+
+    input: int
+    output: int
+    axis: int
+    dimension: str
+    capacity: str
+    in_place: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +103,8 @@ class Description:
         One plain record for each op, for `explain`.
     limits
         Open sizes up to which its kernels are exact, each with the most that it may be.
+    states
+        The results that may be written in the memory of an input.
     device
         Name of the device that runs the code, in memory of its own; "" for the host.
     """
@@ -94,6 +123,7 @@ class Description:
     batch_range: tuple[int, int | None]
     batch_obstacle: str
     ops: tuple[dict[str, Any], ...]
+    states: tuple[StatePlace, ...] = ()
     limits: tuple[tuple[Size, int], ...] = ()
     device: str = ""
 
@@ -116,6 +146,7 @@ class Description:
         fewest, most = data["batch_range"]
         features = tuple(data["features"])
         plain["limits"] = tuple((_size(size), int(largest)) for size, largest in data.get("limits", ()))
+        plain["states"] = tuple(StatePlace(**entry) for entry in data["states"])
         plain["device"] = str(data.get("device", ""))  # files of earlier versions are the host's
         return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
 
@@ -198,7 +229,9 @@ class Executable:
         missing = missing_features(description.features, machine_features())
         first = {spec.shape[:1] for spec in (*description.inputs, *description.outputs)}
         self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()} and not names_in(*first)
-        self._run: Runner = ForeignRunner() if missing else runner_of(code, [spec.shape for spec in description.inputs])
+        self._run: Runner = (
+            ForeignRunner() if missing else runner_of(code, [spec.shape for spec in description.inputs], _own_memory(description))
+        )
 
     @property
     def code(self) -> Code | DeviceCode:
@@ -275,6 +308,36 @@ class Executable:
     def _joined_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
         runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
         return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
+
+    @property
+    def runner(self) -> Runner:
+        """What calls the code."""
+        return self._run
+
+    def session(
+        self,
+        *,
+        carry: Mapping[str, str],
+        capacity: Mapping[str, int] | None = None,
+        start: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Session:
+        """Return what calls it step by step, its state in place.
+
+        Parameters
+        ----------
+        carry
+            {output name: input name}: what each step hands to the next.
+        capacity
+            {dimension name: rows}: for how many rows there is room in states that grow along it, as a decoder's cache does.
+        start
+            {input name: array}: states to begin with; by default no rows, and zeros.
+
+        Raises
+        ------
+        DataError
+            An unknown name; an output that does not fit its input; a state that grows without a capacity.
+        """
+        return Session(self, carry, capacity, start)
 
     def bind_on_device(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
         """Return a call on tensors that lie where the code runs: nothing is uploaded, downloaded or copied.
@@ -491,6 +554,12 @@ def _device_tensors(role: str, specs: Sequence[InputSpec | OutputSpec], given: M
             raise DataError(f"{role} {spec.source_name!r}: must be dense, got strides {tuple(tensor.strides)}")
         found.append(tensor)
     return found
+
+
+def _own_memory(description: Description) -> dict[str, int]:
+    """Return the sizes of results that nobody gives memory: with room for the rows that they have, none of them in place."""
+    rows = {each.capacity: description.outputs[each.output].shape[each.axis] for each in description.states}
+    return {**rows, **dict.fromkeys((each.in_place for each in description.states), 0)}
 
 
 def _shared(array: npt.NDArray[Any]) -> Any:

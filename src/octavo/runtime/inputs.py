@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,12 @@ class InputSpec:
 
 
 def check_inputs(
-    specs: Sequence[InputSpec], data: Any, *, where: str = "input", limits: Sequence[tuple[Size, int]] = ()
+    specs: Sequence[InputSpec],
+    data: Any,
+    *,
+    where: str = "input",
+    limits: Sequence[tuple[Size, int]] = (),
+    known: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> list[npt.NDArray[Any]]:
     """Return one array for each input of the model, in order, each of exactly its shape and dtype and finite.
 
@@ -47,13 +53,15 @@ def check_inputs(
         Opens the error message, e.g. "batch 3".
     limits
         Sizes of open dimensions that are not to be more than a number.
+    known
+        Open dimensions by name whose sizes something else says: the size, and what says so.
 
     Raises
     ------
     DataError
         Missing or unknown input, wrong dtype or shape, a size beyond its bounds or limit, NaN or infinity.
     """
-    return _check(specs, _named_arrays(specs, data, where), where, limits=limits)
+    return _check(specs, _named_arrays(specs, data, where), where, limits=limits, given=known)
 
 
 def _check(
@@ -63,8 +71,9 @@ def _check(
     *,
     finite: bool = True,
     limits: Sequence[tuple[Size, int]] = (),
+    given: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> list[npt.NDArray[Any]]:
-    known = dict[str, tuple[int, str]]()
+    known = dict(given)
     for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
         _check_shape(spec, array, known, where)
         _check_values(spec, array, where, finite=finite)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -96,8 +97,10 @@ class DeviceCode(Protocol):
         ...
 
 
-def runner_of(code: Code | DeviceCode, shapes: Sequence[Sequence[int]] = ()) -> Runner:
-    """Return what calls this code, whose inputs have these shapes."""
+def runner_of(
+    code: Code | DeviceCode, shapes: Sequence[Sequence[int]] = (), others: Mapping[str, int] = MappingProxyType({})
+) -> Runner:
+    """Return what calls this code, whose inputs have these shapes; `others` are sizes that no input has."""
     if not isinstance(code, Code):
         return code.runner()
     if code.library is None:
@@ -105,7 +108,8 @@ def runner_of(code: Code | DeviceCode, shapes: Sequence[Sequence[int]] = ()) -> 
     if code.constants is None or code.workspace is None or code.outputs is None:
         return MachineRunner(code.library)
     memory = code.memory or SharedMemory(constants=tensor_of(code.constants), workspace=code.workspace)
-    return NativeRunner(code.library, memory, code.outputs, code.control, dimension_places(shapes))
+    dimensions = Dimensions(places=dimension_places(shapes), others=dict(others))
+    return NativeRunner(code.library, memory, code.outputs, code.control, dimensions)
 
 
 class ForeignRunner:
@@ -134,7 +138,7 @@ class NativeRunner:
     control
         Control block of the worker pool that shares a call; None where one thread does it all.
     dimensions
-        Where the size of each open dimension is read, as (input, axis), by name, in the order in which the entry takes them.
+        The open dimensions.
     """
 
     def __init__(
@@ -143,9 +147,9 @@ class NativeRunner:
         memory: SharedMemory,
         outputs: Sequence[tuple[tuple[int, ...], str]],
         control: Layout | None = None,
-        dimensions: Mapping[str, tuple[int, int]] | None = None,
+        dimensions: Dimensions | None = None,
     ) -> None:
-        self._dimensions = dimensions or {}
+        self._dimensions = dimensions or Dimensions()
         self._library = library
         self._control = control
         self._entry: Callable[..., None] = library[ENTRY]
@@ -157,22 +161,33 @@ class NativeRunner:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on fresh outputs, with a workspace that no other call has."""
-        sizes, outputs, workspace = self._sized(inputs)
+        sizes = self._dimensions.of(inputs)
+        outputs = self.empty_outputs(sizes)
+        self.run_on(inputs, outputs, sizes)
+        return outputs
+
+    def empty_outputs(self, sizes: Mapping[str, int]) -> list[Any]:
+        """Return memory for the results at these sizes."""
+        return [tvm.runtime.empty(evaluated(shape, sizes), dtype) for shape, dtype in self._outputs]
+
+    def run_on(self, inputs: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]) -> None:
+        """Run on memory for inputs and outputs, whose shapes count for nothing: the sizes of open dimensions are these."""
+        [workspace] = evaluated([self._workspace], sizes)
         try:
             state = self._idle.pop()  # atomic, as append is
         except IndexError:
             state = self._call_state(workspace)
         if state.workspace < workspace:
             state = self._call_state(workspace)
-        self._entry(*sizes, *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        self._entry(*_argument(sizes), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         self._idle.append(state)
-        return outputs
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Return a call with outputs and a workspace of its own."""
-        sizes, outputs, workspace = self._sized(inputs)
+        sizes = self._dimensions.of(inputs)
+        outputs, [workspace] = self.empty_outputs(sizes), evaluated([self._workspace], sizes)
         state = self._call_state(workspace)
-        arguments = (*sizes, *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        arguments = (*_argument(sizes), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         return _PreparedNative(self._entry, arguments, outputs, state, inputs)
 
     def _call_state(self, size: int) -> _CallState:
@@ -182,14 +197,31 @@ class NativeRunner:
         pool = WorkerPool(self._library, self._control)
         return _CallState(arguments=(workspace, pool.control), workspace=size, pool=pool)
 
-    def _sized(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any], int]:
-        """Return what the entry takes for the open sizes of these inputs, fresh outputs, and the bytes of the workspace."""
-        if not self._dimensions:
-            return [], [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs], self._workspace
-        sizes = {name: int(inputs[number].shape[axis]) for name, (number, axis) in self._dimensions.items()}
-        outputs = [tvm.runtime.empty(evaluated(shape, sizes), dtype) for shape, dtype in self._outputs]
-        [workspace] = evaluated([self._workspace], sizes)
-        return [tensor_from(np.array(list(sizes.values()), np.int64))], outputs, workspace
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimensions:
+    """The open dimensions of a program.
+
+    Parameters
+    ----------
+    places
+        Where the size of each is read, as (input, axis), by its name.
+    others
+        Sizes of dimensions that no input has, by their names: how results lie that nobody gives memory.
+    """
+
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    others: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def of(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Return the sizes that inputs have, and the others."""
+        sizes = {name: int(inputs[number].shape[axis]) for name, (number, axis) in self.places.items()}
+        return {**sizes, **dict(zip(self.others, evaluated(self.others.values(), sizes), strict=True))}
+
+
+def _argument(sizes: Mapping[str, int]) -> list[Any]:
+    """Return what the entry takes for sizes: the numbers, in the order of the names; nothing where no dimension is open."""
+    return [tensor_from(np.array([sizes[name] for name in sorted(sizes)], np.int64))] if sizes else []
 
 
 def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:

@@ -36,8 +36,21 @@ class OpenSizeError(OctavoError):
 
 @contextmanager
 def expressed_by(expressions: Expressions) -> Iterator[None]:
-    """Let TVM take a Size for the expression that this function of names gives, meanwhile."""
-    token = _EXPRESSIONS.set(expressions)
+    """Let TVM take a Size for the expression that this function of names gives, meanwhile.
+
+    A name for which it raises KeyError is what it was before.
+    """
+    before = _EXPRESSIONS.get()
+
+    def expression(name: str) -> Any:
+        try:
+            return expressions(name)
+        except KeyError:
+            if before is None:
+                raise
+            return before(name)
+
+    token = _EXPRESSIONS.set(expression)
     try:
         yield
     finally:

@@ -28,7 +28,7 @@ from ...ir.untyped import tirx
 from ...runtime.code import ENTRY, takes_table
 from ...runtime.control_block import Layout
 from ...runtime.memory import Lifetime, align, place, place_in_slots
-from ...runtime.size import Size, is_open
+from ...runtime.size import Size, is_open, names_in
 from ...runtime.tensors import values_of
 from ...target.op_facts import movers
 from .scratch import with_scratch
@@ -233,12 +233,15 @@ class _Plan:
         self._constant_pool, self._is_shared = pool or ConstantPool(), pool is not None
         self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
-        self._dimensions = open_dimensions(view.function)
+        self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))
         self._starts: dict[int, Any] = {}
         self._kernels: dict[GlobalVar, PointerKernel] = {}
         for binding in view.bindings:
             self._values[binding.var] = self._value(binding.value)
         self._return(view.result)
+        # Sizes that no input has: for how many rows there is room in a result.
+        known = names_in(size for call in self._calls for size in call.sizes) if self._dimensions else frozenset[str]()
+        self._dimensions |= dict.fromkeys(known - self._dimensions.keys())
 
     # ------------------------------------------------------------------------------------------------------- reading
 

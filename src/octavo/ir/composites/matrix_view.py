@@ -20,10 +20,13 @@ class MatrixView:
         Of the view: batch axes, rows, columns.
     axes
         Axis of the tensor in memory that each axis of the view is; (0, 1, 2 ...) for a tensor as it lies.
+    room
+        How much the tensor could hold along each axis of the view, where that is more than it does; () where it is dense.
     """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
+    room: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the axes."""
@@ -37,13 +40,13 @@ class MatrixView:
 
     @property
     def size(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
+        """Elements of the tensor's memory."""
+        return math.prod(self.room or self.shape)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Distance in memory of neighbours along each axis of the view, in elements."""
         in_memory = [0] * len(self.shape)
-        for axis, extent in zip(self.axes, self.shape, strict=True):
+        for axis, extent in zip(self.axes, self.room or self.shape, strict=True):
             in_memory[axis] = extent
         return tuple(math.prod(in_memory[axis + 1 :]) for axis in self.axes)

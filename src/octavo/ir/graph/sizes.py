@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from tvm import relax
@@ -60,9 +60,10 @@ def open_dimensions(function: relax.Function) -> dict[str, Any]:
 
 
 @contextmanager
-def sizes_of(function: relax.Function) -> Iterator[None]:
-    """Let TVM take sizes for expressions of a function's open dimensions, meanwhile."""
-    with sizes_in(function.params):
+def sizes_of(function: relax.Function, others: Collection[str] = ()) -> Iterator[None]:
+    """Let TVM take sizes for expressions of a function's open dimensions, and of others by name, meanwhile."""
+    known = {**open_dimensions(function), **{name: tirx.Var(name, "int64") for name in others}}
+    with expressed_by(known.__getitem__) if known else nullcontext():
         yield
 
 

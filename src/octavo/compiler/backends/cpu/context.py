@@ -22,6 +22,7 @@ from ....errors import CompileError
 from ....ir.composites.attributes import Composite
 from ....ir.composites.base import RELABELLING
 from ....ir.graph.dataflow import BodyWriter, dtype_of, static_shape
+from ....ir.graph.growing_states import GrowingState
 from ....ir.graph.kernel_attributes import RESULT_ATTR
 from ....ir.graph.nodes import constant, tensor_buffer
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
@@ -141,6 +142,8 @@ class KernelContext:
         self.schedules = schedules
         self._half: HalfDtype | None = half
         self.kept: list[Var] = []
+        self.growing: dict[Var, GrowingState] = {}
+        """The results that extend an input and are to have room for more rows, by their variables in the source."""
         self._table = table
         self._attrs: dict[str, Any] = {}
         self._ran: Kernel | None = None

@@ -6,7 +6,6 @@ rewriting) can't read. So these run first, over the float remainder, and the ker
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -24,7 +23,7 @@ from ....ir.graph.dataflow import (
 )
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
 from ....ir.graph.sizes import buffers_and_dimensions, open_dimensions
-from ....ir.untyped import relax
+from ....ir.untyped import relax, tirx
 from ..external import static_libraries
 from .context import PlacedKernel
 from .kernels import without_vbmi
@@ -113,12 +112,12 @@ def _linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.
     return func.with_attr("global_symbol", kernel.symbol).with_attr(KERNEL_ATTR, kernel.name)
 
 
-def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel], variables: Mapping[str, Any]) -> Expr:
+def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel], variables: dict[str, Any]) -> Expr:
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
         return value
     symbol = str(getattr(value.args[0], "global_symbol", ""))
     if symbol not in kernels:
         return value
     _, dimensions = buffers_and_dimensions(kernels[symbol].func)
-    sizes = [variables[str(each.name)] for each in dimensions]
+    sizes = [variables.setdefault(str(each.name), tirx.Var(str(each.name), "int64")) for each in dimensions]
     return relax.call_tir(placed[symbol], relax.Tuple([*value.args[1].fields, *sizes]), out_ty=value.ty_args[0])

@@ -12,8 +12,9 @@ from tvm.relax import Expr, Var
 
 from ....errors import CompileError
 from ....ir.composites.attributes import HOST, Composite, read_composites
-from ....ir.composites.float_ops import ObserveOp
+from ....ir.composites.float_ops import FloatConcatOp, ObserveOp
 from ....ir.graph.dataflow import BodyWriter, DataflowView, attrs_of, dtype_of, operand_vars, replace_operands, write_function
+from ....ir.graph.growing_states import GrowingState, growing_states
 from ....ir.graph.lineage import announce
 from ....ir.graph.model import MODEL_ATTR
 from ....ir.graph.partition_state import PARTITION_ATTR, PartitionState, read_state
@@ -42,7 +43,7 @@ class Lowered:
 
     `externals` are the functions that kernels call in the code of other back ends, by their keys; `announced` says which variable
     each tensor of the source became. `stored` says of each result that was asked for as kernels keep it whether it is in NHWC,
-    where the source has NCHW.
+    where the source has NCHW. `states` are the results that are written with room for more rows.
     """
 
     module: tvm.IRModule
@@ -51,6 +52,7 @@ class Lowered:
     announced: Announced
     externals: dict[str, External] = field(default_factory=dict[str, External])
     stored: tuple[bool, ...] = ()
+    states: tuple[GrowingState, ...] = ()
 
 
 def lower_composites(
@@ -100,7 +102,8 @@ def lower_composites(
         stored_from=stored_from,
         table=KernelTable(),
     )
-    with sizes_of(module["main"]):
+    states = growing_states(module["main"])
+    with sizes_of(module["main"], {name for state in states for name in (state.capacity, state.in_place)}):
         main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)
     calls = _calls(lowering.view, composed.composites)
@@ -118,6 +121,7 @@ def lower_composites(
         announced=announced,
         externals=table.externals,
         stored=tuple(lowering.stored),
+        states=tuple(context.growing.values()),
     )
 
 
@@ -165,6 +169,7 @@ class _Lowering:
         def body(writer: BodyWriter) -> Expr:
             context = KernelContext(writer, self.table, self.isa, threads, schedules, self.half, float_adders=self.float_adders)
             contexts.append(context)
+            context.growing = self._growing()
             for binding in self.view.bindings:
                 composite = _composite(self.composed.composites, binding.value)
                 record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)
@@ -180,6 +185,20 @@ class _Lowering:
         attrs = {key: value for key, value in attrs_of(function).items() if key not in (PARTITION_ATTR, MODEL_ATTR)}
         write_function(builder, "main", list(function.params), body, attrs)
         return builder.get(), contexts[0]
+
+    def _growing(self) -> dict[Var, GrowingState]:
+        """Return the results that extend an input, and how, which a kernel of Octavo's concatenates."""
+        states, result = growing_states(self.view.function), self.view.result
+        results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+        found = {results[state.output]: state for state in states}
+        return {var: state for var, state in found.items() if self._concatenates(var, state)}
+
+    def _concatenates(self, var: Var, state: GrowingState) -> bool:
+        value = self.view.definition(var)
+        composite = _composite(self.composed.composites, value)
+        past = self.view.function.params[state.input]
+        is_plain = composite is not None and isinstance(composite.op, FloatConcatOp) and composite.op.line is None
+        return is_plain and operand_vars(value)[0].same_as(past) and len(self.view.users(past)) == 1
 
     def _returned(self, context: KernelContext) -> Expr:
         """Return what "main" returns, as outputs of the dataflow block."""
@@ -309,6 +328,7 @@ def _results(context: KernelContext, result: Expr) -> Expr:
         if isinstance(expr, tvm.ir.GenericConst):  # an output that depends on no input
             return writer.emit("constant_result", expr, is_output=True)
         assert isinstance(expr, Var)
-        return writer.emit(f"{expr.name}_result", context.storage.source(expr), is_output=True)
+        found = context.storage.with_room(expr)
+        return writer.emit(f"{expr.name}_result", context.storage.source(expr) if found is None else found[0], is_output=True)
 
     return output(result)

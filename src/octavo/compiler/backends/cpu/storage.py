@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 from tvm.relax import Expr, Var
@@ -67,6 +68,15 @@ class Storage:
         self._threads = threads
         self._values: dict[Var, dict[StorageLayout, Expr]] = {}
         self._transposed: dict[Var, tuple[Expr, tuple[int, ...]]] = {}
+        self._with_room: dict[Var, tuple[Var, int]] = {}
+
+    def put_with_room(self, var: Var, value: Var, axis: int) -> None:
+        """Record that `value` holds the source graph's `var`, with room for more along an axis."""
+        self._with_room[var] = value, axis
+
+    def with_room(self, var: Expr) -> tuple[Var, int] | None:
+        """Return what holds a value with room along an axis, and the axis; None where it is dense."""
+        return self._with_room.get(var) if isinstance(var, Var) else None
 
     def put(self, var: Var, layout: StorageLayout, value: Expr) -> None:
         """Record that `value` holds the source graph's `var` in `layout`."""
@@ -94,6 +104,8 @@ class Storage:
 
     def get(self, var: Var, *, is_nhwc: bool, is_relabelled: bool | None = None) -> Expr:
         """Return `var` in a layout, converting once where needed. By default int8 and uint16 are relabelled, others not."""
+        if var in self._with_room and var not in self._values:
+            self.put_source(var, self._made_dense(var))
         layouts = self._values.setdefault(var, {SOURCE: var})
         wanted = StorageLayout(is_nhwc, dtype_of(var) in RELABELLED if is_relabelled is None else is_relabelled)
         if wanted in layouts:
@@ -112,6 +124,16 @@ class Storage:
             layouts[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
         self._writes.record(var, wanted, layouts[wanted])
         return layouts[wanted]
+
+    def _made_dense(self, var: Var) -> Expr:
+        value, axis = self._with_room[var]
+        shape, lying = static_shape(var), static_shape(value)
+        assert shape is not None
+        assert lying is not None
+        inner, room = prod(shape[axis:]), prod(lying[axis:])
+        kernel = kernels.dense_rows(outer=prod(shape[:axis]), inner=inner, room=room, threads=self._threads, isa=self._isa)
+        with self._writes.converting(var):
+            return self._writes.call(f"{var.name}_dense", kernel, [value], shape, "float32")
 
     def _relabelled(self, var: Var, value: Expr, wanted: StorageLayout) -> Expr:
         shape = static_shape(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tvm import relax
 from tvm.relax import Expr, Var
@@ -14,7 +15,7 @@ from .....ir.composites.outputs import output_spec
 from .....ir.composites.weighted import BatchMatmulOp, DynamicTensor, MatmulOperand, RowBatchMatmulOp
 from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
-from ..context import KernelContext
+from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import BatchMatmulSpec, BlockMatmulSpec, FloatBatchMatmulSpec
 from .conv2d import scaled_sums
@@ -90,6 +91,15 @@ def _read(
     return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])
 
 
+def _with_room(context: KernelContext, var: Var, view: MatrixView) -> tuple[Expr, MatrixView]:
+    """Return what a view sees of a value: as it lies, where it has room for more along an axis."""
+    found = context.storage.with_room(var)
+    if found is None or len(view.axes) != len(shape_of(found[0])):
+        return context.storage.source(var), view
+    lying = shape_of(found[0])
+    return found[0], replace(view, room=tuple(lying[axis] for axis in view.axes))
+
+
 @emits(BlockMatmulOp)
 def emit_block_matmul(op: BlockMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
@@ -126,8 +136,9 @@ def emit_block_matmul(op: BlockMatmulOp, context: KernelContext, inputs: dict[st
 @emits(FloatBatchMatmulOp)
 def emit_float_batch_matmul(op: FloatBatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    spec = FloatBatchMatmulSpec(a=op.a_view, b=op.b_view, y=op.y_view, factor=op.factor, threads=context.threads)
-    operands = [context.storage.source(inputs[name]) for name in (op.a, op.b)]
+    read = [_with_room(context, inputs[name], view) for name, view in ((op.a, op.a_view), (op.b, op.b_view))]
+    operands, views = [value for value, _ in read], [view for _, view in read]
+    spec = FloatBatchMatmulSpec(a=views[0], b=views[1], y=op.y_view, factor=op.factor, threads=context.threads)
     kernel = kernels.float_batch_matmul(spec, isa=context.isa)
     result = context.call(output.name, kernel, operands, op.output_shape, "float32")
     context.put(output, result, is_nhwc=False)

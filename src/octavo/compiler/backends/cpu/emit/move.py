@@ -18,6 +18,7 @@ from .....ir.graph.dataflow import dtype_of, static_shape
 from .....ir.qdq.matchers.move.move import changes
 from .....numerics import QuantParams, lookup_table
 from .....numerics.quantized.rescale import fixed_point_table
+from .....runtime.size import Size
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -183,12 +184,20 @@ def emit_float_concat(op: FloatConcatOp, context: KernelContext, inputs: dict[st
     shape, axis = op.shape, op.axis
     if is_nhwc:
         shape, axis = tuple(shape[a] for a in TO_NHWC), TO_NHWC.index(axis)
+    state = None if is_nhwc or op.line is not None else context.growing.get(output)
+    lying = shape if state is None else (*shape[:axis], Size.named(state.capacity), *shape[axis + 1 :])
     spec = FloatConcatSpec(
         outer=math.prod(shape[:axis]),
         inners=tuple(math.prod(shape_of(argument)[axis:]) for argument in arguments),
         low=op.low,
         high=op.high,
+        room=0 if state is None else math.prod(lying[axis:]),
+        in_place=0 if state is None else Size.named(state.in_place),
         threads=context.threads,
     )
     kernel = kernels.float_concat(spec, line=op.line, isa=context.isa)
-    context.put(output, context.call(output.name, kernel, [*arguments], shape, "float32"), is_nhwc=is_nhwc)
+    result = context.call(output.name, kernel, [*arguments], lying, "float32")
+    if state is None:
+        context.put(output, result, is_nhwc=is_nhwc)
+    else:
+        context.storage.put_with_room(output, result, axis)

@@ -56,7 +56,7 @@ from .matmuls.block_matmul import BlockMatmulSpec, block_matmul
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .matmuls.spec import BatchMatmulSpec
 from .move.concat import ConcatSpec, concat
-from .move.float_concat import FloatConcatSpec, float_concat
+from .move.float_concat import FloatConcatSpec, dense_rows, float_concat
 from .move.gather import GatherSpec, gather
 from .move.half_concat import HalfConcatSpec, half_concat
 from .move.take import TakeSpec, take
@@ -175,6 +175,7 @@ __all__ = [
     "column_quantize",
     "concat",
     "conv2d",
+    "dense_rows",
     "dequantize",
     "dynamic_parameters",
     "dynamic_quantize",

@@ -68,33 +68,21 @@ def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., Non
 
     An open dimension that a size or a statement reads is an argument before the output, as `call_tir` has them.
     """
+    dimensions: dict[str, Any] = {}
     with IRBuilder() as builder, B.prim_func():
         B.func_name("main")
         B.func_attr({"tirx.noalias": True})
-        with expressed_by(_Dimensions()):
+        with expressed_by(lambda name: dimensions.setdefault(name, tirx.Var(name, "int32"))):
             buffers = [B.arg(name, B.buffer((dimension(elements),), dtype)) for name, elements, dtype in arguments]
             if _WITHOUT_BODIES.get():
                 B.evaluate(0)
             else:
                 body(*buffers)
     func: Any = builder.get()
-    scalars = [param for param in func.params if isinstance(param.ty, PrimType)]
-    if not scalars:
+    if not dimensions:
         return func
-    buffers = [param for param in func.params if not isinstance(param.ty, PrimType)]
-    return tirx.PrimFunc([*buffers[:-1], *scalars, buffers[-1]], func.body, func.ret_type, func.attrs)
-
-
-class _Dimensions:
-    """The open dimensions of a PrimFunc: each is one more argument, int32, before the output."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
-
-    def __call__(self, name: str) -> Any:
-        if name not in self._known:
-            self._known[name] = B.arg(name, B.int32())
-        return self._known[name]
+    params = list(func.params)
+    return tirx.PrimFunc([*params[:-1], *dimensions.values(), params[-1]], func.body, func.ret_type, func.attrs)
 
 
 def vector_type(dtype: str, lanes: int) -> str:

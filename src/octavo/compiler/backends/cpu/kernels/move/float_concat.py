@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from tvm.script.ir_builder import tirx as B
 
+from ......runtime.size import is_open
 from ..language.kernel import Kernel
 from ..language.vectors import (
     Buffer,
@@ -31,13 +33,23 @@ _LANES = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatConcatSpec:
-    """float32 [outer, inner_0], [outer, inner_1] ... to [outer, inner_0 + inner_1 + ...], clamped to [low; high]."""
+    """float32 [outer, inner_0], [outer, inner_1] ... to [outer, inner_0 + inner_1 + ...], clamped to [low; high].
+
+    With `room`, rows of the result are so far apart, and where `in_place` is 1, the first input is the result's own memory.
+    """
 
     outer: int
     inners: tuple[int, ...]
     low: float = -math.inf
     high: float = math.inf
+    room: int = 0
+    in_place: int = 0
     threads: int = 1
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of the result to the next."""
+        return self.room if is_open(self.room) else self.room or sum(self.inners)
 
 
 def float_concat(
@@ -63,9 +75,13 @@ def float_concat(
                     if lines:
                         factor, addend = (load(values, at + start, lanes) for values in lines)
                         value = intrinsic("llvm.fma", vector_type("float32", lanes), value, factor, addend)
-                    store(y, index * width + at + start, clamped_to(value, spec.low, spec.high, lanes), lanes)
+                    store(y, index * spec.pitch + at + start, clamped_to(value, spec.low, spec.high, lanes), lanes)
 
-                for_each_vector(inner, _LANES, threads, piece)
+                if source is inputs[0] and is_open(spec.room):
+                    with B.If(B.int32(0) + spec.in_place == 0), B.Then():
+                        for_each_vector(inner, _LANES, threads, piece)
+                else:
+                    for_each_vector(inner, _LANES, threads, piece)
                 at += inner
 
         if spec.outer == 1:
@@ -76,5 +92,22 @@ def float_concat(
 
     arguments = [(f"x{i}", spec.outer * inner, "float32") for i, inner in enumerate(spec.inners)]
     arguments += [(name, width, "float32") for name, _ in zip(("factors", "addends"), constants, strict=False)]
-    func = prim_func([*arguments, ("y", spec.outer * width, "float32")], emit)
+    func = prim_func([*arguments, ("y", spec.outer * spec.pitch, "float32")], emit)
     return Kernel(name="float.concat" if len(spec.inners) > 1 else "float.norm", isa=isa, func=func, constants=constants)
+
+
+def dense_rows(*, outer: int, inner: int, room: int, threads: int, isa: str) -> Kernel:
+    """Return the kernel of float32 rows [outer, inner] that lie `room` apart to the same side by side."""
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        def row(index: Expr, threads: int) -> None:
+            def piece(start: Expr, lanes: int) -> None:
+                store(y, index * inner + start, load(x, index * room + start, lanes), lanes)
+
+            for_each_vector(inner, _LANES, threads, piece)
+
+        with chunked(outer, worthwhile(threads, outer * inner, outer)) as index:
+            row(index, 1)
+
+    func = prim_func([("x", outer * room, "float32"), ("y", outer * inner, "float32")], emit)
+    return Kernel(name="float.dense_rows", isa=isa, func=func)

@@ -1,0 +1,194 @@
+"""Sessions: states carried in place give the bytes that whole inputs give, and refuse what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tvm
+from tvm import relax
+
+import octavo
+from octavo.errors import DataError
+from octavo.runtime.executable import Executable
+
+R: Any = relax.op
+HEADS, SIZE = 2, 8
+CARRY = {"key": "past_key", "value": "past_value"}
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def decoder() -> octavo.Model:
+    """Return an attention of open batch and sequence over a past, which reads its keys as they lie and, once more, densely."""
+    batch, sequence, past = (tvm.tirx.Var(name, "int64") for name in ("batch", "sequence", "past"))
+    shape: Any = [batch, sequence, HEADS * SIZE]
+    states: Any = [batch, HEADS, past, SIZE]
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    keys, values = (relax.Var(name, relax.TensorType(states, "float32")) for name in ("past_key", "past_value"))
+    builder: Any = relax.BlockBuilder()
+    with builder.function("main", [x, keys, values]):
+        with builder.dataflow():
+
+            def emit(name: str, value: Any) -> Any:
+                return builder.emit(value, name_hint=name)
+
+            split = [batch, sequence, HEADS, SIZE]
+            new = emit("new", R.permute_dims(emit("split", R.reshape(x, split)), [0, 2, 1, 3]))
+            key, value = emit("key", R.concat([keys, new], axis=2)), emit("value", R.concat([values, new], axis=2))
+            scores = emit("scores", R.matmul(new, emit("turned", R.permute_dims(key, [0, 1, 3, 2]))))
+            weights = emit("weights", R.nn.softmax(scores, axis=-1))
+            total = emit("total", R.sum(value, axis=[2], keepdims=True))
+            y = emit("y", R.add(emit("read", R.matmul(weights, value)), total))
+            outputs = builder.emit_output(relax.Tuple([y, key, value]))
+        builder.emit_func_output(outputs)
+    return octavo.load(builder.get())
+
+
+@pytest.fixture(scope="module")
+def executable() -> Executable:
+    return octavo.compile(decoder())
+
+
+def names_of(executable: Executable) -> dict[str, str]:
+    """Return what is carried, by the outputs' own names."""
+    _, *states = (spec.source_name for spec in executable.outputs)
+    return dict(zip(states, CARRY.values(), strict=True))
+
+
+def steps(seed: int, batch: int, count: int) -> Iterator[npt.NDArray[np.float32]]:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield rng.standard_normal((batch, int(rng.integers(1, 6)), HEADS * SIZE)).astype(np.float32)
+
+
+def without(executable: Executable, x: npt.NDArray[np.float32], past: Arrays | None) -> tuple[npt.NDArray[Any], Arrays]:
+    """Return the result of one step and the states behind it, with whole arrays."""
+    nothing = np.zeros((len(x), HEADS, 0, SIZE), np.float32)
+    past = dict.fromkeys(CARRY.values(), nothing) if past is None else past
+    result, *states = executable({"x": x, **past}).values()
+    return result, dict(zip(CARRY.values(), states, strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps_give_the_bytes_that_whole_states_give(executable: Executable, batch: int) -> None:
+    past: Arrays | None = None
+    with executable.session(carry=names_of(executable), capacity={"past": 60}) as step:
+        memory = None
+        for x in steps(0, batch, 12):
+            expected, past = without(executable, x, past)
+            found = step(x=x)
+            assert list(found) == [executable.outputs[0].source_name]
+            assert found[executable.outputs[0].source_name].tobytes() == expected.tobytes()
+            addresses = [tensor.data_ptr() for tensor in step._memory.values()]  # pyright: ignore[reportPrivateUsage]
+            assert memory is None or addresses == memory, "the states stay where they are"
+            memory = addresses
+        assert past is not None
+        assert {name: value.tobytes() for name, value in step.state().items()} == {n: v.tobytes() for n, v in past.items()}
+        assert step.length == past["past_key"].shape[2]
+
+
+def test_a_saved_executable_and_threads_that_share_one_give_the_same(executable: Executable, tmp_path: Path) -> None:
+    executable.save(tmp_path / "decoder.so")
+    loaded = octavo.load_executable(tmp_path / "decoder.so")
+    expected: list[list[bytes]] = [[], []]
+    found: list[list[bytes]] = [[], []]
+
+    def run(number: int) -> None:
+        with loaded.session(carry=names_of(loaded), capacity={"past": 100}) as step:
+            found[number] = [next(iter(step(x=x).values())).tobytes() for x in steps(number, 1, 15)]
+
+    for number in range(2):
+        past: Arrays | None = None
+        for x in steps(number, 1, 15):
+            result, past = without(executable, x, past)
+            expected[number].append(result.tobytes())
+    threads = [Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_a_fork_goes_its_own_way_and_reset_drops_rows(executable: Executable) -> None:
+    first, second, third = steps(3, 2, 3)
+    with executable.session(carry=names_of(executable), capacity={"past": 30}) as step:
+        step(x=first)
+        rows = step.length
+        fork = step.fork()
+        one, other = step(x=second), fork(x=third)
+        step.reset(to=rows)
+        again = step(x=third)
+        assert [each.tobytes() for each in again.values()] == [each.tobytes() for each in other.values()]
+        fork.reset(to=rows)
+        assert [each.tobytes() for each in fork(x=second).values()] == [each.tobytes() for each in one.values()]
+        step.reset()
+        assert step.length == 0
+        step(x=first[:1])  # another batch begins
+
+
+def test_states_to_begin_with_are_taken(executable: Executable) -> None:
+    first, second, *_ = steps(5, 1, 2)
+    _, past = without(executable, first, None)
+    expected, _ = without(executable, second, past)
+    with executable.session(carry=names_of(executable), capacity={"past": 20}, start=past) as step:
+        assert next(iter(step(x=second).values())).tobytes() == expected.tobytes()
+        step.reset()
+        assert step.length == first.shape[1]
+
+
+def test_what_does_not_fit_is_one_line_and_the_session_goes_on(executable: Executable) -> None:
+    carry = names_of(executable)
+    with executable.session(carry=carry, capacity={"past": 8}) as step:
+        x = np.ones((1, 5, HEADS * SIZE), np.float32)
+        step(x=x)
+        with pytest.raises(DataError, match=r"would have 10 rows along past \(5 are there\), the capacity is 8"):
+            step(x=x)
+        with pytest.raises(
+            DataError, match="input x has 2 along axis 0, where dimension batch is 1: the session's states have 1"
+        ):
+            step(x=np.ones((2, 1, HEADS * SIZE), np.float32))
+        with pytest.raises(DataError, match=r"reset\(to=6\): the session holds 5 rows"):
+            step.reset(to=6)
+        step(x=x[:, :3])
+        assert step.length == 8
+
+
+@pytest.mark.parametrize(
+    ("carry", "capacity", "message"),
+    [
+        ({"no": "past_key"}, {"past": 4}, "there is no output 'no'"),
+        (None, {"past": 0}, "capacity past=0: must be at least 1"),
+        (None, {"sequence": 4}, "no state is written in place along 'sequence'; states grow along past"),
+        (None, None, r"states grow along 'past': .* capacity=\{'past': 2048\}"),
+    ],
+)
+def test_sessions_that_cannot_be_are_refused(
+    executable: Executable, carry: dict[str, str] | None, capacity: dict[str, int] | None, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        executable.session(carry=names_of(executable) if carry is None else carry, capacity=capacity)
+
+
+def test_a_state_that_does_not_grow_is_handed_over() -> None:
+    x, state = (relax.Var(name, relax.TensorType([1, 4], "float32")) for name in ("x", "state"))
+    builder: Any = relax.BlockBuilder()
+    with builder.function("main", [x, state]):
+        with builder.dataflow():
+            total = builder.emit(R.add(x, state), name_hint="total")
+            outputs = builder.emit_output(relax.Tuple([builder.emit(R.multiply(total, total), name_hint="y"), total]))
+        builder.emit_func_output(outputs)
+    executable = octavo.compile(octavo.load(builder.get()))
+    y, total_name = (spec.source_name for spec in executable.outputs)
+    with executable.session(carry={total_name: "state"}) as step:
+        values = [np.full((1, 4), number, np.float32) for number in (1, 2, 3)]
+        assert [float(step(each)[y][0, 0]) for each in values] == [1, 9, 36]
+        step.reset()
+        assert float(step(values[1])[y][0, 0]) == 4
+        with pytest.raises(DataError, match=r"reset\(to=1\)"):
+            step.reset(to=1)
