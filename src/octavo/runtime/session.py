@@ -24,8 +24,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 class Session:
     """Carries outputs of an executable to its inputs, from step to step. It is for one thread at a time; several may run at once.
 
-    An output that extends its input by rows, as a decoder's cache does, is written behind the rows that are there. None of them is
-    copied, and memory stays as large as the capacity. Any other state is handed over.
+    An output that extends its input by rows, as a decoder's cache does, is written behind the rows that are there. None of them
+    is copied, and memory stays as large as the capacity. Any other state is handed over.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ class Candidates:
         return () if any(constant.moves or not constant.shape for constant in constants) else constants
 
     def _is_product(self, value: Any) -> bool:
-        """Return whether a call multiplies two activations, of sums that an integer accumulator holds: of open ones the executable sees to it.
+        """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
 
         What is computed of constants alone is none: the angles of rotary positions, say, whose last digits count.
         """
