@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import UnionType
 
 

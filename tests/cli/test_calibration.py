@@ -120,7 +120,7 @@ def test_a_npz_that_ends_early_is_one_error(here: Path, capsys: pytest.CaptureFi
     ("line", "code", "said"),
     [
         ("pair.onnx --data images", 1, "images: a folder of images is for a model with one input of 4 dimensions"),
-        ("image.onnx --data images --size 9,9", 1, "input x must have shape"),
+        ("image.onnx --data images --resize 9,9", 1, "input x must have shape"),
         ("image.onnx --data images --layout NHWC", 1, "input x must have shape"),
         ("image.onnx --data images --std 0", 1, "std not 0"),
         ("image.onnx --data empty", 1, "empty: no images in it"),
@@ -135,7 +135,7 @@ def test_what_does_not_fit(here: Path, line: str, code: int, said: str, capsys: 
     assert said in error
 
 
-@pytest.mark.parametrize("option", ["--size 9", "--size a,b", "--size 0,4", "--mean 1,2", "--std x"])
+@pytest.mark.parametrize("option", ["--resize 9", "--resize a,b", "--resize 0,4", "--mean 1,2", "--std x"])
 def test_options_that_are_no_numbers(here: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         command(f"profile image.onnx --data images {option} -o p.json")

@@ -24,7 +24,7 @@ from .samples import Samples, named, read_samples
 from .sources import UsageError
 
 Arrays = dict[str, npt.NDArray[Any]]
-_IMAGE_OPTIONS = ("size", "fit", "mean", "std", "layout", "colour")
+_IMAGE_OPTIONS = ("resize", "fit", "mean", "std", "layout", "colour")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ def add_data(parser: argparse.ArgumentParser, *, is_required: bool = True) -> No
     )
     parser.add_argument("--preprocessing", metavar="TEXT", help="what was done to the samples in files, for the profile to say")
     group = parser.add_argument_group("a folder of images")
-    group.add_argument("--size", type=_pair, metavar="H,W", help="resize to this many pixels (default: what the model takes)")
+    group.add_argument("--resize", type=_pair, metavar="H,W", help="resize to this many pixels (default: what the model takes)")
     group.add_argument(
         "--fit", choices=("stretch", "crop"), help="resize each side, or keep the ratio and cut (default: stretch)"
     )
@@ -97,7 +97,7 @@ def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) ->
     (spec,) = specs
     layout = args.layout or ("NHWC" if spec.shape[3] == 3 and spec.shape[1] != 3 else "NCHW")
     first = 2 if layout == "NCHW" else 1
-    size: tuple[int, int] = args.size or (spec.shape[first], spec.shape[first + 1])
+    size: tuple[int, int] = args.resize or (spec.shape[first], spec.shape[first + 1])
     options: dict[str, Any] = {name: getattr(args, name) for name in ("fit", "mean", "std", "colour") if getattr(args, name)}
     folder = ImageFolder(folder=path, size=size, layout=layout, dtype="uint8" if spec.dtype == "uint8" else "float32", **options)
     shape = (1, 3, *size) if layout == "NCHW" else (1, *size, 3)

@@ -15,10 +15,10 @@ from ..compiler.text_table import markdown_table
 from ..errors import DataError
 from ..evaluation import TASKS, Evaluation, InferenceModel, evaluate, has_scale_to_blame, load_inference_model
 from .calibration import Stream, add_data, open_data
-from .options import Subcommands, add_command, add_json, add_state, add_target, add_threads, named_shape, sample_limit
+from .options import Subcommands, add_command, add_json, add_shapes, add_state, add_target, add_threads, sample_limit
 from .progress import progress_bar
 from .samples import read_samples
-from .sources import UsageError
+from .sources import UsageError, shape_options
 
 _LAYERS = 8
 """Layers that are shown."""
@@ -68,9 +68,7 @@ def add_to(commands: Subcommands) -> None:
         metavar="N",
         help="samples that layers are compared on (default: 4 where outputs are not good; 0: none)",
     )
-    parser.add_argument(
-        "--shape", type=named_shape, action="append", default=[], metavar="NAME=1,3,224,224", help="as `octavo profile` takes it"
-    )
+    add_shapes(parser)
     _add_demands(parser)
     add_target(parser)
     add_threads(parser)
@@ -89,9 +87,8 @@ def call(args: argparse.Namespace) -> int:
     if args.max_drop is not None and args.labels is None:
         raise UsageError("--max-drop bounds what is lost by labels: give --labels FILE")
     labels = None if args.labels is None else _read_labels(args.labels)
-    shapes = dict(args.shape) or None
     state = dict(args.state)
-    given: dict[str, Any] = {"target": args.target, "threads": args.threads, "shapes": shapes}
+    given: dict[str, Any] = {"target": args.target, "threads": args.threads, **shape_options(args)}
     first = load_inference_model(args.reference, **given)
     models = [first, load_inference_model(args.candidate, **given, float_model=first.model)]
     data = _data(args, models, state)

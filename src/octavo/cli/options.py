@@ -10,7 +10,7 @@ from typing import Any, get_args
 from octavo_parser import SUMMARIES, CommandParser
 
 from ..errors import ModelError, QuantizationError
-from ..export.shape_ranges import Shape, SizeRange
+from ..export.shape_ranges import SizeRange
 from ..quantizer.ranges import range_estimator, range_estimator_help
 from ..quantizer.recipe import ANY, Preset, Recipe
 
@@ -39,17 +39,51 @@ def add_command(commands: Subcommands, name: str, call: Callable[[argparse.Names
     return parser
 
 
+def named_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """Parse "input=1,3,224,224", or "ids=batch,128" with names of dimensions; the input's name may hold "=" itself."""
+    name, separator, sizes = text.rpartition("=")
+    shape = tuple(int(size) if size.isdecimal() else size for size in sizes.split(","))
+    if not separator or not name or not all(dim > 0 if isinstance(dim, int) else dim.isidentifier() for dim in shape):
+        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,224, got {text!r}")
+    return name, shape
+
+
+def named_size(text: str) -> tuple[str, int | tuple[int | None, int | None]]:
+    """Parse "sequence=128", "sequence=1..512", "sequence=..512" or "past=0.."."""
+    name, _, size = text.rpartition("=")
+    low, dots, high = size.partition("..")
+    given = [part for part in (low, high) if part]
+    if not name or not given or not all(part.isdecimal() and len(part) < 10 for part in given):
+        raise argparse.ArgumentTypeError(f"expected NAME=N or NAME=LOW..HIGH, got {text!r}")
+    return name, (int(low) if low else None, int(high) if high else None) if dots else int(low)
+
+
 def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite", takes_ranges: bool = False) -> None:
-    """Add the positional model file and --shape, of which sizes may be ranges."""
+    """Add the positional model file, --shape, of which sizes may be ranges, and --size."""
     ranges = "; 1..8 or 64..320:32 in place of a size: one executable for all of these" if takes_ranges else ""
     parser.add_argument("model", type=Path, metavar="MODEL", help=help)
+    add_shapes(parser, parse=ranged_shape if takes_ranges else named_shape, ranges=ranges)
+
+
+def add_shapes(parser: argparse.ArgumentParser, *, parse: Callable[[str], Any] = named_shape, ranges: str = "") -> None:
+    """Add --shape and --size."""
     parser.add_argument(
         "--shape",
-        type=ranged_shape if takes_ranges else named_shape,
+        type=parse,
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help=f"fix the shape of an input whose dimensions the file leaves open (may be repeated){ranges}",
+        help="fix the shape of an input whose dimensions the file leaves open; a name in place of a size leaves it open (may be "
+        f"repeated){ranges}",
+    )
+    parser.add_argument(
+        "--size",
+        type=named_size,
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="fix a dimension that the file leaves open, by its name; NAME=LOW..HIGH, of which either may be left out, bounds it "
+        "(may be repeated)",
     )
 
 
@@ -223,25 +257,13 @@ def add_state(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse "input=1,3,224,224"; the name may hold "=" itself."""
-    name, separator, sizes = text.rpartition("=")
-    try:
-        shape = tuple(int(size) for size in sizes.split(","))
-    except ValueError:
-        shape = ()
-    if not separator or not name or not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,224, got {text!r}")
-    return name, shape
-
-
-def ranged_shape(text: str) -> tuple[str, Shape]:
+def ranged_shape(text: str) -> tuple[str, tuple[Any, ...]]:
     """Parse "input=1..8,3,224,64..320:32"."""
     name, separator, sizes = text.rpartition("=")
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,64..320:32, got {text!r}")
     try:
-        shape = tuple(SizeRange.parse(size) for size in sizes.split(","))
+        shape = tuple(size if size.isidentifier() else SizeRange.parse(size) for size in sizes.split(","))
     except ModelError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if any(dim == 0 for dim in shape):

@@ -15,7 +15,7 @@ from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_state, add_threads, sample_count, sample_limit
 from .profiles import check_profile_output
 from .progress import progress_bar
-from .sources import UsageError, load_model
+from .sources import UsageError, load_model, shape_options
 
 CHECKPOINT_SUFFIX = ".checkpoint"
 
@@ -128,7 +128,7 @@ def _on_ray(args: argparse.Namespace, batches: Stream, advance: Callable[[int], 
         args.model,
         batches,
         address=args.ray or None,
-        shapes=dict(args.shape) or None,
+        **shape_options(args),
         tensors=args.tensors,
         threads=args.threads,
         progress=note,

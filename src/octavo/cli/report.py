@@ -11,7 +11,7 @@ from ..profiling import Profile
 from ..quantizer.quantize import quantize
 from ..quantizer.recipe import Recipe
 from ..report import profile_page, quantization_figures, quantization_page
-from .options import Subcommands, add_command, add_output, add_recipe, add_target, named_shape
+from .options import Subcommands, add_command, add_output, add_recipe, add_shapes, add_target
 from .outputs import check_output, write_file
 from .samples import read_samples
 from .sources import UsageError, by_plan, load_model, recipe_of
@@ -43,9 +43,7 @@ def add_to(commands: Subcommands) -> None:
         "--data", type=Path, metavar="FILE", help="samples to compare on: .npy or .npz (default: those that the profile keeps)"
     )
     parser.add_argument("--search", type=Path, metavar="FOLDER", help="folder of an `octavo search`: shows its front")
-    parser.add_argument(
-        "--shape", type=named_shape, action="append", default=[], metavar="NAME=1,3,224,224", help="as `octavo quantize` takes it"
-    )
+    add_shapes(parser)
     add_output(parser, help="page to write, HTML; it opens without a network")
     add_target(parser)
     add_recipe(parser)
@@ -81,7 +79,7 @@ def _of_model(args: argparse.Namespace) -> int:
 def _of_profile(args: argparse.Namespace) -> int:
     named = {"--plan": args.plan, "--data": args.data, "--search": args.search, "--target": args.target}
     other = next((name for name, value in named.items() if value is not None), None)
-    if other is not None or (args.shape and args.profiled is None) or recipe_of(args) != Recipe():
+    if other is not None or ((args.shape or args.size) and args.profiled is None) or recipe_of(args) != Recipe():
         raise UsageError(f"{other or 'how to quantize'} is for the page of a model: give --profile FILE too")
     try:
         profile = Profile.load(args.model)
@@ -90,7 +88,9 @@ def _of_profile(args: argparse.Namespace) -> int:
             raise
         raise ProfileError(f"{error}; of a model, give --profile FILE too") from error
     shown: Path = args.profiled or args.model
-    model = None if args.profiled is None else load_model(argparse.Namespace(model=args.profiled, shape=args.shape))
+    model = (
+        None if args.profiled is None else load_model(argparse.Namespace(model=args.profiled, shape=args.shape, size=args.size))
+    )
     page = profile_page(profile, title=shown.name, model=model).encode()
     write_file(args.output, lambda file: file.write(page))
     print(f"{args.output}: {len(profile)} tensors, {len(page) / 1e6:.1f} MB")

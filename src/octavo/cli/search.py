@@ -16,7 +16,7 @@ from ..runtime.executable import Executable
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target, positive_seconds
 from .progress import progress_bar
 from .samples import read_samples
-from .sources import UsageError, load_model, recipe_of
+from .sources import UsageError, load_model, recipe_of, shape_options
 
 
 def add_to(commands: Subcommands) -> None:
@@ -71,7 +71,7 @@ def call(args: argparse.Namespace) -> int:
     if args.ray is None:
         run = partial(search, load_model(args))
     else:
-        run = partial(search_on_ray, args.model, address=args.ray or None, shapes=dict(args.shape) or None)
+        run = partial(search_on_ray, args.model, address=args.ray or None, **shape_options(args))
     with progress_bar("search", args.candidates, "candidate") as advance:
         result = run(
             profile,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import OctavoError
 from ..export.tflite import is_of_tflite
@@ -22,8 +23,13 @@ class UsageError(OctavoError):
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """Load MODEL under --shape."""
-    return load(args.model, shapes=dict(args.shape) or None)
+    """Load MODEL under --shape and --size."""
+    return load(args.model, **shape_options(args))
+
+
+def shape_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return --shape and --size as `octavo.load` takes them."""
+    return {"shapes": dict(args.shape) or None, "sizes": dict(args.size) or None}
 
 
 def method_of(args: argparse.Namespace) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..export.shape_ranges import load_sized
 from ..export.tflite import is_of_tflite
 from ..export.tflite import quantize as quantize_for_tflite
 from ..frontends.load import load
+from ..frontends.symbols import SizeOption
 from ..ir.graph import Model
 from ..quantizer.plan import QuantizationPlan
 from ..quantizer.quantize import quantize
@@ -21,7 +22,7 @@ from .inference_model import InferenceModel, of_executable, of_model
 from .peers import PEERS
 
 Subject = Model | Executable | InferenceModel | str | Path | Any
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, Sequence[Any]]
 
 
 def load_inference_model(
@@ -30,6 +31,7 @@ def load_inference_model(
     target: TargetLike = None,
     threads: int | None = None,
     shapes: Shapes | None = None,
+    sizes: Mapping[str, SizeOption] | None = None,
     label: str = "",
     float_model: Model | None = None,
 ) -> InferenceModel:
@@ -55,7 +57,7 @@ def load_inference_model(
         return _planned(path, float_model, path.name, target, threads)
     if path.suffix == ".so" or is_executable(path):
         return of_executable(load_sized(path, shapes or {}), path.name)
-    return of_model(load(path, shapes=shapes), path.name, target=target, threads=threads)
+    return of_model(load(path, shapes=shapes, sizes=sizes), path.name, target=target, threads=threads)
 
 
 def _planned(

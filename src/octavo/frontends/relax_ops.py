@@ -53,8 +53,8 @@ def padded(emit: Callable[[Any], Any], data: Any, axis: int, widths: tuple[Any, 
     shape, dtype, parts = shape_of(data), dtype_of(data), [data]
     for at, width in enumerate(widths):
         if not isinstance(width, int) or width > 0:
-            around = relax.ShapeExpr([*shape[:axis], width, *shape[axis + 1 :]])
-            parts.insert(at * len(parts), emit(ops.full(around, relax.const(fill, dtype), dtype)))
+            around: Any = [*shape[:axis], width, *shape[axis + 1 :]]
+            parts.insert(at * len(parts), emit(ops.full(relax.ShapeExpr(around), relax.const(fill, dtype), dtype)))
     return data if len(parts) == 1 else emit(ops.concat(parts, axis))
 
 

@@ -7,7 +7,7 @@ every machine. How a part is profiled is profile.py's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..compiler.compile import resolve_threads
 from ..errors import DataError, ProfileError, check_path
 from ..frontends.load import load
+from ..frontends.symbols import SizeOption
 from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import Model
 from ..runtime.inputs import split_batch
@@ -34,7 +35,8 @@ def profile_on_ray(
     batches: Any,
     *,
     address: str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    sizes: Mapping[str, SizeOption] | None = None,
     tensors: str | Iterable[str] | None = None,
     threads: int | None = None,
     samples_per_task: int = 32,
@@ -51,7 +53,7 @@ def profile_on_ray(
         As `profile` takes them. The samples are read here, a few tasks ahead of the workers, and sent.
     address
         Of the cluster, as ray.init takes it. None: the one that RAY_ADDRESS names, or one started on this machine for this call.
-    shapes
+    shapes, sizes
         As `load` takes them.
     samples_per_task
         Samples of one task, at least 1: what is done again where a worker dies.
@@ -69,11 +71,11 @@ def profile_on_ray(
         raise ProfileError(f"samples_per_task must be a number of samples, 1 or more, got {samples_per_task!r}")
     check_keep(keep_samples)
     path = check_path(source, ProfileError, "the path of a model file")
-    model = load(path, shapes=shapes)
+    model = load(path, shapes=shapes, sizes=sizes)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     select(model, chosen)
     options: dict[str, Any] = {"tensors": chosen, "threads": resolve_threads(threads), "keep_samples": keep_samples}
-    given = model_content(path), None if shapes is None else dict(shapes)
+    given = model_content(path), dict(shapes or {}), dict(sizes or {})
     with connected(address, what="profiling", error_of=ProfileError) as ray:
         workers = Workers(ray, loaded, given, cpus=options["threads"], lost=_lost)
         merged = _merged(workers, options, _parts(model, batches, samples_per_task), progress)

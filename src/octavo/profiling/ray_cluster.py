@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import os
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import onnx
 
 from ..errors import OctavoError
 from ..frontends.load import load
+from ..frontends.symbols import SizeOption
 from ..ir.graph import Model
 
 DEATHS = 10
@@ -29,12 +30,12 @@ def model_content(path: Path) -> bytes:
     return content if content[4:8] == TFLITE else onnx.load(path).SerializeToString()
 
 
-def loaded(content: bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Model:
-    """Load a model whose content was sent, with shapes as `load` takes them."""
+def loaded(content: bytes, shapes: Mapping[str, Sequence[int | str]], sizes: Mapping[str, SizeOption]) -> Model:
+    """Load a model whose content was sent, with shapes and sizes as `load` takes them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         path.write_bytes(content)
-        return load(path, shapes=shapes)
+        return load(path, shapes=shapes, sizes=sizes)
 
 
 @contextlib.contextmanager

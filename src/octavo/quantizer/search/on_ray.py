@@ -14,6 +14,7 @@ from typing import Any
 
 from ...errors import QuantizationError, check_path
 from ...frontends.load import load
+from ...frontends.symbols import SizeOption
 from ...profiling.model_profile import Profile
 from ...profiling.ray_cluster import DEATHS, Workers, connected, loaded, model_content
 from ..tune import Steps
@@ -28,7 +29,8 @@ def search_on_ray(
     data: Iterable[Any] | None = None,
     *,
     address: str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    sizes: Mapping[str, SizeOption] | None = None,
     **options: Any,
 ) -> SearchResult:
     """Search as `octavo.search` does, candidates measured on a Ray cluster; the same result, unless its time runs out.
@@ -41,7 +43,7 @@ def search_on_ray(
         As `search` takes them.
     address
         Of the cluster, as ray.init takes it. None: the one that RAY_ADDRESS names, or one started on this machine for this call.
-    shapes
+    shapes, sizes
         As `octavo.load` takes them.
     options
         Those of `search`. Its `evaluate` is sent to the workers with what it refers to. On machines of several kinds the
@@ -53,15 +55,15 @@ def search_on_ray(
         As `search`; or Ray is not installed, the cluster is not to be reached, or workers keep dying.
     """
     path = check_path(source, QuantizationError, "the path of a model file")
-    model = load(path, shapes=shapes)
+    model = load(path, shapes=shapes, sizes=sizes)
     with connected(address, what="a search", error_of=QuantizationError) as ray:
-        work = model_content(path), None if shapes is None else dict(shapes)
+        work = model_content(path), dict(shapes or {}), dict(sizes or {})
         return search(model, profile, data, measuring=partial(_RayBench, ray=ray, work=work), **options)
 
 
 @dataclass(kw_only=True, eq=False)
 class _RayBench(Bench):
-    """Measures candidates as tasks; `work` is the model's content, and its shapes."""
+    """Measures candidates as tasks; `work` is the model's content, its shapes and sizes."""
 
     ray: Any
     work: tuple[Any, ...]
@@ -85,8 +87,8 @@ def _lost(name: str) -> QuantizationError:
     return QuantizationError(f"the cluster lost one candidate {DEATHS + 1} times ({name}); look at the workers' memory")
 
 
-def _started(content: bytes, shapes: Any, options: dict[str, Any], float_metric: float | None) -> Bench:
+def _started(content: bytes, shapes: Any, sizes: Any, options: dict[str, Any], float_metric: float | None) -> Bench:
     """Return what measures candidates in a worker."""
-    bench = Bench(model=loaded(content, shapes), **options)
+    bench = Bench(model=loaded(content, shapes, sizes), **options)
     bench.start(float_metric)
     return bench
