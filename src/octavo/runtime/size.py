@@ -240,7 +240,8 @@ class Size(_Convertible):
             if any(isinstance(side, Size) for side in sides):
                 return _joined(each.op, sides[0], sides[1])
             if each.op == "floordiv":
-                return sides[0] // sides[1]
+                is_plain = isinstance(each.right, Size) and _least(_terms_of(each.left)) >= 0
+                return _tirx().truncdiv(*sides) if is_plain else sides[0] // sides[1]
             return getattr(_tirx(), each.op)(*sides)
 
         total: Any = 0
@@ -413,6 +414,8 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     made, over = _made(whole), _made(rest)
     if isinstance(over, int) and isinstance(divisor, int):
         return made + over // divisor
+    if isinstance(divisor, int) and _least(_terms_of(-over)) >= 0:  # rounded up is written in one way, too
+        return made - (-over + (divisor - 1)) // divisor
     return made if over == 0 else made + Size({(_Term("floordiv", over, divisor),): 1})
 
 

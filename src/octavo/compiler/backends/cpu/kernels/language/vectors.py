@@ -324,24 +324,34 @@ def for_tiles(count: Expr, height: int, body: Callable[[Expr, int], None]) -> No
         body(B.int32(full * height), left)
 
 
-def for_open_tiles(count: Expr, height: int, body: Callable[[Expr, int], None]) -> None:
+def for_open_tiles(count: Expr, height: int, body: Callable[[Expr, int], None], *, overlaps: bool = True) -> None:
     """Emit `body(first, rows)` for tiles of `height` rows over range(count), where that is known only when the kernel runs.
 
     The last tile ends with the last row: it computes some rows again, to the same values. Fewer rows than a tile's are taken in
-    powers of two.
+    powers of two. Unless it `overlaps`, so are those behind the last whole tile: then a tile of an even height has an even start.
     """
     if height == 1:
         with B.serial(0, count) as index:
             body(index, 1)
         return
     rows = B.Bind(B.int32(0) + count)
+
+    def in_powers(first: Expr, left: Expr) -> None:
+        for part in reversed(range((height - 1).bit_length())):
+            with B.If(B.bitwise_and(left, B.int32(1 << part)) != 0), B.Then():
+                body(B.Bind(first + B.bitwise_and(left, B.int32(-2 << part))), 1 << part)
+
+    if not overlaps:
+        full = B.Bind(B.floordiv(rows, B.int32(height)))
+        with B.serial(0, full) as index:
+            body(B.Bind(index * height), height)
+        in_powers(full * height, B.Bind(rows - full * height))
+        return
     with B.If(rows >= height):
         with B.Then(), B.serial(0, B.floordiv(rows + (height - 1), B.int32(height))) as index:
             body(B.Bind(B.min(index * height, rows - height)), height)
         with B.Else():
-            for part in reversed(range((height - 1).bit_length())):
-                with B.If(B.bitwise_and(rows, B.int32(1 << part)) != 0), B.Then():
-                    body(B.Bind(B.bitwise_and(rows, B.int32(-2 << part))), 1 << part)
+            in_powers(B.int32(0), rows)
 
 
 def interior(start: Expr, taps: int, dilation: int, extent: int, *, always: bool) -> tuple[Expr, Expr]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
+from ......runtime.size import dimension, is_open, surpasses
 from ..language.vectors import Buffer, Expr, load, shuffled, store, store_partial
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
 from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
@@ -41,7 +42,7 @@ class Int8Product(BatchProduct):
         threads: int,
     ) -> None:
         super().__init__(a, b, y, threads, steps=-(-a.shape[-1] // _STEP))
-        assert self.inner <= MAX_INNER, "the caller sees to it that no sum overflows"
+        assert not surpasses(self.inner, MAX_INNER), "the caller sees to it that no sum overflows"
         self._a_zero, self._b_zero = zero_points[0], zero_points[1] - 128
         self._finish = finish
         self._out_dtype = out_dtype
@@ -50,7 +51,7 @@ class Int8Product(BatchProduct):
     # ---- operands
 
     def _pack(self, b: Buffer, at: Expr) -> Buffer:
-        packed = T.alloc_buffer((self.vectors * self.steps * 64,), "uint8")
+        packed = T.alloc_buffer((dimension(self.vectors * self.steps * 64),), "uint8")
         down, across = self.b.strides[-2:]
 
         def panel(place: PanelPlace) -> None:
@@ -60,9 +61,10 @@ class Int8Product(BatchProduct):
                 valid = columns_of(place, vector)
                 column = T.Bind(at + (place.first + vector) * (LANES * across))
                 target = T.Bind(base + vector * 64)
-                if across == 1 and valid == LANES and self.inner % _STEP == 0:
+                is_full = isinstance(valid, int) and valid == LANES
+                if is_full and across == 1 and (is_open(self.inner) or self.inner % _STEP == 0):
                     self._pack_interleaved(b, packed, column, target, stride)
-                elif down == 1 and valid == LANES and self.inner % _STEP == 0 and self.steps >= LANES:
+                elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= LANES:
                     self._pack_transposed(b, packed, column, target, stride)
                 else:
                     self._pack_bytes(b, packed, column, target, stride, valid)
@@ -71,12 +73,14 @@ class Int8Product(BatchProduct):
         return packed
 
     def _pack_interleaved(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
-        """Pack 16 columns that are neighbours in memory: four rows woven byte by byte."""
+        """Pack 16 columns that are neighbours in memory: four rows woven byte by byte; of an open number the last by bytes."""
         down = self.b.strides[-2]
         order = [row * LANES + lane for lane in range(LANES) for row in range(_STEP)]
-        with T.serial(0, self.steps) as step:
+        with T.serial(0, self.inner // _STEP) as step:
             rows = [T.Bind(load(b, column + (step * _STEP + row) * down, LANES)) for row in range(_STEP)]
             store(packed, target + step * stride, shuffled(rows, order) ^ T.broadcast(T.uint8(_FLIP), 64), 64)
+        if is_open(self.inner % _STEP):
+            self._pack_bytes(b, packed, column, target, stride, LANES, self.inner // _STEP)
 
     def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
         """Pack 16 columns whose elements are neighbours, four bytes as one element; the last tile overlaps the one before."""
@@ -87,12 +91,14 @@ class Int8Product(BatchProduct):
                 flipped = T.reinterpret("uint8x64", row) ^ T.broadcast(T.uint8(_FLIP), 64)
                 store(packed, target + (step + i) * stride, flipped, 64)
 
-    def _pack_bytes(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: int) -> None:
-        """Pack byte by byte; lanes that are no columns and steps behind the last row are 0."""
+    def _pack_bytes(
+        self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr, first: Expr = 0
+    ) -> None:
+        """Pack byte by byte from a step on; lanes that are no columns and steps behind the last row are 0."""
         down, across = self.b.strides[-2:]
-        with T.serial(0, self.steps) as step:
+        with T.serial(first, self.steps) as step:
             store(packed, target + step * stride, T.broadcast(T.uint8(0), 64), 64)
-        with T.serial(0, self.inner) as row:
+        with T.serial(first * _STEP, self.inner) as row:
             start = T.Bind(target + T.floordiv(row, _STEP) * stride + T.floormod(row, _STEP))
             with T.serial(0, valid) as lane:
                 value = b[column + row * down + lane * across] ^ T.uint8(_FLIP)
@@ -103,7 +109,7 @@ class Int8Product(BatchProduct):
         source, start, down = a, at, self.a.strides[-2]
         if not self._in_place:
             source, start, down = self._copied(a, at), T.int32(0), self.steps * _STEP
-        terms = T.alloc_buffer((self.rows,), "int32")
+        terms = T.alloc_buffer((dimension(self.rows),), "int32")
         if self._b_zero == 0:
             with T.serial(0, self.rows) as row:
                 T.buffer_store(terms, T.int32(0), [row])
@@ -114,13 +120,13 @@ class Int8Product(BatchProduct):
             first = T.Bind(start + row * down)
             total = T.alloc_buffer((1,), "int32", scope="local")
             T.buffer_store(total, T.int32(0), [0])
-            if vectors:
+            if is_open(vectors) or vectors:
                 acc = T.alloc_buffer((LANES,), "int32", scope="local")
                 store(acc, 0, T.broadcast(T.int32(0), LANES), LANES)
                 with T.serial(0, vectors) as index:
                     store(acc, 0, dot(load(acc, 0, LANES), load(source, first + index * 64, 64), ones), LANES)
                 T.buffer_store(total, horizontal_sum(load(acc, 0, LANES), LANES), [0])
-            if rest:
+            if is_open(rest) or rest:
                 with T.serial(0, rest) as index:
                     value = source[first + vectors * 64 + index].astype("int32")
                     T.buffer_store(total, total[0] + value, [0])
@@ -130,11 +136,11 @@ class Int8Product(BatchProduct):
     def _copied(self, a: Buffer, at: Expr) -> Buffer:
         down, across = self.a.strides[-2:]
         width = self.steps * _STEP
-        copy = T.alloc_buffer((self.rows * width,), "uint8")
+        copy = T.alloc_buffer((dimension(self.rows * width),), "uint8")
         with T.serial(0, self.rows) as row:
             with T.serial(0, self.inner) as index:
                 T.buffer_store(copy, a[at + row * down + index * across], [row * width + index])
-            if self.inner < width:
+            if is_open(self.inner) or self.inner < width:
                 with T.serial(self.inner, width) as index:
                     T.buffer_store(copy, T.uint8(0), [row * width + index])
         return copy
@@ -151,7 +157,8 @@ class Int8Product(BatchProduct):
                 for vector in range(place.vectors):
                     values = T.reinterpret("int8x64", load(packed, base + (step * place.vectors + vector) * 64, 64))
                     store(acc, vector * LANES, dot(load(acc, vector * LANES, LANES), ones, values), LANES)
-        constant = T.broadcast(T.int32(self.inner * self._a_zero * self._b_zero), LANES)
+        product = self.inner * self._a_zero * self._b_zero
+        constant = T.broadcast(T.int32(0) + product if is_open(product) else T.int32(product), LANES)
         factor = T.broadcast(T.int32(-self._a_zero), LANES)
         return tuple(T.Bind(load(acc, vector * LANES, LANES) * factor + constant) for vector in range(place.vectors))
 

@@ -43,8 +43,8 @@ class ReduceSpec:
     """`dtype` [outer, extent, inner] to [outer, inner].
 
     "sum" becomes clamp(rint(float32(sum - extent * input_zero_point) * multiplier) + zero_point), or of int16 its product with a
-    fixed-point multiplier; "mean" is a sum whose multiplier is divided by the extent; "max" and "min" are clamped to the output's bounds. "argmax" and "argmin" of uint8, to which `output`
-    means nothing, give the first place of the extreme in `index_dtype`.
+    fixed-point multiplier; "mean" is a sum whose multiplier is divided by the extent; "max" and "min" are clamped to the output's
+    bounds. "argmax" and "argmin" of uint8, to which `output` means nothing, give the first place of the extreme in `index_dtype`.
     """
 
     kind: Literal["sum", "mean", "max", "min", "argmax", "argmin"]
@@ -78,7 +78,7 @@ def reduce(spec: ReduceSpec, *, isa: str) -> Kernel:
     width = lanes_of(isa) // (4 if is_fixed else 2 if is_wide else 1)
 
     def emit(x: Buffer, y: Buffer) -> None:
-        if spec.outer == 1 and spec.inner > 1:
+        if spec.outer == 1 and spec.inner != 1:
             for_each_vector(spec.inner, width, spec.threads, lambda at, lanes: _column(spec, x, y, 0, at, lanes))
             return
         with chunked(spec.outer, worthwhile(spec.threads, size, spec.outer)) as row:

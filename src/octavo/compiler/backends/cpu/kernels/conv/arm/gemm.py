@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import typical
 from ...language.arm import vector as v
 from ...language.isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
 from ...language.kernel import Kernel
@@ -113,12 +114,14 @@ class ArmGemm(GemmLoops):
         self.product = self._product(values)
         self.key = schedule_key(key_of, asymmetric=self.is_asymmetric)
         steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
-        shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
+        shape: dict[str, Any] = {"rows": typical(geometry.rows), "columns": typical(geometry.columns)}
+        shape["channels"] = geometry.group_outputs
         core = replace(CORES[isa], sums_windows=self.is_asymmetric)
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
         copy = self._paired_copy()
         self.is_copied = self.is_copied or copy is not None
-        pieces = max(geometry.images * geometry.rows, len(self.panels))
+        self.tiles_overlap = copy is None
+        pieces = max(typical(geometry.images * geometry.rows), len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
         # As many rows as without the copy: what is copied again for the next block costs more than twice the cache.

@@ -35,15 +35,18 @@ class PairedPixels:
         """Elements of the copy from a pixel to the next one, as loops count them that walk over pixels alone."""
         return self.channels
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it with the pixels from `first_row` on, and return its buffer."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it with the pixels from `first_row` on, `held` or as many as a block has, and return it."""
         del image, padding
         copy = T.alloc_buffer(((self.block + 1) * self.channels + SLACK,), self.dtype)
-        is_even = self.pixels % self.block == 0
-        count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
+        if held is not None:
+            count = held
+        else:
+            is_even = self.pixels % self.block == 0
+            count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
         with T.serial(0, T.Bind(T.floordiv(count + 1, 2))) as pair:
             first = T.Bind(first_row + 2 * pair)
-            second = T.Bind(T.min(first + 1, T.int32(self.pixels - 1)))
+            second = T.Bind(T.min(first + 1, T.int32(0) + (self.pixels - 1)))
             target = pair * (2 * self.channels)
             _emit_pair(x, first * self.channels, second * self.channels, copy, target, self.channels, self.dtype)
         return copy
@@ -65,9 +68,9 @@ class PairedWindows(Scratch):
         pixels = self.width if self.axis == 0 else 1
         return 2 * self.spec.strides[self.axis] * pixels * self.channels
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
-        padded = Scratch.emit(self, x, image, first_row, padding)
+        padded = Scratch.emit(self, x, image, first_row, padding, held)
         copy = T.alloc_buffer((2 * self.rows * self.row_size + SLACK,), self.dtype)
         distance, channels = self.spec.strides[self.axis], self.channels
         with T.serial(0, self.rows) as row, T.serial(0, self.width) as column:

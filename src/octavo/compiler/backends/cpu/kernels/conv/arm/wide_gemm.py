@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .......numerics.rounding.requantize import Multiplier
+from .......runtime.size import typical
 from ...language.arm import vector as v
 from ...language.isa import ARM_I8MM, ARM_NEON
 from ...language.kernel import Kernel
@@ -59,14 +60,17 @@ class SplitBytes:
         """Bytes from the high one of an element to its low one."""
         return v.PAIR_BYTES if self.in_pairs else self.elements
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it for the output rows from `first_row` on, and return its buffer."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` on, `held` or a block's, and return its buffer."""
         copy = T.alloc_buffer((2 * self.elements + SLACK,), "uint8")
         if self.padded is not None:
-            source, start, count = self.padded.emit(x, image, first_row, padding), T.int32(0), T.int32(self.elements)
+            source, start, count = self.padded.emit(x, image, first_row, padding, held), T.int32(0), T.int32(self.elements)
         else:
-            is_even = self.pixels % self.block == 0
-            pixels = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
+            if held is not None:
+                pixels = held
+            else:
+                is_even = self.pixels % self.block == 0
+                pixels = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
             source, start, count = x, T.Bind(first_row * self.channels), T.Bind(pixels * self.channels)
         with T.serial(0, T.Bind(T.floordiv(count, v.BYTES))) as part:
             self._emit_vector(source, T.Bind(start + part * v.BYTES), copy, part)
@@ -128,7 +132,8 @@ class ArmWideGemm(ArmGemm):
         values, groups = merge_groups(weight, spec.groups)
         self.geometry = geometry = self._geometry(groups, values.shape[2])
         steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
-        shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
+        shape: dict[str, Any] = {"rows": typical(geometry.rows), "columns": typical(geometry.columns)}
+        shape["channels"] = geometry.group_outputs
         one = CORES[isa]
         core = replace(
             one,
@@ -138,7 +143,7 @@ class ArmWideGemm(ArmGemm):
             activation_cycles=2 * one.activation_cycles,
         )
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
-        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
+        self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.product = self._wide_product(values)
         self.element_bytes = 1 if self._in_pairs(geometry) else 2  # of either byte where they lie by turns, else of both
         self.block = self._block_rows()

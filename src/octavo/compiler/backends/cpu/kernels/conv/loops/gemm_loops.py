@@ -117,6 +117,8 @@ class GemmLoops(ABC):
         Whether blocks read a padded copy of their rows, that copy (None without padding), and the output rows of a block.
     is_walked_before
         Whether something reads all of a block's input before its panels do.
+    tiles_overlap
+        Whether a tile may begin with any row of a block.
     borders
         Which taps are left out where they lie in the padding; None where none are.
     x, held
@@ -135,6 +137,7 @@ class GemmLoops(ABC):
     scratch: InputCopy | None
     block: int
     is_walked_before: bool = False
+    tiles_overlap: bool = True
     borders: Borders | None = None
     x: Expr
     held: Expr
@@ -261,7 +264,8 @@ class GemmLoops(ABC):
             unit = T.Bind(first + index) if not isinstance(first, int) else index
             image, block, first_row = self._place_of(unit)
             if self.scratch is not None:
-                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image)), T.int32(0)
+                held = self.held if self.has_open_rows else None
+                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image), held), T.int32(0)
             else:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
             out_base = T.Bind(self._out_base(image, first_row))
@@ -279,8 +283,8 @@ class GemmLoops(ABC):
             image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
             return image, block, T.Bind(block * self.block)
         rows, blocks = T.Bind(T.int32(0) + self.geometry.rows), T.Bind(T.int32(0) + self.blocks)
-        # In 64 bits: a product of two sizes may leave 32.
-        bounds = [T.cast(T.floordiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
+        # In 64 bits: a product of two sizes may leave 32. A quotient that is rounded down takes LLVM seconds to see through.
+        bounds = [T.cast(T.truncdiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
         first_row = T.Bind(bounds[0])
         self.held = T.Bind(bounds[1] - first_row)
         return T.int32(0), unit, first_row
@@ -356,7 +360,7 @@ class GemmLoops(ABC):
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
         if self.has_open_rows:
-            for_open_tiles(self.held, self.tile.rows, row_of_tiles)
+            for_open_tiles(self.held, self.tile.rows, row_of_tiles, overlaps=self.tiles_overlap)
             return
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:

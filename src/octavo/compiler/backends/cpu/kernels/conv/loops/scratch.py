@@ -84,10 +84,10 @@ class Scratch:
             return "float32"
         return "int16" if self.is_widened else self.spec.dtype
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer.
 
-        `padding` is the padding's value where it comes at run time.
+        `padding` is the padding's value where it comes at run time, `held` how many rows where these are fewer than a block's.
         """
         spec = self.spec
         if padding is None:
@@ -97,7 +97,7 @@ class Scratch:
         scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
         left, skipped = min(max(spec.padding[1], 0), self.width), max(-spec.padding[1], 0)
         columns = min(spec.in_width - skipped, self.width - left)
-        with T.serial(0, self.rows) as row:
+        with T.serial(0, self.rows if held is None else held + (self.rows - self.block)) as row:
             source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
             start = T.Bind(row * self.row_size)
             with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
@@ -145,13 +145,16 @@ class WidenedPixels:
     block: int
     channels: int
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it with the pixels from `first_row` on, and return its buffer."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it with the pixels from `first_row` on, `held` or as many as a block has, and return it."""
         del image, padding
         copy = T.alloc_buffer((self.block * self.channels + SLACK,), "int16")
         start = T.Bind(first_row * self.channels)
-        is_even = self.pixels % self.block == 0
-        count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
+        if held is not None:
+            count = held
+        else:
+            is_even = self.pixels % self.block == 0
+            count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
         with T.serial(0, T.Bind(count * self.channels)) as index:
             T.buffer_store(copy, T.cast(x[start + index], "int16"), [index])
         return copy

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .......numerics.rounding.requantize import Multiplier
+from .......runtime.size import typical
 from ...language.isa import AVX512_VNNI
 from ...language.kernel import Kernel
 from ...language.schedule import NO_SCHEDULES, Schedules
@@ -60,13 +61,13 @@ class PairGemm(GemmLoops):
         self.pairs = pair_starts(geometry.reduction.run)
         self.steps = geometry.reduction.runs * len(self.pairs)
         shape: dict[str, Any] = {
-            "rows": geometry.rows,
-            "columns": geometry.columns,
+            "rows": typical(geometry.rows),
+            "columns": typical(geometry.columns),
             "channels": geometry.group_outputs,
             "steps": self.steps,
         }
         self._choose_tile(self.key, schedules, CORES[isa], shape)
-        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
+        self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
         self.safe_steps = safe_steps(weight, 2, _REACH)

@@ -1,0 +1,270 @@
+"""Kernels of open sizes give what the kernel of each size gives, bit for bit: random sizes, and those around tiles and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated_kernels import MACHINES, call_of, check_emulated
+from kernel_runner import GENERIC, ISAS
+from open_kernels import check_open, open_cases
+from tvm.script.ir_builder import tirx as T
+
+from octavo.compiler.backends.cpu import kernels
+from octavo.compiler.backends.cpu.kernels import (
+    AVX512_VNNI,
+    BatchMatmulSpec,
+    BlockMatmulSpec,
+    FloatOutput,
+    Kernel,
+    SoftmaxSpec,
+)
+from octavo.compiler.backends.cpu.kernels.language.vectors import shuffled
+from octavo.compiler.backends.cpu.kernels.matmuls import x86_int8_batch_matmul
+from octavo.compiler.backends.cpu.kernels.move.take import TakeSpec
+from octavo.compiler.backends.cpu.kernels.move.transpose import TransposeSpec
+from octavo.compiler.backends.cpu.kernels.norms.channel_groups import ChannelGroups
+from octavo.compiler.backends.cpu.kernels.norms.float_group_norm import FloatGroupNormSpec
+from octavo.compiler.backends.cpu.kernels.norms.group_norm import GroupNormSpec
+from octavo.compiler.backends.cpu.kernels.quantization.dynamic import ColumnsSpec, DynamicSpec
+from octavo.compiler.backends.cpu.kernels.reductions.float_reduce import FloatMeanSpec
+from octavo.compiler.backends.cpu.kernels.reductions.reduce import ReduceSpec
+from octavo.ir.composites.matrix_view import MatrixView
+from octavo.ir.composites.outputs import Output
+from octavo.numerics.dynamic import PER_ROW
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
+
+Dim = Callable[[str], Any]
+Sizes = Sequence[Mapping[str, int]]
+EDGES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65, 130)
+
+
+def drawn(rng: np.random.Generator, *names: str, count: int = 8, most: int = 90) -> Sizes:
+    """Sizes around tiles and vectors, and others."""
+    numbers = [*EDGES, *map(int, rng.integers(1, most, count))]
+    return [{name: int(rng.choice(numbers)) for name in names} for _ in range(count)] + [dict.fromkeys(names, 1)]
+
+
+def inputs(rng: np.random.Generator) -> Callable[[Kernel], Sequence[np.ndarray]]:
+    def draw(kernel: Kernel) -> Sequence[np.ndarray]:
+        given: list[np.ndarray] = []
+        for param in kernel.func.params[: len(kernel.func.params) - 1 - len(kernel.constants)]:
+            size, dtype = int(param.ty.shape[0]), np.dtype(str(param.ty.dtype))
+            if dtype.kind == "f":
+                values = rng.normal(size=size).astype(dtype)
+                # Scales are positive, zero points whole numbers: both are read from one array.
+                given.append(np.abs(np.rint(values * 8)) + 1 if "parameters" in param.name else values)
+            else:
+                bounds = np.iinfo(dtype)
+                given.append(rng.integers(bounds.min, bounds.max, size, endpoint=True).astype(dtype))
+        return [array.astype(np.float32) if array.dtype == np.float64 else array for array in given]
+
+    return draw
+
+
+def dense(dim: Dim, isa: str, features: tuple[int, int] = (33, 40), threads: int = 1, **how: Any) -> Kernel:
+    rng = np.random.default_rng(1)
+    output = how.pop("output", Output(zero_point=5))
+    is_wide = how.get("dtype") == "int16"
+    bias = rng.integers(-999, 999, features[1])
+    multiplier: Any = rng.uniform(1e-4, 1e-3, features[1]).astype(np.float32)
+    if is_wide:
+        multiplier = fixed_point_multiplier(1e-5, "reduced")
+    return kernels.matmul(
+        rows=dim("batch") * dim("sequence"),
+        in_features=features[0],
+        out_features=features[1],
+        weight=rng.integers(-127, 128, features).astype(np.int8),
+        weight_zero_point=how.pop("weight_zero_point", 0),
+        bias=bias.astype(np.int64 if is_wide else np.float32 if output.real_bias else np.int32),
+        multiplier=multiplier,
+        input_zero_point=0 if is_wide or not isinstance(output, Output) else 3,
+        output=output,
+        threads=threads,
+        isa=isa,
+        **how,
+    )
+
+
+PER_ROW_OUTPUT = FloatOutput(pixels_per_scale=1)
+DENSE: dict[str, dict[str, Any]] = {
+    "ragged": {},
+    "whole vectors": {"features": (64, 96)},
+    "per row": {"output": PER_ROW_OUTPUT, "features": (32, 48)},
+    "asymmetric": {"weight_zero_point": 9},
+    "16 bits": {"dtype": "int16", "output": Output(zero_point=0, qmin=-32768, qmax=32767), "features": (24, 20)},
+    "two threads": {"threads": 2, "features": (64, 64)},
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", DENSE)
+def test_dense(kind: str, isa: str, rng: np.random.Generator) -> None:
+    sizes = [*drawn(rng, "batch", "sequence", count=5, most=20), {"batch": 3, "sequence": 211}]
+    check_open(lambda dim: dense(dim, isa, **DENSE[kind]), sizes, inputs(rng))
+
+
+def product(dim: Dim, isa: str, names: str = "rows inner columns", **how: Any) -> Kernel:
+    """Heads of two images by those of one, with these sizes open."""
+    rows, inner, columns = (dim(name) if name in names else 24 for name in ("rows", "inner", "columns"))
+    views = [MatrixView.plain(shape) for shape in ((2, 3, rows, inner), (1, 3, inner, columns), (2, 3, rows, columns))]
+    facts = {"a_zero_point": 4, "b_zero_point": 130, "multiplier": 1e-4, "output": Output(zero_point=7), **how}
+    return kernels.batch_matmul(BatchMatmulSpec(**dict(zip("aby", views, strict=True)), **facts), isa=isa)
+
+
+PRODUCTS: dict[str, dict[str, Any]] = {
+    "bytes": {},
+    "queries by keys": {"names": "rows columns"},
+    "weights by values": {"names": "rows inner", "threads": 2},
+    "per row": {"by_row": True, "output": FloatOutput()},
+    "real": {"output": FloatOutput(low=-1.0)},
+    "16 bits": {"dtype": "int16", "output": Output(zero_point=0, qmin=-32768, qmax=32767), "a_zero_point": 0, "b_zero_point": 0},
+}
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_of_activations(kind: str, rng: np.random.Generator) -> None:
+    check_open(lambda dim: product(dim, ISAS[0], **PRODUCTS[kind]), drawn(rng, "rows", "inner", "columns", count=6), inputs(rng))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "queries by keys", "weights by values", "real"])
+def test_products_by_vnni(kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what its instruction means, on any machine."""
+    monkeypatch.setattr(x86_int8_batch_matmul, "dot", plain_dot)
+
+    how, sizes = PRODUCTS[kind], drawn(rng, "rows", "inner", "columns", count=4)
+    check_open(lambda dim: product(dim, AVX512_VNNI, **how), sizes, inputs(rng), lambda dim: product(dim, GENERIC, **how))
+
+
+def plain_dot(acc: Any, values: Any, weights: Any) -> Any:
+    """Sums of products of four neighbours, uint8 by int8."""
+    for place in range(4):
+        lanes = list(range(place, 64, 4))
+        left, right = (
+            shuffled([T.reinterpret(f"{kind}x64", each)], lanes).astype("int32x16")
+            for kind, each in (("uint8", values), ("int8", weights))
+        )
+        acc = acc + left * right
+    return acc
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_dense_and_products_on_emulated_machines(machine: str, rng: np.random.Generator) -> None:
+    isa = machine if machine.startswith("arm") else GENERIC
+    sizes = [{"batch": 3, "sequence": 1}, {"batch": 1, "sequence": 211}]
+    draw, cases = inputs(rng), []
+    for how in DENSE.values():
+        cases += open_cases(
+            lambda dim, how=how: dense(dim, isa, **how), sizes, draw, lambda dim, how=how: dense(dim, GENERIC, **how)
+        )
+    cases += open_cases(lambda dim: product(dim, isa), drawn(rng, "rows", "inner", "columns", count=1, most=40), draw)
+    check_emulated(map(call_of, cases), MACHINES[machine])
+
+
+def blocks(dim: Dim, *, is_dynamic: bool) -> Kernel:
+    rng = np.random.default_rng(2)
+    spec = BlockMatmulSpec(
+        rows=dim("rows"), inputs=64, outputs=21, block=32, output=FloatOutput(), is_dynamic=is_dynamic, has_zero_points=True
+    )
+    return kernels.block_matmul(
+        spec,
+        weight=rng.integers(0, 16, (64, 21)).astype(np.uint8),
+        scale=rng.uniform(0.01, 0.1, (2, 21)).astype(np.float32),
+        zero_point=rng.integers(0, 16, (2, 21)).astype(np.int32),
+        bias=rng.normal(size=21).astype(np.float32),
+        isa=ISAS[0],
+    )
+
+
+SOFTMAX: dict[str, Any] = {"scale": 0.1, "out_scale": 1 / 256, "output": Output(zero_point=0)}
+WORDS = Output(zero_point=0, qmin=-32768, qmax=32767)
+FAMILIES: dict[str, Callable[[Dim], Kernel]] = {
+    "blocks of 4 bits": lambda dim: blocks(dim, is_dynamic=False),
+    "blocks of 4 bits per row": lambda dim: blocks(dim, is_dynamic=True),
+    "parameters of rows": lambda dim: kernels.dynamic_parameters(
+        DynamicSpec(rows=dim("rows"), size=dim("columns"), style=PER_ROW), isa=ISAS[0]
+    ),
+    "integers of rows": lambda dim: kernels.dynamic_quantize(
+        DynamicSpec(rows=dim("rows"), size=dim("columns"), style="onnx"), isa=ISAS[0]
+    ),
+    "parameters of columns": lambda dim: kernels.column_parameters(
+        ColumnsSpec(batch=2, size=dim("rows"), columns=dim("columns"), style=PER_ROW), isa=ISAS[0]
+    ),
+    "integers of columns": lambda dim: kernels.column_quantize(
+        ColumnsSpec(batch=2, size=dim("rows"), columns=dim("columns"), style=PER_ROW, threads=2), isa=ISAS[0]
+    ),
+    "softmax": lambda dim: kernels.softmax(SoftmaxSpec(rows=dim("rows"), columns=dim("columns"), **SOFTMAX), isa=ISAS[0]),
+    "log softmax": lambda dim: kernels.log_softmax(
+        SoftmaxSpec(rows=dim("rows"), columns=dim("columns"), **{**SOFTMAX, "out_scale": 1 / 16}), isa=ISAS[0]
+    ),
+    "softmax of words": lambda dim: kernels.softmax(
+        SoftmaxSpec(rows=dim("rows"), columns=dim("columns"), dtype="int16", scale=1e-3, out_scale=1 / 32768, output=WORDS),
+        isa=ISAS[0],
+    ),
+    "softmax in fixed point": lambda dim: kernels.softmax(
+        SoftmaxSpec(
+            rows=dim("rows"), columns=dim("columns"), dtype="int16", scale=1e-3, out_scale=1, output=WORDS, rounding="fixed_point"
+        ),
+        isa=ISAS[0],
+    ),
+    "mean": lambda dim: kernels.reduce(
+        ReduceSpec(kind="mean", outer=dim("rows"), extent=dim("columns"), inner=1, output=Output(zero_point=3), multiplier=0.7),
+        isa=ISAS[0],
+    ),
+    "mean of words over rows": lambda dim: kernels.reduce(
+        ReduceSpec(kind="mean", outer=2, extent=dim("rows"), inner=dim("columns"), dtype="int16", output=WORDS, multiplier=0.7),
+        isa=ISAS[0],
+    ),
+    "sum": lambda dim: kernels.reduce(
+        ReduceSpec(
+            kind="sum", outer=1, extent=dim("rows"), inner=dim("columns"), output=Output(zero_point=3), input_zero_point=9
+        ),
+        isa=ISAS[0],
+    ),
+    "place of the greatest": lambda dim: kernels.reduce(
+        ReduceSpec(kind="argmax", outer=dim("rows"), extent=dim("columns"), inner=1, output=Output(zero_point=0)), isa=ISAS[0]
+    ),
+    "mean of reals": lambda dim: kernels.mean_in_order(
+        FloatMeanSpec(outer=2, count=dim("rows"), inner=dim("columns")), isa=ISAS[0]
+    ),
+    "mean of reals in strips": lambda dim: kernels.mean_in_order(
+        FloatMeanSpec(outer=dim("columns"), count=dim("rows"), inner=150), isa=ISAS[0]
+    ),
+    "group norm": lambda dim: kernels.group_norm(
+        GroupNormSpec(groups=groups_of(dim), scale=0.1, epsilon=1e-5, out_scale=0.02, output=Output(zero_point=100)),
+        gamma=np.linspace(0.5, 2, 40, dtype=np.float32),
+        beta=np.linspace(-1, 1, 40, dtype=np.float32),
+        isa=ISAS[0],
+    ),
+    "group norm of reals": lambda dim: kernels.float_group_norm(
+        FloatGroupNormSpec(groups=groups_of(dim), epsilon=1e-5),
+        gamma=np.linspace(0.5, 2, 40, dtype=np.float32),
+        beta=np.linspace(-1, 1, 40, dtype=np.float32),
+        isa=ISAS[0],
+    ),
+    "transposed": lambda dim: transpose((2, dim("rows"), dim("columns")), (0, 2, 1)),
+    "transposed, few rows": lambda dim: transpose((2, 5, dim("columns")), (0, 2, 1)),
+    "transposed, few columns": lambda dim: transpose((dim("rows"), 3), (1, 0)),
+    "transposed, 48 columns": lambda dim: transpose((dim("rows"), 48), (1, 0), dtype="float32"),
+    "heads": lambda dim: transpose((2, dim("rows"), 4, 24), (0, 2, 1, 3)),
+    "reversed": lambda dim: transpose((dim("rows"), 3, dim("columns")), (2, 1, 0)),
+    "rows by index": lambda dim: kernels.take(
+        TakeSpec(outer=2, extent=dim("rows"), inner=dim("columns"), count=dim("rows"), index_dtype="int64"), isa=ISAS[0]
+    ),
+}
+
+
+def groups_of(dim: Dim) -> ChannelGroups:
+    return ChannelGroups(images=dim("rows"), pixels=dim("columns"), channels=40, groups=5)
+
+
+def transpose(shape: tuple[int, ...], axes: tuple[int, ...], dtype: Any = "uint8") -> Kernel:
+    return kernels.transpose(TransposeSpec(shape=shape, axes=axes, dtype=dtype), isa=ISAS[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_kernels(family: str, rng: np.random.Generator) -> None:
+    more = [{"rows": 2, "columns": 700}] if "softmax" in family else []
+    check_open(FAMILIES[family], [*drawn(rng, "rows", "columns", count=6), *more], inputs(rng))
