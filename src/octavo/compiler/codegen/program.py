@@ -190,11 +190,11 @@ class _Memory:
 
     @property
     def place(self) -> ByteRange:
-        """The bytes, once they are known."""
+        """The bytes, once they are known; a value of an open size is all that its argument holds, and counts as one."""
         if self.over is not None:
             return self.over.place
         assert self.argument is not None, "every tensor has its place"
-        return self.argument, self.offset, self.offset + self.size
+        return self.argument, self.offset, self.offset + (1 if is_open(self.size) else self.size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kernels of open sizes, closed: with numbers in place of the arguments that hold their sizes, to run as kernels of one size do."""
+"""Runs kernels of open sizes beside those of each size: as they are, and closed, with numbers in place of their sizes."""
 
 from __future__ import annotations
 
@@ -76,10 +76,9 @@ def check_open(make: Make, sizes: Iterable[Mapping[str, int]], draw: Draw, like:
 
 def results_of(kernels: Sequence[Kernel], inputs: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
     """Run static kernels on this machine."""
-    library = llvm_module(
-        {f"kernel_{place}": each.func.with_attr(KERNEL_ATTR, f"kernel_{place}") for place, each in enumerate(kernels)},
-        host_target(),
-    )
+    names = [f"kernel_{place}" for place in range(len(kernels))]
+    named = {name: each.func.with_attr(KERNEL_ATTR, name) for name, each in zip(names, kernels, strict=True)}
+    library = llvm_module(named, host_target())
     results: list[np.ndarray] = []
     for place, (kernel, arrays) in enumerate(zip(kernels, inputs, strict=True)):
         out = kernel.func.params[-1].ty

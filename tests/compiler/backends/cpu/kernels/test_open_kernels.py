@@ -1,4 +1,4 @@
-"""Kernels of open sizes give what the kernel of each size gives, bit for bit: random sizes, and those around tiles and vectors."""
+"""Kernels of open sizes give what the kernel of each size gives, bit for bit: random sizes, those around tiles and vectors."""
 
 from __future__ import annotations
 
@@ -142,10 +142,8 @@ def plain_dot(acc: Any, values: Any, weights: Any) -> Any:
     """Sums of products of four neighbours, uint8 by int8."""
     for place in range(4):
         lanes = list(range(place, 64, 4))
-        left, right = (
-            shuffled([T.reinterpret(f"{kind}x64", each)], lanes).astype("int32x16")
-            for kind, each in (("uint8", values), ("int8", weights))
-        )
+        left = shuffled([T.reinterpret("uint8x64", values)], lanes).astype("int32x16")
+        right = shuffled([T.reinterpret("int8x64", weights)], lanes).astype("int32x16")
         acc = acc + left * right
     return acc
 
