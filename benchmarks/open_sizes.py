@@ -1,0 +1,170 @@
+"""One executable for any size: how fast is it beside one for each size, and beside ONNX Runtime? Are its results the same bytes?
+
+    python benchmarks/open_sizes.py MODEL.onnx --size batch=1,sequence=8 --size batch=1,sequence=128 [--int8] [--threads 2]
+    python benchmarks/open_sizes.py MODEL.onnx --random 50
+
+A model whose dimensions are open is compiled once for all sizes and once for each. A line a size: milliseconds of the open and of
+the static executable and of ONNX Runtime's session with open sizes, measured in turn, medians; whether bytes are equal. At the
+end compile times and file sizes. With --int8 the model is quantized first, on random samples of many sizes. --random checks the
+bytes alone, at so many sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+import octavo
+from octavo.runtime.inputs import InputSpec
+from octavo.runtime.size import evaluated, names_in
+
+Arrays = dict[str, npt.NDArray[Any]]
+ROUNDS, ENOUGH = 15, 0.02
+SAMPLES, LARGEST = 24, 48
+
+
+def inputs_of(specs: tuple[InputSpec, ...], sizes: Mapping[str, int], seed: int) -> Arrays:
+    """Return random inputs of these sizes: small whole numbers, masks of ones, and normal floats."""
+    rng = np.random.default_rng(seed)
+    made: Arrays = {}
+    for spec in specs:
+        shape, kind = evaluated(spec.shape, sizes), np.dtype(spec.dtype).kind
+        if kind == "f":
+            made[spec.source_name] = rng.standard_normal(shape).astype(spec.dtype)
+        elif "mask" in spec.source_name:
+            made[spec.source_name] = np.ones(shape, spec.dtype)
+        else:
+            made[spec.source_name] = rng.integers(0, 8, shape).astype(spec.dtype)
+    return made
+
+
+def in_turn(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Return the median milliseconds of calls that are made one after the other, each as often as takes some time."""
+    counts: dict[str, int] = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        counts[name] = max(1, int(ENOUGH / max(time.perf_counter() - start, 1e-6)))
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            found[name].append((time.perf_counter() - start) / counts[name] * 1e3)
+    return {name: float(np.median(times)) for name, times in found.items()}
+
+
+class Subject:
+    """A model of open sizes, compiled for all of them, and what makes it for one."""
+
+    def __init__(self, path: Path, threads: int, *, is_int8: bool) -> None:
+        self._threads = threads
+        model: Any = octavo.load(path)
+        specs = octavo.compile(model).inputs
+        self.names = sorted(names_in(dim for spec in specs for dim in spec.shape))
+        if is_int8:
+            rng = np.random.default_rng(0)
+            samples = [inputs_of(specs, self.random_sizes(rng), number) for number in range(SAMPLES)]
+            model = octavo.quantize(model, octavo.profile(model, samples))
+        self._model = model
+        start = time.perf_counter()
+        self.open = octavo.compile(model, threads=threads)
+        self.seconds = time.perf_counter() - start
+
+    def random_sizes(self, rng: np.random.Generator) -> dict[str, int]:
+        """Return sizes from 1 on; batches are small."""
+        return {name: int(rng.integers(1, 4 if name.startswith("b") else LARGEST)) for name in self.names}
+
+    def static(self, sizes: Mapping[str, int]) -> tuple[Any, float]:
+        """Return the executable of one size, and the seconds that it took to compile."""
+        module = relax.transform.BindSymbolicVars(dict(sizes))(self._model.module)
+        model = replace(self._model, module=module, sizes={})
+        start = time.perf_counter()
+        return octavo.compile(model, threads=self._threads), time.perf_counter() - start
+
+
+def file_bytes(executable: Any) -> int:
+    """Return the size of an executable's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "executable"
+        executable.save(path)
+        return path.stat().st_size
+
+
+def are_equal(one: Any, other: Any, inputs: Arrays) -> bool:
+    """Return whether two executables give the same bytes."""
+    results = [list(each(inputs).values()) for each in (one, other)]
+    return all(a.tobytes() == b.tobytes() and a.shape == b.shape for a, b in zip(*results, strict=True))
+
+
+def show_speed(subject: Subject, path: Path, given: list[dict[str, int]], threads: int) -> bool:
+    """Print the table; return whether all bytes are equal."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    seconds, largest, same = [], 0, True
+    for sizes in given:
+        static, taken = subject.static(sizes)
+        seconds.append(taken)
+        largest = max(largest, file_bytes(static))
+        inputs = inputs_of(subject.open.inputs, sizes, 1)
+        equal = are_equal(subject.open, static, inputs)
+        same &= equal
+        calls = {"open": subject.open.bind(inputs).run, "static": static.bind(inputs).run}
+        times = in_turn({**calls, "ort": lambda inputs=inputs: session.run(None, inputs)})
+        ratio, peer = times["static"] / times["open"], times["ort"] / times["open"]
+        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        print(
+            f"{said}: open {times['open']:.3f} ms, static {times['static']:.3f} ({ratio:.2f} of its speed), "
+            f"ONNX Runtime {times['ort']:.3f} ({peer:.2f} times), bytes {'equal' if equal else 'DIFFER'}",
+            flush=True,
+        )
+    print(
+        f"compile: open {subject.seconds:.1f} s, static {np.median(seconds):.1f} s ({subject.seconds / np.median(seconds):.2f} "
+        f"times); file: {file_bytes(subject.open) / largest:.2f} times the static one's"
+    )
+    return same
+
+
+def main() -> int:
+    """Run the command line; 1 where bytes differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--size", action="append", default=[], help="NAME=N,NAME=N ...: all open dimensions")
+    parser.add_argument("--random", type=int, default=0, help="check the bytes at so many random sizes")
+    parser.add_argument("--int8", action="store_true", help="quantize first")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    subject = Subject(args.model, args.threads, is_int8=args.int8)
+    given = [{name: int(size) for name, size in (each.split("=") for each in text.split(","))} for text in args.size]
+    same = show_speed(subject, args.model, given, args.threads) if given else True
+    rng, differing = np.random.default_rng(1), []
+    for number in range(args.random):
+        sizes = subject.random_sizes(rng)
+        static, _ = subject.static(sizes)
+        if not are_equal(subject.open, static, inputs_of(subject.open.inputs, sizes, number)):
+            differing.append(sizes)
+    if args.random:
+        print(
+            f"{args.random} random sizes: {args.random - len(differing)} equal to the byte"
+            + "".join(f"\n  {each}" for each in differing)
+        )
+    return 0 if same and not differing else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
