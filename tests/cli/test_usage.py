@@ -148,7 +148,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("profile merge a.json b.json -o c.json --fast", "unrecognized arguments: --fast"),
         ("profile m.onnx merge --data x.npz -o p.json", "merge"),
         ("profile", "MODEL, --data, -o/--output"),
-        ("compile m.onnx -o m.so --shape x=1,a", "size 'a': expected a number, FIRST..LAST or FIRST..LAST:STEP"),
+        ("compile m.onnx -o m.so --shape x=1,2.5", "size '2.5': expected a number, FIRST..LAST or FIRST..LAST:STEP"),
         ("compile m.onnx -o m.so --shape 1,3", "expected NAME=1,3,224,64..320:32, got '1,3'"),
         ("compile m.onnx -o m.so --shape x=0,3", "expected NAME=1,3,224,64..320:32, got 'x=0,3'"),
         ("quantize m.onnx --profile p.json -o q.onnx --percentile 120", "percentile must lie in [50; 100], got 120"),
@@ -171,6 +171,21 @@ def test_bad_usage_exits_with_2_and_says_what_is_wrong(line: str, said: str, cap
 def test_shapes_keep_their_names() -> None:
     assert options.named_shape("x=1,3,224,224") == ("x", (1, 3, 224, 224))
     assert options.named_shape("a=b=2") == ("a=b", (2,))
+    assert options.named_shape("ids=batch,128") == ("ids", ("batch", 128))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("s=128", 128), ("s=1..512", (1, 512)), ("s=..512", (None, 512)), ("s=0..", (0, None)), ("a=b=2", 2)],
+)
+def test_sizes_are_fixed_or_bounded(text: str, size: object) -> None:
+    assert options.named_size(text) == (text.rpartition("=")[0], size)
+
+
+@pytest.mark.parametrize("text", ["s", "s=", "=3", "s=..", "s=1...3", "s=-1", "s=a"])
+def test_sizes_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit(["compile", "m.onnx", "-o", "m.so", "--size", text]) == 2
+    assert "expected NAME=N or NAME=LOW..HIGH" in capsys.readouterr().err
 
 
 def test_lists() -> None:

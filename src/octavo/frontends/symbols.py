@@ -223,15 +223,15 @@ class Symbols:
             result.append(size)
         return result
 
-    def divided(self, whole: Size, part: Size) -> Size:
-        """Return whole / part, rounded down where symbols leave a remainder open."""
-        if isinstance(whole, int) and isinstance(part, int):
-            return whole // part
-        return self.simplify(tirx.floordiv(_expr(whole), _expr(part)))
+    def quotient(self, dividend: Size, divisor: Size) -> Size:
+        """Return dividend / divisor, rounded down where symbols leave a remainder open."""
+        if isinstance(dividend, int) and isinstance(divisor, int):
+            return dividend // divisor
+        return self.simplify(tirx.floordiv(_expr(dividend), _expr(divisor)))
 
-    def is_multiple(self, whole: Size, part: Size) -> bool:
+    def is_multiple(self, dividend: Size, divisor: Size) -> bool:
         """Return whether a size is divisible by another whatever the symbols are."""
-        return self.is_equal(self.simplify(tirx.floormod(_expr(whole), _expr(part))), 0)
+        return self.is_equal(self.simplify(tirx.floormod(_expr(dividend), _expr(divisor))), 0)
 
     def text(self, size: Size) -> str:
         """Write a size as a source would: "past + sequence"."""

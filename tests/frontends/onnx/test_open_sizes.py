@@ -6,7 +6,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 from tvm import relax
 
+from octavo.errors import ModelError, UnsupportedOpError
 from octavo.frontends import load
+from octavo.ir.graph.model import with_model
 from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
@@ -336,3 +338,127 @@ def test_open_height_and_width(rng):
     assert model.sizes == {"N": (1, None), "H": (1, None), "W": (1, None)}
     assert shape_text(model, "c1") == ("N", 8, "(H - 1) // 2 + 1", "(W - 1) // 2 + 1")
     assert shape_text(model) == ("N", 5)
+
+
+def past_net(mask=("b", "total")):
+    """Keys and values of a past of tokens, extended by those of a sequence, and a mask of all of them."""
+    nodes = [
+        node("Concat", ["past", "x"], ["keys"], axis=1),
+        node("Transpose", ["keys"], ["kt"], perm=[0, 2, 1]),
+        node("MatMul", ["x", "kt"], ["scores"]),
+        node("Unsqueeze", ["mask", "l1"], ["m"]),
+        node("Add", ["scores", "m"], ["masked"]),
+        node("Softmax", ["masked"], ["p"]),
+        node("MatMul", ["p", "keys"], ["y"]),
+    ]
+    return graph(nodes, {"x": ("b", "sequence", 8), "mask": mask, "past": ("b", "past", 8)}, ("y", "keys"))
+
+
+def of_past(*triples):
+    return [{"b": b, "sequence": s, "past": p, "total": p + s} for b, s, p in triples]
+
+
+def test_a_dimension_that_must_equal_a_sum_is_that_sum(rng):
+    model = compare(past_net(), of_past((1, 1, 5), (3, 4, 0), (2, 7, 3)), rng)
+    assert model.sizes == {"b": (1, None), "sequence": (1, None), "past": (0, None)}
+    assert shape_text(model, "mask") == ("b", "past + sequence")
+    assert shape_text(model, "keys") == ("b", "past + sequence", 8)
+
+
+def test_a_name_that_is_a_sum_is_that_sum(rng):
+    compare(past_net(("b", "past + sequence")), of_past((1, 2, 3), (2, 1, 0)), rng)
+    assert list(load(past_net(("b", "sequence-total"))).sizes) == ["b", "sequence", "past"], "no sum of what inputs have"
+
+
+def test_a_fixed_sum_fixes_what_it_is_of(rng):
+    model = load(past_net(), sizes={"total": 6, "sequence": (2, 4)})
+    assert shape_text(model, "past") == ("b", "6 - sequence", 8)
+    assert model.sizes == {"b": (1, None), "sequence": (2, 4)}
+
+
+def test_one_name_is_one_symbol_and_no_name_is_one_of_its_own(rng):
+    proto = graph([node("Flatten", ["x"], ["y"])], {"x": ("n", 2, None, "n"), "z": ("n",)}, ("y", "z"))
+    model = load(proto)
+    assert model.tensors["x"].shape == ("n", 2, "x_dim2", "n")
+    assert model.sizes == {"n": (1, None), "x_dim2": (1, None)}
+    [symbol] = {dim.name for dim in (model.module["main"].params[0].ty.shape[0], model.module["main"].params[1].ty.shape[0])}
+    assert symbol == "n"
+
+
+def test_sizes_fix_and_bound_dimensions(rng):
+    proto = graph([node("Softmax", ["x"], ["y"], axis=0)], {"x": ("b", "s", "t")})
+    model = load(proto, sizes={"b": 2, "s": (2, 512), "t": (None, 9)})
+    assert model.tensors["y"].shape == (2, "s", "t")
+    assert model.sizes == {"s": (2, 512), "t": (1, 9)}
+    attrs = model.module["main"].attrs
+    assert ({str(k): int(v) for k, v in attrs["tir_var_lower_bound"].items()}) == {"s": 2, "t": 1}
+    assert ({str(k): int(v) for k, v in attrs["tir_var_upper_bound"].items()}) == {"s": 512, "t": 9}
+
+
+def test_shapes_name_and_fix_dimensions():
+    proto = graph([node("Softmax", ["x"], ["y"], axis=0)], {"x": ("b", "s"), "z": ("b", "s")}, ("y", "z"))
+    model = load(proto, shapes={"x": ("batch", 128)}, sizes={"batch": (1, 4)})
+    assert [model.tensors[name].shape for name in ("x", "z")] == [("batch", 128)] * 2
+    assert model.sizes == {"batch": (1, 4)}
+    fixed = graph([node("Softmax", ["x"], ["y"], axis=0)], {"x": (2, 8)})
+    assert load(fixed, shapes={"x": ("rows", 8)}).tensors["y"].shape == ("rows", 8)
+
+
+def test_a_batch_of_samples_apart_keeps_its_bounds():
+    proto = graph([node("Relu", ["x"], ["y"])], {"x": ("b", 8)})
+    model = load(proto, sizes={"b": (1, 8)})
+    assert (model.any_batch, model.batch_range, model.sizes) == (True, (1, 8), {})
+    assert load(proto, sizes={"b": 4}).tensors["y"].shape == (4, 8)
+    assert load(proto, shapes={"x": ("b", 8)}).sizes == {"b": (1, None)}
+
+
+def test_a_table_bounds_what_is_cut_off_it():
+    nodes, _ = OPS["Slice a table"]
+    proto = graph(nodes, {"x": ("b", "s", 8)})
+    assert load(proto).sizes["s"] == (1, 512)
+    assert load(proto, sizes={"s": (2, 100)}).sizes["s"] == (2, 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": {"q": 3}}, "there is no dimension 'q' to give a size; the open ones are b, s"),
+        ({"sizes": {"s": (5, 2)}}, "bounds 5..2 of dimension 's' hold no size"),
+        ({"sizes": {"s": (1, 2, 3)}}, "expected bounds"),
+        ({"sizes": {"s": "long"}}, "expected a size, or a pair of bounds, of dimension 's', got str 'long'"),
+        ({"sizes": {"s": -1}}, "must not be negative"),
+        ({"sizes": {"s": (600, None)}}, "dimension s must be 512 here, which its bounds 600.. exclude"),
+        (
+            {"shapes": {"x": ("b", 1.5, 8)}},
+            "expected a tuple of whole numbers and names as the shape of input 'x', got float 1.5",
+        ),
+    ],
+)
+def test_options_that_do_not_fit(options, message):
+    nodes, _ = OPS["Slice a table"]
+    with pytest.raises(ModelError) as error:
+        load(graph(nodes, {"x": ("b", "s", 8)}), **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("NonZero", ["x"], ["y"])], "the shape of its result depends on values"),
+        ([node("Cast", ["z"], ["t"], to=TensorProto.INT64), node("Reshape", ["x", "t"], ["y"])], "its shape depends on values"),
+        ([node("Add", ["x", "table"], ["y"])], "sizes 7 and 8 meet, which are not equal"),
+    ],
+)
+def test_what_cannot_be_open_says_why(nodes, message):
+    with pytest.raises(UnsupportedOpError) as error:
+        load(graph(nodes, {"x": ("b", "s", 7), "z": (3,)}))
+    assert message in str(error.value)
+    assert "output tensor 'y'" in str(error.value)
+
+
+def test_a_loaded_module_keeps_its_bounds():
+    proto = graph([node("Softmax", ["x"], ["y"], axis=0)], {"x": ("b", "s")})
+    model = load(proto, sizes={"s": (2, None)})
+    again = load(with_model(model.module, model))
+    assert again.sizes == model.sizes == {"b": (1, None), "s": (2, None)}

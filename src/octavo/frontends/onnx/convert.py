@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from ...errors import ModelError, OctavoError
+from ...errors import ModelError, OctavoError, UnsupportedOpError
 from ...ir.graph.dataflow import call_to
 from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
@@ -155,9 +155,22 @@ def convert(prepared: PreparedOnnx, inputs: InputShapes, origin: str) -> Assembl
         discard(importer.bb)
         raise ModelError(f"{origin}: TVM's ONNX importer cannot read the graph: {reason(error)}") from error
     sources = _complete_shapes(prepared, importer, inputs)
+    if not inputs.is_static:
+        _check_bindings(module, origin)
     positions = {source.name: position for position, source in enumerate(sources)}
     outputs = [positions[value.name] for value in prepared.graph.output]
     return assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
+
+
+def _check_bindings(module: tvm.IRModule, origin: str) -> None:
+    """Raise UnsupportedOpError where a converter of TVM's binds a shape: sizes stand as arguments of ops alone."""
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            if not isinstance(binding.var.ty, relax.TensorType | relax.TupleType):
+                raise UnsupportedOpError(
+                    f"{origin}: an op cannot be imported with open sizes: its importer computes shapes at run time "
+                    f"({binding.value}); fix its sizes with sizes= in Python, --size on the command line"
+                )
 
 
 def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter, inputs: InputShapes) -> list[SourceTensor]:

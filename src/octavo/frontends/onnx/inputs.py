@@ -91,10 +91,10 @@ def input_shapes(
     """
     inputs = {value.name: value for value in graph_inputs(graph)}
     _check_options(inputs, shapes, origin)
-    stated = {name: _stated_shape(value, shapes.get(name), origin) for name, value in inputs.items()}
+    dims_of = {name: _declared_shape(value, shapes.get(name), origin) for name, value in inputs.items()}
     declared: dict[str, tuple[int | str, ...]] = {}
-    given = _given_by_name(stated, shapes, origin)
-    for name, dims in stated.items():
+    given = _given_by_name(dims_of, shapes, origin)
+    for name, dims in dims_of.items():
         if name in shapes:
             declared[name] = tuple(dim if isinstance(dim, str) else int(dim) for dim in shapes[name])
         else:
@@ -133,7 +133,7 @@ def _check_options(inputs: Mapping[str, Any], shapes: Mapping[str, ShapeOption],
             check_type(dim, int | np.integer | str, ModelError, expected)
 
 
-def _stated_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple[int | str, ...]:
+def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple[int | str, ...]:
     """Return the dimensions that the file states."""
     name = value.name
     if not value.type.HasField("tensor_type"):
@@ -153,7 +153,7 @@ def _stated_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple[i
             )
     elif not tensor.HasField("shape"):
         raise ModelError(f"{origin}: input {name!r} states no shape; give one: {shape_advice(name)}")
-    dims = tuple(_stated_dim(name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
+    dims = tuple(_declared_dim(name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
     if given is None and 0 in dims:
         raise ModelError(
             f"{origin}: input {name!r} of shape ({', '.join(map(str, dims))}) has no elements; "
@@ -162,20 +162,20 @@ def _stated_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple[i
     return dims
 
 
-def _stated_dim(name: str, axis: int, dim: Any) -> int | str:
+def _declared_dim(name: str, axis: int, dim: Any) -> int | str:
     if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write an unknown one as negative
         return dim.dim_value
     return dim.dim_param if dim.dim_param.strip() not in ("", "?") else symbol_name(f"{name}_dim{axis}")
 
 
 def _given_by_name(
-    stated: Mapping[str, tuple[int | str, ...]], shapes: Mapping[str, ShapeOption], origin: str
+    dims_of: Mapping[str, tuple[int | str, ...]], shapes: Mapping[str, ShapeOption], origin: str
 ) -> dict[str, int | str]:
     """Return what the given shapes say of names, which hold for inputs that are given none."""
-    others = {dim for name, dims in stated.items() if name not in shapes for dim in dims}
+    others = {dim for name, dims in dims_of.items() if name not in shapes for dim in dims}
     found: dict[str, int | str] = {}
     for name, given in shapes.items():
-        for dim, new in zip(stated[name], given, strict=False):
+        for dim, new in zip(dims_of[name], given, strict=False):
             if isinstance(dim, str) and dim in others and found.setdefault(dim, new) != new:
                 raise ModelError(f"{origin}: shapes give dimension {dim!r} the sizes {found[dim]} and {new}; give one")
     return {dim: new if isinstance(new, str) else int(new) for dim, new in found.items()}

@@ -48,7 +48,7 @@ def _reshape(context: NodeContext, inputs: list[Any]) -> Any:
                 known.append(size)
             else:
                 del left[same]
-        target[free[0]] = symbols.divided(symbols.simplify(math.prod(left)), symbols.simplify(math.prod(known)))
+        target[free[0]] = symbols.quotient(symbols.simplify(math.prod(left)), symbols.simplify(math.prod(known)))
     else:
         symbols.meet(symbols.simplify(math.prod(shape)), symbols.simplify(math.prod(target)))
     return ops.reshape(inputs[0], relax.ShapeExpr([symbols.simplify(size) for size in target]))
@@ -83,9 +83,9 @@ def _tile(context: NodeContext, inputs: list[Any]) -> Any:
     if is_static(repeats):
         return None
     emit = context.builder.emit
-    apart = [size for each in shape for size in (1, each)]
+    with_ones = [size for each in shape for size in (1, each)]
     wide = [size for pair in zip(repeats, shape, strict=True) for size in pair]
-    data = emit(ops.broadcast_to(emit(ops.reshape(inputs[0], apart)), relax.ShapeExpr(wide)))
+    data = emit(ops.broadcast_to(emit(ops.reshape(inputs[0], with_ones)), relax.ShapeExpr(wide)))
     return ops.reshape(data, [context.symbols.simplify(a * b) for a, b in zip(repeats, shape, strict=True)])
 
 
@@ -227,12 +227,12 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     if is_static(shape) and is_static(target) and not isinstance(scales, SizeTensor):
         return None
     if not target:
-        stated = context.attrs.get("scales")
-        factors = [Ratio.of(each) for each in stated] if stated else _wanted_sizes(scales, "scales")
-        wholes = [symbols.simplify(size * factor.top) for size, factor in zip(shape, factors, strict=True)]
-        target = [symbols.divided(whole, factor.bottom) for whole, factor in zip(wholes, factors, strict=True)]
-        is_whole = all(symbols.is_multiple(whole, factor.bottom) for whole, factor in zip(wholes, factors, strict=True))
-        if not is_whole and context.text("coordinate_transformation_mode", "half_pixel") != "align_corners":
+        scale_attr = context.attrs.get("scales")
+        factors = [Ratio.of(each) for each in scale_attr] if scale_attr else _wanted_sizes(scales, "scales")
+        products = [symbols.simplify(size * factor.top) for size, factor in zip(shape, factors, strict=True)]
+        target = [symbols.quotient(product, factor.bottom) for product, factor in zip(products, factors, strict=True)]
+        is_exact = all(symbols.is_multiple(product, factor.bottom) for product, factor in zip(products, factors, strict=True))
+        if not is_exact and context.text("coordinate_transformation_mode", "half_pixel") != "align_corners":
             raise RejectedOpError(f"its scales make no whole numbers of some sizes; {symbols.advice()}")
     if len(target) != 4 or not all(symbols.is_equal(*pair) for pair in zip(target[:2], shape, strict=False)):
         raise RejectedOpError("only the two spatial axes can be resized")
@@ -257,7 +257,7 @@ def _split(context: NodeContext, inputs: list[Any]) -> Any:
         ends = [symbols.simplify(sum(given[: place + 1])) for place in range(count)]
         symbols.meet(ends[-1], shape[axis])
     else:
-        part = symbols.divided(symbols.simplify(shape[axis] + count - 1), count)
+        part = symbols.quotient(symbols.simplify(shape[axis] + count - 1), count)
         ends = [*(symbols.simplify(part * (place + 1)) for place in range(count - 1)), shape[axis]]
     starts = [0, *ends[:-1]]
     parts = [ops.strided_slice(data, [axis], [a], [b], assume_inbound=True) for a, b in zip(starts, ends, strict=True)]

@@ -196,7 +196,7 @@ def _reduced(symbols: Symbols, top: Size, bottom: Size) -> Ratio:
         return Ratio(exact.numerator, exact.denominator)
     if not symbols.at_least(bottom, 1):
         raise _UnknownError
-    return Ratio(symbols.divided(top, bottom)) if symbols.is_multiple(top, bottom) else Ratio(top, bottom)
+    return Ratio(symbols.quotient(top, bottom)) if symbols.is_multiple(top, bottom) else Ratio(top, bottom)
 
 
 def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
@@ -206,9 +206,9 @@ def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
     if not symbols.at_least(b, 1):
         raise _UnknownError
     if symbols.at_least(a, 0):
-        return symbols.divided(a, b)
+        return symbols.quotient(a, b)
     if symbols.at_least(-a, 0):
-        return symbols.simplify(-symbols.divided(symbols.simplify(-a), b))
+        return symbols.simplify(-symbols.quotient(symbols.simplify(-a), b))
     return symbols.simplify(tirx.truncdiv(a, b))
 
 
@@ -287,8 +287,8 @@ def _rounded(is_up: bool) -> Callable[[NodeContext, list[Any]], _Values]:
     def convert(context: NodeContext, operands: list[Any]) -> _Values:
         symbols, values = context.symbols, operands[0].reshape(-1).tolist()
         tops = [symbols.simplify(value.top + value.bottom - 1) if is_up else value.top for value in values]
-        whole = [Ratio(symbols.divided(top, value.bottom)) for top, value in zip(tops, values, strict=True)]
-        return _array(whole, operands[0].shape)
+        rounded = [Ratio(symbols.quotient(top, value.bottom)) for top, value in zip(tops, values, strict=True)]
+        return _array(rounded, operands[0].shape)
 
     return convert
 
