@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,72 @@ import tvm
 
 from ..errors import DataError
 from .inputs import InputSpec, check_inputs
-from .runner import NativeRunner
+from .runner import NativeRunner, Runner
 from .size import evaluated, names_in
 
-if TYPE_CHECKING:
-    from .executable import Executable, OutputSpec, StatePlace
-
 Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatePlace:
+    """A result that extends an input by rows along an axis, and may be written in its memory.
+
+    Parameters
+    ----------
+    input, output
+        Their numbers.
+    axis
+        Along which it grows.
+    dimension
+        Name of the open dimension that the input has there.
+    capacity
+        Name of the dimension that says for how many rows the memory has room.
+    in_place
+        Name of the dimension that is 1 where input and result are one memory.
+    """
+
+    input: int
+    output: int
+    axis: int
+    dimension: str
+    capacity: str
+    in_place: str
+
+
+class _Spec(Protocol):
+    """What an executable takes or gives."""
+
+    @property
+    def source_name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+class _Described(Protocol):
+    """What an executable says of itself."""
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]: ...
+    @property
+    def outputs(self) -> Sequence[_Spec]: ...
+    @property
+    def states(self) -> tuple[StatePlace, ...]: ...
+
+
+class Stepped(Protocol):
+    """What a session calls: an executable."""
+
+    @property
+    def description(self) -> _Described:
+        """What it takes and gives."""
+        ...
+
+    @property
+    def runner(self) -> Runner:
+        """What calls the code."""
+        ...
 
 
 class Session:
@@ -46,14 +106,14 @@ class Session:
 
     def __init__(
         self,
-        executable: Executable,
+        executable: Stepped,
         carry: Mapping[str, str],
         capacity: Mapping[str, int] | None = None,
         start: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
         self._executable = executable
-        self._inputs = {spec.source_name: spec for spec in executable.inputs}
-        self._outputs = {spec.source_name: spec for spec in executable.outputs}
+        self._inputs = {spec.source_name: spec for spec in executable.description.inputs}
+        self._outputs = {spec.source_name: spec for spec in executable.description.outputs}
         self._carry = dict(carry)
         self._capacity = dict(capacity or {})
         for output, name in self._carry.items():
@@ -280,7 +340,7 @@ class Session:
         return fresh
 
 
-def _check_pair(output: str, outputs: Mapping[str, OutputSpec], name: str, inputs: Mapping[str, InputSpec]) -> None:
+def _check_pair(output: str, outputs: Mapping[str, _Spec], name: str, inputs: Mapping[str, InputSpec]) -> None:
     """Raise DataError where an output can't be carried to an input."""
     for kind, known, given in (("output", outputs, output), ("input", inputs, name)):
         if given not in known:
