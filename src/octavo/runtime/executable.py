@@ -77,6 +77,8 @@ class Description:
         One plain record for each op, for `explain`.
     limits
         Open sizes up to which its kernels are exact, each with the most that it may be.
+    extents
+        Open sizes of tensors within, which must be at least 1: of an image after windows that it may be too small for.
     states
         The results that may be written in the memory of an input.
     device
@@ -99,6 +101,7 @@ class Description:
     ops: tuple[dict[str, Any], ...]
     states: tuple[StatePlace, ...] = ()
     limits: tuple[tuple[Size, int], ...] = ()
+    extents: tuple[Size, ...] = ()
     device: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -120,6 +123,7 @@ class Description:
         fewest, most = data["batch_range"]
         features = tuple(data["features"])
         plain["limits"] = tuple((_size(size), int(largest)) for size, largest in data.get("limits", ()))
+        plain["extents"] = tuple(_size(text) for text in data["extents"])
         plain["states"] = tuple(StatePlace(**entry) for entry in data["states"])
         plain["device"] = str(data.get("device", ""))  # files of earlier versions are the host's
         return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
@@ -257,7 +261,7 @@ class Executable:
         check_samples(self.inputs, data, self.description.batch_obstacle)
         if self._holds_several_runs(data):
             return self._joined_runs(data)
-        arrays = check_inputs(self.inputs, data, limits=self.description.limits)
+        arrays = check_inputs(self.inputs, data, limits=self.description.limits, extents=self.description.extents)
         return self.name_outputs(self._run(_tensors(arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
@@ -341,7 +345,7 @@ class Executable:
 
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""
-        arrays = check_inputs(self.inputs, data, limits=self.description.limits)
+        arrays = check_inputs(self.inputs, data, limits=self.description.limits, extents=self.description.extents)
         tensors = _tensors(arrays)
         return BoundCall(self._run.prepare(tensors), tensors, self)
 

@@ -41,6 +41,7 @@ def check_inputs(
     *,
     where: str = "input",
     limits: Sequence[tuple[Size, int]] = (),
+    extents: Sequence[Size] = (),
     known: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> list[npt.NDArray[Any]]:
     """Return one array for each input of the model, in order, each of exactly its shape and dtype and finite.
@@ -53,6 +54,8 @@ def check_inputs(
         Opens the error message, e.g. "batch 3".
     limits
         Sizes of open dimensions that are not to be more than a number.
+    extents
+        Sizes of open dimensions that must be at least 1.
     known
         Open dimensions by name whose sizes something else says: the size, and what says so.
 
@@ -61,7 +64,7 @@ def check_inputs(
     DataError
         Missing or unknown input, wrong dtype or shape, a size beyond its bounds or limit, NaN or infinity.
     """
-    return _check(specs, _named_arrays(specs, data, where), where, limits=limits, given=known)
+    return _check(specs, _named_arrays(specs, data, where), where, limits=limits, extents=extents, given=known)
 
 
 def _check(
@@ -71,14 +74,20 @@ def _check(
     *,
     finite: bool = True,
     limits: Sequence[tuple[Size, int]] = (),
+    extents: Sequence[Size] = (),
     given: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> list[npt.NDArray[Any]]:
     known = dict(given)
     for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
         _check_shape(spec, array, known, where)
         _check_values(spec, array, where, finite=finite)
+    sizes = {name: value for name, (value, _) in known.items()}
+    for size in extents:
+        if size.evaluate(sizes) < 1:
+            said = "; ".join(known[name][1] for name in sorted(size.names))
+            raise DataError(f"{where}: a tensor within would have a size {size} of {size.evaluate(sizes)}: {said}; give more")
     for size, most in limits:
-        found = size.evaluate({name: value for name, (value, _) in known.items()})
+        found = size.evaluate(sizes)
         if found > most:
             said = "; ".join(known[name][1] for name in sorted(size.names))
             raise DataError(f"{where}: {size} is {found} ({said}); the executable's integer sums are exact up to {most}")
@@ -87,7 +96,7 @@ def _check(
 
 def _is_derived(spec: InputSpec) -> bool:
     """Return whether a size of an input is computed from others, which must be known first."""
-    return any(isinstance(dim, Size) and str(dim) not in dim.names for dim in spec.shape)
+    return any(isinstance(dim, Size) and dim.name is None for dim in spec.shape)
 
 
 def _check_shape(spec: InputSpec, array: npt.NDArray[Any], known: dict[str, tuple[int, str]], where: str) -> None:
@@ -100,11 +109,11 @@ def _check_shape(spec: InputSpec, array: npt.NDArray[Any], known: dict[str, tupl
         if not isinstance(dim, Size):
             continue
         here = f"input {spec.source_name} has {size} along axis {axis}"
-        if str(dim) in dim.names and str(dim) not in known:
-            low, high = spec.bounds.get(str(dim), (0, None))
+        if dim.name is not None and dim.name not in known:
+            low, high = spec.bounds.get(dim.name, (0, None))
             if size < low or (high is not None and size > high):
                 raise DataError(f"{where}: {here}, dimension {dim} takes {low} to {'any size' if high is None else high}")
-            known[str(dim)] = size, here
+            known[dim.name] = size, here
             continue
         wanted = dim.evaluate({name: value for name, (value, _) in known.items()})
         if wanted != size:

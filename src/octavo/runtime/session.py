@@ -14,7 +14,7 @@ import tvm
 from ..errors import DataError
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
-from .size import evaluated, names_in
+from .size import Size, evaluated, names_in
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -65,6 +65,10 @@ class _Described(Protocol):
     def outputs(self) -> Sequence[_Spec]: ...
     @property
     def states(self) -> tuple[StatePlace, ...]: ...
+    @property
+    def limits(self) -> tuple[tuple[Size, int], ...]: ...
+    @property
+    def extents(self) -> tuple[Size, ...]: ...
 
 
 class Stepped(Protocol):
@@ -169,7 +173,9 @@ class Session:
         DataError
             As a call of the executable; more rows than the capacity. The session is as it was before.
         """
-        arrays = check_inputs(self._given, self._named(data, named), where="step", known=self._known())
+        facts = self._executable.description
+        given, known = self._named(data, named), self._known()
+        arrays = check_inputs(self._given, given, where="step", limits=facts.limits, extents=facts.extents, known=known)
         sizes = {**self._sizes, **self._lengths, **_sizes_of(self._given, arrays)}
         outputs = {name: evaluated(spec.shape, {**sizes, **self._lengths}) for name, spec in self._outputs.items()}
         rows = self._rows_after(outputs)
@@ -362,5 +368,6 @@ def _sizes_of(specs: list[InputSpec], arrays: list[npt.NDArray[Any]]) -> dict[st
     """Return the sizes of open dimensions that inputs have."""
     found: dict[str, int] = {}
     for spec, array in zip(specs, arrays, strict=True):
-        found |= {str(dim): size for dim, size in zip(spec.shape, array.shape, strict=True) if names_in([dim]) == {str(dim)}}
+        dims: zip[tuple[int | Size, int]] = zip(spec.shape, array.shape, strict=True)
+        found |= {dim.name: size for dim, size in dims if isinstance(dim, Size) and dim.name is not None}
     return found

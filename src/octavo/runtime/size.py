@@ -9,7 +9,7 @@ Code that is written for ints works on sizes as long as it asks nothing that dep
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class OpenSizeError(OctavoError):
 
 
 @contextmanager
-def expressed_by(expressions: Expressions) -> Iterator[None]:
+def expressed_by(expressions: Expressions) -> Generator[None]:
     """Let TVM take a Size for the expression that this function of names gives, meanwhile.
 
     A name for which it raises KeyError is what it was before.
@@ -210,6 +210,22 @@ class Size(_Convertible):
             for name in ([each] if isinstance(each, str) else names_in((each.left, each.right)))
         )
 
+    @property
+    def terms(self) -> Mapping[_Monomial, int]:
+        """Coefficients by products of names, those of the most factors first."""
+        return self._terms
+
+    @property
+    def name(self) -> str | None:
+        """The dimension's name where it is that alone; None of what is computed of dimensions."""
+        [(monomial, factor), *others] = self._terms.items()
+        return monomial[0] if not others and factor == 1 and len(monomial) == 1 and isinstance(monomial[0], str) else None
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether it is not seen to be at least 0 for all values."""
+        return _least(self._terms) < 0
+
     def evaluate(self, values: Mapping[str, int]) -> int:
         """Return its value; KeyError for a dimension that has none."""
         return int(self._folded(values.__getitem__))
@@ -294,8 +310,8 @@ def dimension_places(shapes: Sequence[Sequence[int | Size]]) -> dict[str, tuple[
     found: dict[str, tuple[int, int]] = {}
     for number, shape in enumerate(shapes):
         for axis, dim in enumerate(shape):
-            if isinstance(dim, Size) and dim == Size.named(next(iter(dim.names))):
-                found.setdefault(str(dim), (number, axis))
+            if isinstance(dim, Size) and dim.name is not None:
+                found.setdefault(dim.name, (number, axis))
     return dict(sorted(found.items()))
 
 
@@ -344,8 +360,8 @@ def _tirx() -> Any:
     return tirx
 
 
-def _terms_of(value: int | Size) -> dict[_Monomial, int]:
-    return value._terms if isinstance(value, Size) else {(): value}
+def _terms_of(value: int | Size) -> Mapping[_Monomial, int]:
+    return value.terms if isinstance(value, Size) else {(): value}
 
 
 def _made(terms: Mapping[_Monomial, int]) -> int | Size:

@@ -80,12 +80,13 @@ def _found_in(view: DataflowView) -> Iterator[GrowingState]:
         fields = None if call is None else view.definition(call.args[0])
         if call is None or not isinstance(fields, relax.Tuple) or len(fields.fields) != 2:
             continue
-        past, shape = view.root_of(fields.fields[0]), static_shape(fields.fields[0])
+        first: Any = fields.fields[0]
+        past, shape = view.root_of(first), static_shape(first)
         places = [place for place, param in enumerate(params) if param.same_as(past)]
         if not places or shape is None or call.attrs.axis is None or dtype_of(past) != "float32":
             continue
         axis = int(call.attrs.axis) % len(shape)
-        is_plain = isinstance(shape[axis], Size) and str(shape[axis]) in shape[axis].names
+        dimension = shape[axis].name if isinstance(shape[axis], Size) else None
         # Who else reads the input would read it where there is room between its rows.
-        if is_plain and sum(each.same_as(result) for each in results) == 1 and len(view.users(past)) == 1:
-            yield GrowingState(input=places[0], output=number, axis=axis, dimension=str(shape[axis]))
+        if dimension is not None and sum(each.same_as(result) for each in results) == 1 and len(view.users(past)) == 1:
+            yield GrowingState(input=places[0], output=number, axis=axis, dimension=dimension)

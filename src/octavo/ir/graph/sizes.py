@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -60,7 +60,7 @@ def open_dimensions(function: relax.Function) -> dict[str, Any]:
 
 
 @contextmanager
-def sizes_of(function: relax.Function, others: Collection[str] = ()) -> Iterator[None]:
+def sizes_of(function: relax.Function, others: Collection[str] = ()) -> Generator[None]:
     """Let TVM take sizes for expressions of a function's open dimensions, and of others by name, meanwhile."""
     known = {**open_dimensions(function), **{name: tirx.Var(name, "int64") for name in others}}
     with expressed_by(known.__getitem__) if known else nullcontext():
@@ -68,7 +68,7 @@ def sizes_of(function: relax.Function, others: Collection[str] = ()) -> Iterator
 
 
 @contextmanager
-def sizes_in(params: Sequence[relax.Var]) -> Iterator[None]:
+def sizes_in(params: Sequence[relax.Var]) -> Generator[None]:
     """Let TVM take sizes for expressions of the open dimensions of parameters, meanwhile; where none is open, as before."""
     found: dict[str, Any] = {}
 
