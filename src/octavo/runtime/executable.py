@@ -23,7 +23,7 @@ from .huge_pages import tensor_of
 from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
-from .session import Session, StatePlace
+from .session import Session
 from .size import Size, names_in
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
@@ -41,6 +41,32 @@ class OutputSpec:
     source_name: str
     shape: tuple[int, ...]
     dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatePlace:
+    """A result that extends an input by rows along an axis, and may be written in its memory.
+
+    Parameters
+    ----------
+    input, output
+        Their numbers.
+    axis
+        Along which it grows.
+    dimension
+        Name of the open dimension that the input has there.
+    capacity
+        Name of the dimension that says for how many rows the memory has room.
+    in_place
+        Name of the dimension that is 1 where input and result are one memory.
+    """
+
+    input: int
+    output: int
+    axis: int
+    dimension: str
+    capacity: str
+    in_place: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

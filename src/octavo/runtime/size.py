@@ -28,6 +28,7 @@ Expressions = Callable[[str], Any]
 """From the name of a dimension to the expression of TVM that stands for it."""
 
 _EXPRESSIONS: ContextVar[Expressions | None] = ContextVar("expressions", default=None)
+_WHOLE: ContextVar[Callable[[Size], Any] | None] = ContextVar("whole", default=None)
 
 
 class OpenSizeError(OctavoError):
@@ -35,8 +36,8 @@ class OpenSizeError(OctavoError):
 
 
 @contextmanager
-def expressed_by(expressions: Expressions) -> Generator[None]:
-    """Let TVM take a Size for the expression that this function of names gives, meanwhile.
+def expressed_by(expressions: Expressions, whole: Callable[[Size], Any] | None = None) -> Generator[None]:
+    """Let TVM take a Size for the expression that this function of names gives, meanwhile; or what `whole` has for all of it.
 
     A name for which it raises KeyError is what it was before.
     """
@@ -50,11 +51,12 @@ def expressed_by(expressions: Expressions) -> Generator[None]:
                 raise
             return before(name)
 
-    token = _EXPRESSIONS.set(expression)
+    tokens = _EXPRESSIONS.set(expression), _WHOLE.set(whole)
     try:
         yield
     finally:
-        _EXPRESSIONS.reset(token)
+        _EXPRESSIONS.reset(tokens[0])
+        _WHOLE.reset(tokens[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,9 @@ class Size(_Convertible):
 
     def asobject(self) -> Any:
         """Return it as an expression of TVM, of the dimensions that `expressed_by` gives."""
-        expressions = _EXPRESSIONS.get()
+        expressions, whole = _EXPRESSIONS.get(), _WHOLE.get()
+        if whole is not None:
+            return whole(self)
         if expressions is None:
             raise OpenSizeError(f"the size {self} is open, and stands where nothing says what its dimensions are")
         return self._folded(expressions)
@@ -300,9 +304,17 @@ def largest(sizes: Iterable[int | Size]) -> int | Size:
     return reduce(lambda one, other: _joined("max", one, other), found) if found else 0
 
 
+def smallest(sizes: Iterable[int | Size]) -> int | Size:
+    """Return the smallest of some sizes, which may have to be found when the model runs; 0 of none."""
+    return -largest(-size for size in sizes)
+
+
 def dimension(size: int | Size) -> Any:
-    """Return a size as TVM takes dimensions where it takes no Size: an int, or the expression that it stands for."""
-    return size.asobject() if isinstance(size, Size) else size
+    """Return a size as TVM takes dimensions where it takes no Size: an int, or an expression of the dimensions alone."""
+    if not isinstance(size, Size):
+        return size
+    expressions = _EXPRESSIONS.get()
+    return size.asobject() if expressions is None else size.expression(expressions)
 
 
 def dimension_places(shapes: Sequence[Sequence[int | Size]]) -> dict[str, tuple[int, int]]:
@@ -347,6 +359,14 @@ def limits(*sizes: tuple[int | Size, int]) -> tuple[tuple[Size, int], ...]:
 def is_open(value: Any) -> bool:
     """Return whether a size is known only when the model runs."""
     return isinstance(value, Size)
+
+
+def surely(question: Callable[[], bool]) -> bool:
+    """Return whether something is true for all values; False where that is open."""
+    try:
+        return question()
+    except OpenSizeError:
+        return False
 
 
 def _is_surely(large: int | Size, small: int | Size) -> bool:
@@ -411,6 +431,10 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     if isinstance(divisor, int) and divisor < 1:
         raise OpenSizeError(f"the size {number} is divided by {divisor}")
     terms = _terms_of(number)
+    if isinstance(divisor, int) and (inner := _only_quotient(terms)) is not None:
+        # (x // a + rest) // b == (x + a * rest) // (a * b), for the quotient of two steps to be that of one.
+        rest = number - Size({(inner,): 1})
+        return _quotient(inner.left + rest * inner.right, inner.right * divisor)
     [(common, factor), *others] = _terms_of(divisor).items()
     if others:
         exact = _divided(number, divisor)
@@ -433,6 +457,19 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     if isinstance(divisor, int) and _least(_terms_of(-over)) >= 0:  # rounded up is written in one way, too
         return made - (-over + (divisor - 1)) // divisor
     return made if over == 0 else made + Size({(_Term("floordiv", over, divisor),): 1})
+
+
+def _only_quotient(terms: Mapping[_Monomial, int]) -> _Term | None:
+    """Return the one quotient by a number among the terms; None where there is none, or another, or not once."""
+    found = [
+        (each, count if len(monomial) == 1 else 0)
+        for monomial, count in terms.items()
+        for each in monomial
+        if isinstance(each, _Term) and each.op == "floordiv"
+    ]
+    if len(found) != 1 or found[0][1] != 1 or not isinstance(found[0][0].right, int):
+        return None
+    return found[0][0]
 
 
 def _divided(number: int | Size, divisor: int | Size) -> int | Size | None:

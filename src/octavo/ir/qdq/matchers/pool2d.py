@@ -101,10 +101,10 @@ def _rounding(asked: str, window: _Window, x: QuantizedTensor, y: QuantizedOutpu
     asked_integers = y.fixed_point
     if asked_integers in SHIFTS:
         return cast("ShiftRounding", asked_integers)
-    fits = x.params == y.tensor.params and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW
     # TFLite's reference averages the integers as they are stored, whatever its multipliers round.
     is_away = asked == "half_away" or (asked_integers is not None and x.params.dtype != "uint16")  # which kernels relabel
-    return "half_away" if is_away and fits and not window.count_include_pad else "half_even"
+    is_away = is_away and x.params == y.tensor.params and not window.count_include_pad
+    return "half_away" if is_away and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW else "half_even"
 
 
 def _integer_pool(

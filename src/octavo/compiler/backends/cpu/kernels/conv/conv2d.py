@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ......ir.composites.outputs import FloatOutput, FunctionOutput, Output, SumOutput
 from ......numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ......numerics.rounding.requantize import Multiplier
+from ......runtime.size import is_open
 from ..language.isa import checked_isa
 from ..language.kernel import Kernel
 from ..language.schedule import NO_SCHEDULES, Schedules
@@ -162,7 +163,8 @@ def _wide_conv2d(
     assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
     assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
     family, kind = checked_isa(isa).family, gemm_kind(spec)
-    is_generic = family == "generic" or (family == "arm" and not fits_bytes(weight))
+    has_open_rows = kind != "pointwise" and is_open(spec.in_width)  # whose copies differ in size when the kernel runs
+    is_generic = family == "generic" or (family == "arm" and (has_open_rows or not fits_bytes(weight)))
     if is_generic or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
         return wide_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier, real_bias=real_bias)
     if family == "arm":

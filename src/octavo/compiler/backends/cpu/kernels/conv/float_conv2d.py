@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ......numerics.floats.float_function import FloatFunction
+from ......runtime.size import is_open, names_in, typical
 from ..depthwise.arm.float_depthwise import COLUMNS as ARM_COLUMNS
 from ..depthwise.arm.float_depthwise import ArmFloatDepthwise
 from ..depthwise.float_depthwise import FloatDepthwise
@@ -35,6 +36,8 @@ AVX512_COLUMNS = 6
 
 def can_observe(spec: FloatConv2dSpec, *, isa: str) -> bool:
     """Return whether the kernel of `spec` can observe its own result, which costs less than an observer behind it."""
+    if names_in((spec.in_height, spec.in_width)):
+        return False
     if isa != AVX512_VNNI or spec.threads != 1 or spec.adds:
         return False
     channels = spec.out_channels if _is_depthwise(spec) else spec.out_channels // spec.groups
@@ -154,5 +157,5 @@ def tile_of(spec: FloatConv2dSpec, isa: str) -> Tile | None:
         return None
     pixels = PIXELS if checked_isa(isa).family == "arm" else GENERIC_PIXELS
     if gemm_kind(spec) == "pointwise":
-        return Tile(rows=min(pixels, spec.batch * spec.in_height * spec.in_width), columns=1, vectors=1)
-    return Tile(rows=1, columns=min(pixels, spec.out_width), vectors=1)
+        return Tile(rows=min(pixels, typical(spec.batch * spec.in_height * spec.in_width)), columns=1, vectors=1)
+    return Tile(rows=1, columns=pixels if is_open(spec.out_width) else min(pixels, spec.out_width), vectors=1)

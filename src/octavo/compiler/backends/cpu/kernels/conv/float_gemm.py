@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ......numerics.floats.float_function import FloatFunction
 from ......numerics.statistics.observer_state import COUNTS_SIZE
-from ......runtime.size import typical
+from ......runtime.size import is_open, typical
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
@@ -78,8 +78,6 @@ class FloatGemm(GemmLoops):
         skips = self.skips_borders and bool(np.isfinite(weight).all())
         self.borders = Borders.of(spec, weight.shape[2], self.step_elements) if skips else None
         shape: dict[str, Any] = {
-            "rows": typical(geometry.rows),
-            "columns": typical(geometry.columns),
             "channels": geometry.group_outputs,
             "steps": self.steps,
             "borders": self.borders,
@@ -201,7 +199,8 @@ class FloatGemm(GemmLoops):
     def _emit_prefetches(self, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Ask for what the end of the tile reads and writes, where that is too much to be near: the next tile waits for it."""
         geometry = self.geometry
-        elements = typical(geometry.images * geometry.rows * geometry.columns) * geometry.channels
+        pixels = geometry.images * geometry.rows * geometry.columns
+        elements = 0 if is_open(pixels) else pixels * geometry.channels
         if elements * self.element_bytes < FAR_BYTES:
             return
         for pixel in pixels:

@@ -19,13 +19,14 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ......numerics.floats.float_function import FloatFunction
+from ......runtime.size import is_open, largest, typical
 from ..conv.float_gemm import FloatArray, clamped, state_arguments
 from ..conv.float_spec import FloatConv2dSpec
 from ..conv.loops.shares import balanced_block
 from ..conv.stored_weights import load_weights, stored
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Expr, chunked, chunks_for, interior, load, prim_func, store
+from ..language.vectors import Expr, bound, chunked, chunks_for, for_open_tiles, interior, load, prim_func, split, store
 from ..language.x86.vector import LANES
 from ..observer.statistics import ObserveSpec
 from ..observer.x86_observe_tiles import TileObserver
@@ -71,7 +72,8 @@ class FloatDepthwise:
         self.spec = spec
         self.observe = observe
         most = min(columns, max(1, MAX_TAPS // spec.kernel[1]))
-        self.width = -(-spec.out_width // -(-spec.out_width // most))  # tiles of about the same width
+        is_sized = not is_open(spec.out_width)
+        self.width = -(-spec.out_width // -(-spec.out_width // most)) if is_sized else most  # tiles of about the same width
         self.constants: tuple[npt.NDArray[Any], ...] = (
             # HWIO with I = 1: taps, then channels.
             stored(np.ascontiguousarray(weight, np.float32).ravel(), spec.weight_dtype),
@@ -100,14 +102,15 @@ class FloatDepthwise:
         self.observer = None
         if self.observe is not None:
             self.observer = TileObserver(self.observe, *states, values=self.width * LANES, slots=spec.kernel[0])
-        cycles = spec.batch * spec.out_height * spec.out_width * spec.out_channels * spec.kernel[0] * spec.kernel[1] // LANES
-        threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
+        pixels = typical(spec.batch * spec.out_height * spec.out_width)
+        cycles = pixels * spec.out_channels * spec.kernel[0] * spec.kernel[1] // LANES
+        threads = chunks_for(spec.threads, cycles, typical(spec.batch * spec.out_height))
         block = self._block_rows(threads)
         blocks = -(-spec.out_height // block)
         with chunked(spec.batch * blocks, threads) as unit:
-            image = T.Bind(T.floordiv(unit, blocks)) if spec.batch > 1 else T.int32(0)
-            first_row = T.Bind((T.floormod(unit, blocks) if spec.batch > 1 else unit) * block)
-            rows = T.min(T.int32(block), spec.out_height - first_row) if blocks > 1 else spec.out_height
+            image, number = split(unit, blocks) if spec.batch != 1 else (T.int32(0), unit)
+            image, first_row = T.Bind(image) if spec.batch != 1 else image, T.Bind(number * block)
+            rows = T.min(T.int32(0) + block, spec.out_height - first_row) if blocks != 1 else spec.out_height
             lanes, widths = self.lanes, channel_blocks(spec.in_channels, self.lanes)
             looped = sum(width == lanes and start % width == 0 for start, width in widths)
             if looped:
@@ -122,7 +125,7 @@ class FloatDepthwise:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
         spec = self.spec
         affordable = INPUT_BYTES // (spec.in_width * spec.in_channels * 4) - spec.dilation[0] * (spec.kernel[0] - 1)
-        return balanced_block(spec.out_height, max(1, affordable // spec.strides[0]), spec.batch, threads)
+        return balanced_block(spec.out_height, largest((1, affordable // spec.strides[0])), spec.batch, threads)
 
     def _emit_rows(self, image: Expr, first_row: Expr, rows: Expr, channel: Expr, lanes: int) -> None:
         spec = self.spec
@@ -137,7 +140,28 @@ class FloatDepthwise:
             def tile(column: Expr, count: int, at: Expr = at, out_at: Expr = out_at, taps: tuple[Expr, Expr] = taps) -> None:
                 self._emit_tile(at, out_at, channel, lanes, column, count, taps)
 
-            self._for_columns(tile)
+            def border(column: Expr, at: Expr = at, out_at: Expr = out_at, taps: tuple[Expr, Expr] = taps) -> None:
+                self._emit_border(at, out_at, channel, lanes, column, taps)
+
+            if is_open(spec.in_width):
+                self._for_open_columns(tile, border)
+            else:
+                self._for_columns(tile)
+
+    def _for_open_columns(self, tile: Callable[[Expr, int], None], border: Callable[[Expr], None]) -> None:
+        """Emit tile(first column, columns) where no tap lies in the padding, border(column) where some may."""
+        spec = self.spec
+        stride, left = spec.strides[1], spec.padding[1]
+        reach = spec.dilation[1] * (spec.kernel[1] - 1)
+        width = bound(spec.out_width)
+        begin = T.Bind(T.min(T.int32(max(0, -(-left // stride))), width))
+        end = T.floordiv(spec.in_width - 1 - reach + left, stride) + 1
+        end = T.Bind(T.min(T.max(T.int32(0) + end, begin), width))
+        with T.serial(0, begin) as column:
+            border(column)
+        for_open_tiles(end - begin, self.width, lambda column, count: tile(T.Bind(begin + column), count))
+        with T.serial(0, width - end) as column:
+            border(T.Bind(end + column))
 
     def _for_columns(self, tile: Callable[[Expr, int], None]) -> None:
         """Emit tile(first column, columns) over one row: the border's with constant positions, a loop over those between."""
@@ -189,6 +213,27 @@ class FloatDepthwise:
                     store(acc, pixel * lanes, load(acc, pixel * lanes, lanes) + value * columns[kx], lanes)
             if self.observer is not None:
                 self.observer.slot()
+        self._emit_end(acc, out_at, channel, lanes, count)
+
+    def _emit_border(self, at: Expr, out_at: Expr, channel: Expr, lanes: int, column: Expr, taps: tuple[Expr, Expr]) -> None:
+        """Emit one output of `lanes` channels, whose taps in the padding are known when the kernel runs."""
+        spec = self.spec
+        left = T.Bind(column * spec.strides[1] - spec.padding[1])
+        out_at = T.Bind(out_at + column * spec.out_channels)
+        acc = T.alloc_buffer((lanes,), "float32", scope="local")
+        store(acc, 0, load(self.bias, channel, lanes), lanes)
+        across = interior(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=False)
+        with T.serial(*taps) as ky, T.serial(*across) as kx:
+            pixel = ky * (spec.dilation[0] * spec.in_width) + left + kx * spec.dilation[1]
+            value = self._loaded(T.Bind(at + pixel * spec.in_channels), lanes)
+            place = T.Bind((ky * spec.kernel[1] + kx) * spec.in_channels + channel)
+            weight = load_weights(self.weights, place, lanes, spec.weight_dtype, self.isa)
+            store(acc, 0, load(acc, 0, lanes) + value * weight, lanes)
+        self._emit_end(acc, out_at, channel, lanes, 1)
+
+    def _emit_end(self, acc: Expr, out_at: Expr, channel: Expr, lanes: int, count: int) -> None:
+        """Emit what becomes of the sums of neighbouring outputs, and their stores."""
+        spec = self.spec
         if spec.function is not None:
             self._emit_function(spec.function, acc, out_at, lanes, count)
             return

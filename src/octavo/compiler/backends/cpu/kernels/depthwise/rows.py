@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
+from ......runtime.size import is_open, largest
 from ..conv.loops.scratch import Scratch, padding_value
 from ..conv.loops.shares import balanced_block
 from ..conv.spec import Conv2dSpec
 from ..language.schedule import WindowSchedule
-from ..language.vectors import Expr
+from ..language.vectors import Expr, split
 
 
 class DepthwiseRows:
@@ -35,11 +36,13 @@ class DepthwiseRows:
             return self.schedule.block
         row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * pixel_bytes
         extra = spec.dilation[0] * (spec.kernel[0] - 1)
-        affordable = max(1, (cached_bytes // row_bytes - extra) // spec.strides[0])
+        affordable = largest((1, (cached_bytes // row_bytes - extra) // spec.strides[0]))
         return balanced_block(spec.out_height, affordable, spec.batch, self.threads)
 
     def _other_blocks(self) -> list[WindowSchedule]:
-        """Return schedules with other blocks, to be measured."""
+        """Return schedules with other blocks, to be measured; none where blocks are laid out when the kernel runs."""
+        if is_open(self.block):
+            return []
         rows = self.spec.out_height
         sizes = dict.fromkeys(min(rows, size) for size in (self.block * 2, self.block // 2, rows, self.block // 4) if size)
         return [WindowSchedule(outputs=self.schedule.outputs, block=size) for size in sizes if size != self.block]
@@ -57,13 +60,15 @@ class DepthwiseRows:
         spec = self.spec
         with T.serial(0, last - first) as index:
             unit = T.Bind(first + index)
-            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            image, block = split(unit, self.blocks)
             first_row = T.Bind(block * self.block)
             source = self.x
             if self.scratch is not None:
                 source = self.scratch.emit(self.x, image, first_row, self._padding_value(image))
             out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
-            rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
+            rows: Expr = spec.out_height
+            if self.blocks != 1:
+                rows = T.min(T.int32(0) + self.block, spec.out_height - first_row)
             self._emit_channels(source, image, first_row, out_base, rows)
 
     def _padding_value(self, image: Expr) -> Expr | None:

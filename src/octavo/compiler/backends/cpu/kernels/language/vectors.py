@@ -19,7 +19,7 @@ from tvm.ir import Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
-from ......runtime.size import dimension, expressed_by, is_open, typical
+from ......runtime.size import Size, dimension, expressed_by, is_open, typical
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
@@ -66,23 +66,61 @@ def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., Non
     body
         Emits the statements.
 
-    An open dimension that a size or a statement reads is an argument before the output, as `call_tir` has them.
+    An open dimension that a size or a statement reads is an argument before the output, as `call_tir` has them. Sizes that the
+    statements read are computed once, before them.
     """
-    dimensions: dict[str, Any] = {}
+    sizes = _Sizes()
     with IRBuilder() as builder, B.prim_func():
         B.func_name("main")
         B.func_attr({"tirx.noalias": True})
-        with expressed_by(lambda name: dimensions.setdefault(name, tirx.Var(name, "int32"))):
+        with expressed_by(sizes.dimension):
             buffers = [B.arg(name, B.buffer((dimension(elements),), dtype)) for name, elements, dtype in arguments]
+        with expressed_by(sizes.dimension, sizes.size):
             if _WITHOUT_BODIES.get():
                 B.evaluate(0)
             else:
                 body(*buffers)
     func: Any = builder.get()
-    if not dimensions:
+    computed = sizes.computed()
+    if not sizes.dimensions:
         return func
     params = list(func.params)
-    return tirx.PrimFunc([*params[:-1], *dimensions.values(), params[-1]], func.body, func.ret_type, func.attrs)
+    params[-1:-1] = sizes.dimensions.values()
+    statements = func.body if computed is None else tirx.SeqStmt([computed, func.body])
+    return tirx.PrimFunc(params, statements, func.ret_type, func.attrs)
+
+
+class _Sizes:
+    """The open sizes of a PrimFunc: dimensions, each one more argument, int32, before the output, and what is computed of them.
+
+    TVM's passes don't see what a variable of a size is made of: they would spend seconds on products of quotients, and write
+    some twice.
+    """
+
+    def __init__(self) -> None:
+        self.dimensions: dict[str, Any] = {}
+        self._variables: dict[Size, Any] = {}
+
+    def dimension(self, name: str) -> Any:
+        """Return the argument of a dimension."""
+        return self.dimensions.setdefault(name, tirx.Var(name, "int32"))
+
+    def size(self, size: Size) -> Any:
+        """Return the variable of a size."""
+        if size == Size.named(str(size)):
+            return self.dimension(str(size))
+        return self._variables.setdefault(size, tirx.Var("size", "int32"))
+
+    def computed(self) -> Any:
+        """Return the statement that computes the variables that were read; None where none was."""
+        if not self._variables:
+            return None
+        with IRBuilder() as builder, B.prim_func():
+            B.func_name("main")
+            for size, variable in self._variables.items():
+                B.Bind(kept(size.expression(self.dimension), "int32"), var=variable)
+        func: Any = builder.get()
+        return func.body
 
 
 def vector_type(dtype: str, lanes: int) -> str:
@@ -283,6 +321,28 @@ def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, i
         with B.serial(0, vectors) as index:
             body(index * lanes, lanes)
     body_of_rest()
+
+
+def bound(size: int | Expr) -> int | Expr:
+    """Return a size as the kernel reads it: an int as it is, an open one as an expression."""
+    return size.asobject() if isinstance(size, Size) else size
+
+
+def least(one: Expr, other: Expr) -> Expr:
+    """Return the smaller of two sizes, an int of ints."""
+    return min(one, other) if isinstance(one, int) and isinstance(other, int) else B.min(one, other)
+
+
+def split(index: Expr, count: int | Expr) -> tuple[Expr, Expr]:
+    """Return index // count and index % count of an index that isn't negative.
+
+    By an open count both round to 0: what TVM makes of other quotients binds variables within expressions, which it writes twice.
+    """
+    if isinstance(count, int):
+        return index // count, index % count
+    count = B.int32(0) + count
+    quotient = B.Bind(B.truncdiv(index, count))
+    return quotient, B.Bind(index - quotient * count)
 
 
 def float_of(size: Expr) -> Expr:

@@ -9,7 +9,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, chunked, for_each_vector, load, prim_func, store, worthwhile
+from ..language.vectors import Buffer, chunked, for_each_vector, load, prim_func, split, store, worthwhile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,10 @@ def take(spec: TakeSpec, *, isa: str) -> Kernel:
 
     def emit(x: Buffer, indices: Buffer, y: Buffer) -> None:
         with chunked(rows, worthwhile(spec.threads, size, rows)) as row:
-            wanted = indices[row % spec.count].astype("int64")
-            index = B.Bind(B.min(B.max(wanted, B.int64(0)), (B.int64(0) + (spec.extent - 1))).astype("int32"))
-            source = (row // spec.count * spec.extent + index) * spec.inner
+            outer, place = split(row, spec.count)
+            wanted = indices[place].astype("int64")
+            index = B.Bind(B.min(B.max(wanted, B.int64(0)), B.int64(0) + (spec.extent - 1)).astype("int32"))
+            source = (outer * spec.extent + index) * spec.inner
             target = row * spec.inner
             for_each_vector(spec.inner, width, 1, lambda at, lanes: store(y, target + at, load(x, source + at, lanes), lanes))
 

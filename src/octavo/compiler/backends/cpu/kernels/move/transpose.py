@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ......runtime.size import is_open
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, store, where_at_least, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, split, store, where_at_least, worthwhile
 
 _TILE = 16
 """Rows and columns of a tile: what a vector register of nearly every CPU holds in bytes."""
@@ -115,18 +115,19 @@ class _Writer:
         """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before. Smaller matrices go by elements."""
         down, across = -(-rows // _TILE), -(-columns // _TILE)
         with chunked(batch * across, self._shared(batch * across)) as strip:
-            base = strip // across * (rows * columns)
+            matrix, place = split(strip, across)
+            base = matrix * (rows * columns)
 
             def tiles() -> None:
                 with B.serial(0, down) as tile:
-                    column = B.min(strip % across * _TILE, columns - _TILE)
+                    column = B.min(place * _TILE, columns - _TILE)
                     row = B.min(tile * _TILE, rows - _TILE)
                     loaded = [load(x, base + (row + i) * columns + column, _TILE) for i in range(_TILE)]
                     for i, vector in enumerate(_transposed(loaded)):
                         store(y, base + (column + i) * rows + row, vector, _TILE)
 
             def elements() -> None:
-                first = strip % across * _TILE
+                first = place * _TILE
                 with B.serial(0, B.min(columns - first, B.int32(_TILE))) as column:
                     _copy_column(x, y, base, rows, columns, B.Bind(first + column))
 
@@ -138,10 +139,11 @@ class _Writer:
         few, many = (rows, columns) if interleave else (columns, rows)
         blocks = -(-many // _TILE)
         with chunked(batch * blocks, self._shared(batch * blocks)) as piece:
-            base = piece // blocks * (rows * columns)
+            matrix, place = split(piece, blocks)
+            base = matrix * (rows * columns)
 
             def vectors() -> None:
-                at = B.min(piece % blocks * _TILE, many - _TILE)
+                at = B.min(place * _TILE, many - _TILE)
                 strided = [base + i * many + at for i in range(few)]
                 contiguous = [base + at * few + i * _TILE for i in range(few)]
                 loaded = [B.Bind(load(x, start, _TILE)) for start in (strided if interleave else contiguous)]

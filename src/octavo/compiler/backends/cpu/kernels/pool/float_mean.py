@@ -9,8 +9,12 @@ from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
 from ......numerics import FloatMeanParameters
+from ......runtime.size import is_open
 from ..language.rounding import rounded, unfused
 from ..language.vectors import Buffer, Expr, intrinsic, load, splat, store, vector_type
+
+MARGIN_TERMS = 1 << 16
+"""Values whose mean's margin is known, and up to which it grows with their number alone."""
 
 
 def is_near_tie(mean: Expr, parameters: FloatMeanParameters, output: Output, terms: int, lanes: int) -> Expr:
@@ -22,7 +26,17 @@ def is_near_tie(mean: Expr, parameters: FloatMeanParameters, output: Output, ter
     if lanes > 1:
         largest = B.llvm_lookup_intrinsic_id(f"llvm.vector.reduce.fmax.v{lanes}f32")
         distance = B.call_llvm_pure_intrin(largest, distance, dtype="float32")
-    return distance > B.float32(0.5 - parameters.margin(terms))
+    return distance > _margin(parameters, terms)
+
+
+def _margin(parameters: FloatMeanParameters, terms: int) -> Expr:
+    """Return the distance from an integer beyond which a mean may be that near; of an open number of terms, a bit less."""
+    if not is_open(terms):
+        return B.float32(0.5 - parameters.margin(terms))
+    first, most = parameters.margin(0), B.int32(MARGIN_TERMS)
+    each = (parameters.margin(MARGIN_TERMS) - first) / MARGIN_TERMS * 1.001
+    count = B.Bind(B.int32(0) + terms)
+    return B.Select(count <= most, B.float32(0.5 - first * 1.001) - B.cast(count, "float32") * B.float32(each), B.float32(-1))
 
 
 def accumulated(total: Buffer, integers: Expr, parameters: FloatMeanParameters, lanes: int) -> None:

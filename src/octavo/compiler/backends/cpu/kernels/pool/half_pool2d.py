@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, split, store, worthwhile
 from ..quantization.half_cast import narrowed, widened
 
 _TAP_OPERATIONS = 4
@@ -66,7 +66,7 @@ def _emit_pixel(
 ) -> None:
     """Emit `lanes` channels of one output pixel."""
     x, y = buffers
-    image, out_row = B.floordiv(row, spec.out_height), B.floormod(row, spec.out_height)
+    image, out_row = split(row, spec.out_height)
     starts = out_row * spec.strides[0] - spec.padding[0], column * spec.strides[1] - spec.padding[1]
     vertical, horizontal = _taps(spec, 0, starts[0]), _taps(spec, 1, starts[1])
     acc = B.alloc_buffer((lanes,), "float32", scope="local")

@@ -24,6 +24,7 @@ from ......numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
 from ......numerics.quant_params import INTEGER_RANGE
 from ......numerics.quantized.pool2d import PoolRounding
 from ......numerics.rounding.fixed_point import SHIFTS, Ties
+from ......runtime.size import is_open, surely
 from ..language.fixed_point import clamped_integer
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
@@ -37,6 +38,7 @@ from ..language.vectors import (
     load,
     prim_func,
     splat,
+    split,
     store,
     vector_type,
     worthwhile,
@@ -143,6 +145,10 @@ def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
 
 def _check(spec: Pool2dSpec) -> None:
     pixels, most = spec.kernel[0] * spec.kernel[1], _MAX_WINDOW[spec.dtype]
+    if is_open(pixels):
+        assert spec.dtype == "uint8", "the rule sees to it"
+        assert spec.rounding != "half_away", "the rule sees to it"
+        return
     if pixels > most:
         raise CompileError(
             f"{spec.kind}_pool2d: a window of {spec.kernel[0]}x{spec.kernel[1]} pixels can overflow the int32 sum, "
@@ -168,12 +174,13 @@ def _emit_row(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, lanes: int) -> 
 
 def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr, channel: Expr, lanes: int) -> None:
     """Emit `lanes` channels of one output pixel."""
-    image, out_row = (0, row) if spec.batch == 1 else (row // spec.out_height, row % spec.out_height)
+    image, out_row = (0, row) if spec.batch == 1 else split(row, spec.out_height)
     vertical, horizontal = _taps(spec, 0, out_row), _taps(spec, 1, column)
     average = spec.kind == "avg"
     pixels = spec.kernel[0] * spec.kernel[1]
     is_wide = spec.dtype == "int16"
-    acc_dtype = spec.dtype if not average else "uint16" if pixels <= _MAX_WINDOW_UINT16 and not is_wide else "int32"
+    is_small = not is_open(pixels) and pixels <= _MAX_WINDOW_UINT16
+    acc_dtype = spec.dtype if not average else "uint16" if is_small and not is_wide else "int32"
     acc = B.alloc_buffer((lanes,), acc_dtype, scope="local")
     store(acc, 0, splat(tvm.tirx.const(0 if average else INTEGER_RANGE[spec.dtype][0], acc_dtype), lanes), lanes)
 
@@ -196,7 +203,8 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
         store(y, out, _quotient(spec, load(acc, 0, lanes), count, lanes), lanes)
         return
     centered = load(acc, 0, lanes, "int32") - splat(count * B.int32(spec.input_zero_point), lanes)
-    pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
+    pixels = pixels if spec.count_include_pad else count
+    pixels = B.int32(0) + pixels if is_open(pixels) else pixels
     if spec.rounding in SHIFTS:
         store(y, out, _shifted(spec, centered, pixels, SHIFTS[spec.rounding], lanes), lanes)
         return
@@ -279,6 +287,6 @@ def _taps(spec: Pool2dSpec, axis: int, at: Expr) -> _Taps:
     taps, stride, dilation, before = spec.kernel[axis], spec.strides[axis], spec.dilation[axis], spec.padding[axis]
     extent, out = ((spec.in_height, spec.out_height), (spec.in_width, spec.out_width))[axis]
     start = at * stride - before
-    always = before == 0 and (out - 1) * stride + (taps - 1) * dilation < extent
+    always = before == 0 and surely(lambda: (out - 1) * stride + (taps - 1) * dilation < extent)
     first, last = interior(start, taps, dilation, extent, always=always)
     return _Taps(start=start, first=first, last=last)

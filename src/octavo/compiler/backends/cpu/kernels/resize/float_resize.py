@@ -12,7 +12,19 @@ from ......numerics.quantized.resize import FloatTaps
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
 from ..language.rounding import rounded, unfused
-from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, vector_type, worthwhile
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    for_each_vector,
+    load,
+    prim_func,
+    splat,
+    split,
+    store,
+    vector_type,
+    worthwhile,
+)
 
 _OPERATIONS = 24
 """Elementary operations that a value costs, for the choice of threads."""
@@ -43,7 +55,8 @@ def float_resize_bilinear(spec: FloatResizeSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, rows: Buffer, columns: Buffer, down: Buffer, across: Buffer, y: Buffer) -> None:
         threads = worthwhile(spec.threads, size * _OPERATIONS, spec.batch * height)
         with chunked(spec.batch * height, threads) as line, B.serial(0, width) as column:
-            row, image = line % height, line // height * spec.in_height
+            number, row = split(line, height)
+            image = number * spec.in_height
             corners = [(i, j) for i in range(2) for j in range(2)]
             starts = [((image + rows[row * 2 + i]) * spec.in_width + columns[column * 2 + j]) * channels for i, j in corners]
             weights = [B.Bind(down[row * 2 + i] * across[column * 2 + j]) for i, j in corners]

@@ -13,7 +13,19 @@ from ......numerics import FRACTION_BITS, LinearTaps
 from ......numerics.quantized.resize import INT16_FRACTION_BITS
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, vector_type, worthwhile
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    for_each_vector,
+    load,
+    prim_func,
+    splat,
+    split,
+    store,
+    vector_type,
+    worthwhile,
+)
 
 _OPERATIONS = {"uint8": 8, "int16": 16}
 """Elementary operations that a value costs, for the choice of threads."""
@@ -51,8 +63,8 @@ def resize_bilinear(spec: ResizeSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, rows: Buffer, columns: Buffer, y: Buffer) -> None:
         threads = worthwhile(spec.threads, size * _OPERATIONS[spec.dtype], spec.batch * height)
         with chunked(spec.batch * height, threads) as line:
-            row = line % height * 3
-            image = line // height * spec.in_height
+            number, place = split(line, height)
+            row, image = place * 3, number * spec.in_height
             lines = [(image + rows[row + i]) * (spec.in_width * channels) for i in range(2)]
             down = rows[row + 2]
             with B.serial(0, width) as column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .......runtime.size import is_open
 from ...depthwise.arm.dot_depthwise import DotDepthwise
 from ...depthwise.arm.widening_depthwise import WideningDepthwise
 from ...language.isa import ARM_I8MM, ARM_NEON
@@ -17,7 +18,7 @@ def conv2d_arm(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
     if not spec.groups == spec.in_channels > 1:
         return ArmGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
     name = f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
-    if isa != ARM_NEON:
+    if isa != ARM_NEON and not is_open(spec.in_width):
         dots = DotDepthwise(spec, weights, isa=isa)  # which of the two it is, no schedule changes
         # On cores with two pipes for vectors, those before i8mm, interleaving pays where it serves several rows, or saves words.
         if isa == ARM_I8MM or dots.keeps_rows or weights.zero_points.any():

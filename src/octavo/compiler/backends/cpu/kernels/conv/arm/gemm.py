@@ -114,8 +114,7 @@ class ArmGemm(GemmLoops):
         self.product = self._product(values)
         self.key = schedule_key(key_of, asymmetric=self.is_asymmetric)
         steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
-        shape: dict[str, Any] = {"rows": typical(geometry.rows), "columns": typical(geometry.columns)}
-        shape["channels"] = geometry.group_outputs
+        shape: dict[str, Any] = {"channels": geometry.group_outputs}
         core = replace(CORES[isa], sums_windows=self.is_asymmetric)
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
         copy = self._paired_copy()

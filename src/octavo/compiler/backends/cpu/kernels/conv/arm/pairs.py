@@ -10,6 +10,7 @@ from math import prod
 
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import dimension
 from ...language.arm import vector as v
 from ...language.vectors import Expr, load, store
 from ..float_spec import FloatConv2dSpec
@@ -71,15 +72,16 @@ class PairedWindows(Scratch):
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
         padded = Scratch.emit(self, x, image, first_row, padding, held)
-        copy = T.alloc_buffer((2 * self.rows * self.row_size + SLACK,), self.dtype)
+        copy = T.alloc_buffer((dimension(2 * self.rows * self.row_size + SLACK),), self.dtype)
+        rows = self.rows if held is None else self._read_by(held)
         distance, channels = self.spec.strides[self.axis], self.channels
-        with T.serial(0, self.rows) as row, T.serial(0, self.width) as column:
+        with T.serial(0, rows) as row, T.serial(0, self.width) as column:
             first = T.Bind(row * self.row_size + column * channels)
             # The last window has no next one: the sums of what stands there are not used.
             if self.axis == 0:
-                second = T.min(row + distance, T.int32(self.rows - 1)) * self.row_size + column * channels
+                second = T.min(row + distance, T.int32(0) + rows - 1) * self.row_size + column * channels
             else:
-                second = row * self.row_size + T.min(column + distance, T.int32(self.width - 1)) * channels
+                second = row * self.row_size + T.min(column + distance, T.int32(0) + self.width - 1) * channels
             _emit_pair(padded, first, T.Bind(second), copy, first * 2, channels, self.dtype)
         return copy
 

@@ -132,8 +132,7 @@ class ArmWideGemm(ArmGemm):
         values, groups = merge_groups(weight, spec.groups)
         self.geometry = geometry = self._geometry(groups, values.shape[2])
         steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
-        shape: dict[str, Any] = {"rows": typical(geometry.rows), "columns": typical(geometry.columns)}
-        shape["channels"] = geometry.group_outputs
+        shape: dict[str, Any] = {"channels": geometry.group_outputs}
         one = CORES[isa]
         core = replace(
             one,

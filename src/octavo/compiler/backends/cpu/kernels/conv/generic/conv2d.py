@@ -15,11 +15,25 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from .......ir.composites.outputs import FloatOutput, FunctionOutput, Output, SumOutput
+from .......runtime.size import is_open
 from ...language.float_result import float_result, function_value, in_steps, input_scale, input_zero_point
 from ...language.isa import GENERIC
 from ...language.kernel import Kernel
 from ...language.rounding import requantized, rounded, scaled
-from ...language.vectors import Buffer, Expr, chunked, interior, load, prim_func, splat, store, worthwhile
+from ...language.vectors import (
+    Buffer,
+    Expr,
+    bound,
+    chunked,
+    for_open_tiles,
+    interior,
+    load,
+    prim_func,
+    splat,
+    split,
+    store,
+    worthwhile,
+)
 from ..spec import Conv2dSpec
 
 _LANES = 16
@@ -172,11 +186,14 @@ def _emit(spec: Conv2dSpec, buffers: _Buffers, *, run: int, depthwise: bool) -> 
 
 def _emit_row(spec: Conv2dSpec, buffers: _Buffers, tile: _Tile, row: Expr, *, depthwise: bool) -> None:
     """Emit one output row of one tile: border columns one by one, those between them in blocks."""
-    columns = _columns(spec)
 
     def pixels(column: Expr, count: int, *, border: bool) -> None:
         _emit_pixels(spec, buffers, tile, row, column, count, depthwise=depthwise, border=border)
 
+    if is_open(spec.in_width):
+        _for_open_columns(spec, pixels)
+        return
+    columns = _columns(spec)
     if columns.interior:
         with B.serial(0, columns.interior) as column:
             pixels(column, 1, border=True)
@@ -189,6 +206,21 @@ def _emit_row(spec: Conv2dSpec, buffers: _Buffers, tile: _Tile, row: Expr, *, de
     if columns.right < spec.out_width:
         with B.serial(columns.right, spec.out_width) as column:
             pixels(column, 1, border=True)
+
+
+def _for_open_columns(spec: Conv2dSpec, pixels: Callable[..., None]) -> None:
+    """Emit the columns of a row whose number is known when the kernel runs."""
+    stride, left = spec.strides[1], spec.padding[1]
+    reach = (spec.kernel[1] - 1) * spec.dilation[1]
+    width = bound(spec.out_width)
+    first = B.Bind(B.min(B.int32(max(0, -(-left // stride))), width))
+    right = (spec.in_width - 1 - reach + left) // stride + 1
+    right = B.Bind(B.min(B.max(B.int32(0) + right, first), width))
+    with B.serial(0, first) as column:
+        pixels(column, 1, border=True)
+    for_open_tiles(right - first, _PIXELS, lambda column, count: pixels(B.Bind(first + column), count, border=False))
+    with B.serial(0, width - right) as column:
+        pixels(B.Bind(right + column), 1, border=True)
 
 
 def _columns(spec: Conv2dSpec) -> _Columns:
@@ -212,7 +244,7 @@ def _emit_pixels(
 ) -> None:
     """Emit `count` neighbouring output pixels of one tile; only at a border do columns of taps need checking."""
     lanes = tile.lanes
-    image, out_row = (0, row) if spec.batch == 1 else (row // spec.out_height, row % spec.out_height)
+    image, out_row = (0, row) if spec.batch == 1 else split(row, spec.out_height)
     top, left = out_row * spec.strides[0] - spec.padding[0], column * spec.strides[1] - spec.padding[1]
     group_in = 1 if depthwise else spec.in_channels // spec.groups
     acc = B.alloc_buffer((count * lanes,), "int32", scope="local")

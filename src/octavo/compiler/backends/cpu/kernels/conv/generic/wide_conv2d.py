@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as B
 from .......numerics.rounding.requantize import Multiplier
 from ...language.isa import GENERIC
 from ...language.kernel import Kernel
-from ...language.vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, store, worthwhile
+from ...language.vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, split, store, worthwhile
 from ..channel_requantize import ChannelRequantize, safe_steps
 from ..spec import Conv2dSpec
 
@@ -97,7 +97,7 @@ class _Writer:
     def _pixel(self, row: Expr, column: Expr, group: Expr, start: Expr, lanes: int) -> None:
         """Emit `lanes` output channels of one pixel."""
         spec = self.spec
-        image, out_row = (0, row) if spec.batch == 1 else (row // spec.out_height, row % spec.out_height)
+        image, out_row = (0, row) if spec.batch == 1 else split(row, spec.out_height)
         channel = group * self.run + start
         top, left = out_row * spec.strides[0] - spec.padding[0], column * spec.strides[1] - spec.padding[1]
         rows = interior(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=not (spec.padding[0] or spec.padding[2]))

@@ -16,11 +16,11 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import is_open, typical
+from .......runtime.size import TYPICAL, is_open, largest, smallest, typical
 from .....tunable import Tunable, check_schedule
 from ...language.lane_order import LANES
 from ...language.schedule import Schedule, Schedules, TileSchedule
-from ...language.vectors import Expr, for_open_tiles, interior
+from ...language.vectors import Expr, bound, for_open_tiles, interior, split
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
@@ -122,7 +122,7 @@ class GemmLoops(ABC):
     borders
         Which taps are left out where they lie in the padding; None where none are.
     x, held
-        The input buffer, and of open rows those that a block holds; known once emission starts.
+        The input buffer, and of open rows those that a block holds, else None; known once emission starts.
     """
 
     geometry: Geometry
@@ -140,7 +140,7 @@ class GemmLoops(ABC):
     tiles_overlap: bool = True
     borders: Borders | None = None
     x: Expr
-    held: Expr
+    held: Expr | None = None
 
     @abstractmethod
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -160,6 +160,7 @@ class GemmLoops(ABC):
 
     def _choose_tile(self, key: str, schedules: Schedules, core: Core, shape: dict[str, Any]) -> None:
         """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
+        shape = self._typical(shape)
         ranked = ranked_tiles(**shape, core=core)
         (fewest, chosen), measured = ranked[0], schedules.get(key)
         if measured is not None:
@@ -174,13 +175,24 @@ class GemmLoops(ABC):
     def _take_tile(self, tile: Tile, core: Core, shape: dict[str, Any]) -> None:
         """Take this tile and no other."""
         self.tile, self.schedule, self.alternatives = tile, _schedule(tile), ()
-        self.cycles = typical(self.geometry.images) * self.geometry.groups * layer_cycles(tile, **shape, core=core)
+        shape = self._typical(shape)
+        rows = typical(self.geometry.rows) // shape["rows"]
+        images = typical(self.geometry.images) * max(1, rows)
+        self.cycles = images * self.geometry.groups * layer_cycles(tile, **shape, core=core)
+
+    def _typical(self, shape: dict[str, Any]) -> dict[str, Any]:
+        """Return sizes to choose a tile by; one of open columns has one row, for how far rows lie apart is open too."""
+        rows, columns = self.geometry.rows, self.geometry.columns
+        known = {"rows": 1 if is_open(columns) else max(1, typical(rows)), "columns": TYPICAL if is_open(columns) else columns}
+        return {**shape, **known}
 
     def _tunable(self, key: str) -> Tunable:
         """Return the schedule that was chosen and its alternatives: other tiles, and other blocks for this tile."""
         return Tunable.of(key, self.schedule, map(_schedule, self.alternatives), self._other_blocks())
 
     def _other_blocks(self) -> list[TileSchedule]:
+        if is_open(self.block):
+            return []
         rows, tile = typical(self.geometry.rows), self.tile
         row_bytes = max(1, self.geometry.row_stride * self.element_bytes)
         most = min(-(-rows // tile.rows), max(1, MAX_BLOCK_BYTES // row_bytes // tile.rows))
@@ -195,28 +207,32 @@ class GemmLoops(ABC):
         if self.schedule.block is not None and threads == 1:  # what was measured; threads need blocks of their own
             return self.schedule.block
         reduction = geometry.reduction
-        span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
+        span = largest((extent - 1) * distance for extent, distance in reduction.taps)
         # Rows that one panel alone reads are best read from where they were just written, or just walked over.
         is_fresh_for_one = (self.is_copied or self.is_walked_before) and len(self.panels) == 1
         most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else INPUT_BLOCK_BYTES
-        affordable = (most_bytes // self.element_bytes - span) // max(geometry.row_stride, 1)
+        affordable = (most_bytes // self.element_bytes - span) // largest((1, geometry.row_stride))
         if self.has_open_rows:  # the kernel makes blocks of this size at most, all alike
-            return max(2, affordable // tile.rows) * tile.rows
+            return largest((2, affordable // tile.rows)) * tile.rows
         tiles = max(1, min(affordable, geometry.rows) // tile.rows)
         total = -(-geometry.rows // tile.rows)
         if threads > 1 and not self._shares_panels:
-            return balanced_block(total, tiles, geometry.images, threads) * tile.rows
+            return balanced_block(total, tiles, typical(geometry.images), threads) * tile.rows
         return -(-total // -(-total // tiles)) * tile.rows
 
     @property
     def has_open_rows(self) -> bool:
-        """Whether the number of rows is known only when the kernel runs: then an image is one column without borders."""
-        return is_open(self.geometry.rows)
+        """Whether blocks of rows are laid out when the kernel runs: their number is open, or how much one reads."""
+        return is_open(self.geometry.rows) or is_open(self.geometry.columns)
 
     @property
     def blocks(self) -> int:
         """Blocks of rows of one image."""
-        return -(-self.geometry.rows // self.block)
+        rows = self.geometry.rows
+        blocks = -(-rows // self.block)
+        if not self.has_open_rows or self.threads == 1 or self._shares_panels:
+            return blocks
+        return largest((blocks, smallest((self.threads, -(-rows // self.tile.rows)))))  # as many as threads, of a tile at least
 
     @property
     def panels(self) -> list[int]:
@@ -234,11 +250,12 @@ class GemmLoops(ABC):
         if panels < 2:
             return False
         total = -(-typical(geometry.rows) // tile.rows)
-        rows_share = longest_share(total, 1, geometry.images, threads) / (total * geometry.images)
+        images = typical(geometry.images)
+        rows_share = longest_share(total, 1, images, threads) / (total * images)
         most = max(last - first for first, last in chunk_bounds(panels, threads))
         panels_share = min(1.0, most * tile.vectors / geometry.group_vectors)
         weight_bytes = geometry.reduction.steps * self.step_bytes * LANES * geometry.group_vectors * geometry.groups
-        input_bytes = geometry.images * typical(geometry.rows) * geometry.row_stride * self.element_bytes
+        input_bytes = images * typical(geometry.rows * geometry.row_stride) * self.element_bytes
         by_rows = rows_share * self.cycles + (weight_bytes + rows_share * input_bytes) / COPY_BYTES
         by_panels = panels_share * self.cycles + (input_bytes + panels_share * weight_bytes) / COPY_BYTES
         return by_panels < by_rows
@@ -264,8 +281,7 @@ class GemmLoops(ABC):
             unit = T.Bind(first + index) if not isinstance(first, int) else index
             image, block, first_row = self._place_of(unit)
             if self.scratch is not None:
-                held = self.held if self.has_open_rows else None
-                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image), held), T.int32(0)
+                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image), self.held), T.int32(0)
             else:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
             out_base = T.Bind(self._out_base(image, first_row))
@@ -280,14 +296,17 @@ class GemmLoops(ABC):
     def _place_of(self, unit: Expr) -> tuple[Expr, Expr, Expr]:
         """Return the image of a unit, its block there and the block's first row; of open rows, blocks differ by one at most."""
         if not self.has_open_rows:
-            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            image, block = split(unit, self.blocks)
             return image, block, T.Bind(block * self.block)
-        rows, blocks = T.Bind(T.int32(0) + self.geometry.rows), T.Bind(T.int32(0) + self.blocks)
+        rows, blocks = bound(self.geometry.rows), bound(self.blocks)
+        image: Expr = T.int32(0)
+        if self.geometry.images != 1:
+            image, unit = split(unit, blocks)
         # In 64 bits: a product of two sizes may leave 32. A quotient that is rounded down takes LLVM seconds to see through.
         bounds = [T.cast(T.truncdiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
         first_row = T.Bind(bounds[0])
         self.held = T.Bind(bounds[1] - first_row)
-        return T.int32(0), unit, first_row
+        return image, unit, first_row
 
     def _out_base(self, image: Expr, first_row: Expr) -> Expr:
         """Return where the outputs of a block begin."""
@@ -344,7 +363,9 @@ class GemmLoops(ABC):
     def _for_tiles(self, block: Expr, body: Callable[[TilePlace], None]) -> None:
         """Emit `body` for every tile of the block."""
         columns, width = self.geometry.columns, self.tile.columns
-        if self.borders is not None:
+        if is_open(columns):
+            tiles = []
+        elif self.borders is not None:
             tiles = self.borders.column_tiles(width)
         else:
             tiles = [ColumnTiles(0, columns // width, width, ())]
@@ -352,6 +373,8 @@ class GemmLoops(ABC):
                 tiles.append(ColumnTiles(columns - columns % width, 1, columns % width, ()))
 
         def row_of_tiles(row: Expr, height: int) -> None:
+            if is_open(columns):
+                for_open_tiles(columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())))
             for each in tiles:
                 if each.count == 1:
                     body(TilePlace(row, each.first, height, each.width, each.runs))

@@ -11,8 +11,9 @@ from typing import Protocol
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import dimension
 from ...language.float_result import input_zero_point
-from ...language.vectors import Expr
+from ...language.vectors import Expr, bound, least
 from ..bfloat16_spec import Bfloat16Conv2dSpec
 from ..float_spec import FloatConv2dSpec
 from ..spec import Conv2dSpec
@@ -31,8 +32,8 @@ def padding_value(spec: Conv2dSpec, parameters: Expr | None, image: Expr) -> Exp
 class InputCopy(Protocol):
     """A copy of what a block reads of its input."""
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it for the output rows from `first_row` on, and return its buffer."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` on, `held` or a block's, and return its buffer."""
         ...
 
 
@@ -68,7 +69,10 @@ class Scratch:
     @property
     def rows(self) -> int:
         """Rows of the copy."""
-        return (self.block - 1) * self.spec.strides[0] + self.spec.dilation[0] * (self.spec.kernel[0] - 1) + 1
+        return self._read_by(self.block)
+
+    def _read_by(self, rows: Expr) -> Expr:
+        return (rows - 1) * self.spec.strides[0] + self.spec.dilation[0] * (self.spec.kernel[0] - 1) + 1
 
     @property
     def row_size(self) -> int:
@@ -94,12 +98,14 @@ class Scratch:
             padding = tirx.const(0 if isinstance(spec, FloatConv2dSpec) else spec.input_zero_point, self.dtype)
         elif self.is_widened:
             padding = T.cast(padding, "int16")
-        scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
-        left, skipped = min(max(spec.padding[1], 0), self.width), max(-spec.padding[1], 0)
-        columns = min(spec.in_width - skipped, self.width - left)
-        with T.serial(0, self.rows if held is None else held + (self.rows - self.block)) as row:
+        scratch = T.alloc_buffer((dimension(self.rows * self.row_size + SLACK),), self.dtype)
+        width, skipped = bound(self.width), max(-spec.padding[1], 0)
+        row_size = width * self.channels
+        left = least(max(spec.padding[1], 0), width)
+        columns = least(bound(spec.in_width) - skipped, width - left)
+        with T.serial(0, self.rows if held is None else self._read_by(held)) as row:
             source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
-            start = T.Bind(row * self.row_size)
+            start = T.Bind(row * row_size)
             with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
                 with T.Then():
                     self._fill(scratch, start, left * self.channels, padding)
@@ -107,22 +113,22 @@ class Scratch:
                     source = T.Bind(source + skipped * spec.in_channels)
                     self._copy(scratch, start + left * self.channels, x, source, columns, padding)
                     done = (left + columns) * self.channels
-                    self._fill(scratch, start + done, self.row_size - done, padding)
+                    self._fill(scratch, start + done, row_size - done, padding)
                 with T.Else():
-                    self._fill(scratch, start, self.row_size, padding)
+                    self._fill(scratch, start, row_size, padding)
         return scratch
 
     def _element(self, value: Expr) -> Expr:
         return T.cast(value, "int16") if self.is_widened else value
 
     def _fill(self, scratch: Expr, start: Expr, count: int, value: Expr) -> None:
-        if count > 0:
+        if not isinstance(count, int) or count > 0:
             with T.serial(0, count) as i:
                 T.buffer_store(scratch, value, [start + i])
 
     def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int, padding: Expr) -> None:
         """Copy `columns` pixels of one row; contiguous (a memory copy) where the pixels of both have the same size."""
-        if columns <= 0:
+        if isinstance(columns, int) and columns <= 0:
             return
         inputs = self.spec.in_channels
         if self.spread == 1 and self.channels == inputs:
@@ -148,7 +154,7 @@ class WidenedPixels:
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
         """Allocate the copy, fill it with the pixels from `first_row` on, `held` or as many as a block has, and return it."""
         del image, padding
-        copy = T.alloc_buffer((self.block * self.channels + SLACK,), "int16")
+        copy = T.alloc_buffer((dimension(self.block * self.channels + SLACK),), "int16")
         start = T.Bind(first_row * self.channels)
         if held is not None:
             count = held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .......runtime.size import is_open, largest, smallest
+
 COPY_BYTES = 16
 """Bytes a cycle that a core takes from beyond its own caches, about."""
 
@@ -38,7 +40,12 @@ def balanced_block(total: int, most: int, images: int, chunks: int) -> int:
         Images, whose blocks follow each other.
     chunks
         Chunks that the blocks of all images are cut into.
+
+    Where a number is open, each image has as many blocks as chunks, if it has the rows.
     """
+    if is_open(total) or is_open(most) or is_open(images):
+        count = largest((1, -(-total // most), smallest((chunks, total))))
+        return -(-total // count)
     # Blocks of one size: the last is no shorter than it must be.
     sizes = dict.fromkeys(-(-total // blocks) for blocks in range(-(-total // min(most, total)), total + 1))
     return min(sizes, key=lambda block: longest_share(total, block, images, chunks) + BLOCK_ROWS * -(-total // block))

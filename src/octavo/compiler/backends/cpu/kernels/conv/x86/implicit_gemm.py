@@ -131,8 +131,6 @@ class ImplicitGemm(GemmLoops):
         self.geometry = geometry = geometry_of(spec, groups, inputs, padded_width=width, step=self.step_elements)
         self.borders = Borders.of(spec, inputs, self.step_elements)
         shape: dict[str, Any] = {
-            "rows": typical(geometry.rows),
-            "columns": typical(geometry.columns),
             "channels": geometry.group_outputs,
             "steps": geometry.reduction.steps,
             "borders": self.borders,
@@ -226,7 +224,7 @@ class ImplicitGemm(GemmLoops):
     def _reads_ahead(self) -> bool:
         """Whether tiles ask for the rows of the next block: to sum short ones takes less time than to wait for them."""
         geometry, reduction = self.geometry, self.geometry.reduction
-        if not self.is_walked_before or self.is_copied or geometry.columns > 1 or len(self.panels) > 1 or self.blocks == 1:
+        if not self.is_walked_before or self.is_copied or geometry.columns != 1 or len(self.panels) > 1 or self.blocks == 1:
             return False
         return isinstance(walk_of(reduction.run, geometry.row_stride, reduction.taps), DenseRuns)
 

@@ -61,8 +61,6 @@ class PairGemm(GemmLoops):
         self.pairs = pair_starts(geometry.reduction.run)
         self.steps = geometry.reduction.runs * len(self.pairs)
         shape: dict[str, Any] = {
-            "rows": typical(geometry.rows),
-            "columns": typical(geometry.columns),
             "channels": geometry.group_outputs,
             "steps": self.steps,
         }

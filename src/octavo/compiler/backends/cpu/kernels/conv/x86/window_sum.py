@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import dimension, is_open
 from ...language.interleave import interleave
-from ...language.vectors import Expr, shuffled, store, store_partial
+from ...language.vectors import Expr, bound, least, shuffled, store, store_partial
 from ...language.x86 import vector as v
 from ..loops.geometry import Geometry
 
@@ -52,7 +53,7 @@ class WindowSums:
 
     def emit(self, x: Expr, base: Expr, rows: Expr) -> Expr:
         """Emit the sums of `rows` output rows, the first window at x[base], and return their buffer: int32, row by row."""
-        sums = T.alloc_buffer((self.block * self.geometry.columns + v.LANES,), "int32")
+        sums = T.alloc_buffer((dimension(self.block * self.geometry.columns + v.LANES),), "int32")
         if self.geometry.columns == 1:
             self._emit_column(x, base, rows, sums)
         else:
@@ -83,7 +84,7 @@ class WindowSums:
 
     def _emit_rows(self, x: Expr, base: Expr, rows: Expr, sums: Expr) -> None:
         """Emit the sums of some columns after others, each from the first row on: what its windows share is computed once."""
-        geometry, columns = self.geometry, self.geometry.columns
+        geometry, columns = self.geometry, bound(self.geometry.columns)
         (count, distance), *rest = geometry.reduction.taps
         stride, taps = geometry.column_stride, tuple(rest)
         # Output rows that lie `spacing` from each other read the same rows of the input, `steps` taps later.
@@ -92,7 +93,7 @@ class WindowSums:
         spacing, steps = dilation // common, self.row_step // common
         kept = max(0, count - steps)
         before = -(-kept // steps)
-        walk = walk_of(geometry.reduction.run, stride, taps) if columns >= v.LANES else None
+        walk = walk_of(geometry.reduction.run, stride, taps) if isinstance(columns, int) and columns >= v.LANES else None
         lanes = _PIXELS if walk is None else v.LANES
         start = self.start if count == 1 else 0
 
@@ -100,7 +101,7 @@ class WindowSums:
             """Emit what one row of the input adds to the windows from column `first` on."""
             if walk is not None:
                 return T.Bind(walk.sums(x, T.Bind(base + at + first * stride), taps, self.factor, start))
-            places = [T.min(first + pixel, T.int32(columns - 1)) for pixel in range(lanes)]
+            places = [T.min(first + pixel, T.int32(0) + columns - 1) for pixel in range(lanes)]
             return T.Bind(self._batch(x, [T.Bind(base + at + place * stride) for place in places], taps, start))
 
         def group(first: Expr) -> None:
@@ -119,12 +120,15 @@ class WindowSums:
                     if self.start and count > 1:
                         total = total + T.broadcast(T.int32(self.start), lanes)
                     place = (top + (T.max(row, T.int32(0)) if before else row)) * columns + first
-                    store_partial(sums, place, total, lanes, min(lanes, columns), "int32")
+                    store_partial(sums, place, total, lanes, least(lanes, columns), "int32")
                     for index, part in enumerate(parts[count - kept :]):
                         store(lines, index * lanes, part, lanes)
 
         _over_all(0, columns, lanes, group)
-        if columns % lanes:  # the last group overlaps its neighbour, if it has one
+        if not isinstance(columns, int):
+            with T.If(T.floormod(columns, lanes) != 0), T.Then():
+                group(T.Bind(T.max(columns - lanes, T.int32(0))))
+        elif columns % lanes:  # the last group overlaps its neighbour, if it has one
             group(T.int32(max(columns - lanes, 0)))
 
     def _batch(self, x: Expr, starts: list[Expr], taps: tuple[tuple[int, int], ...], start: int) -> Expr:
@@ -225,6 +229,8 @@ class ShortRuns:
 
 def walk_of(run: int, stride: int, taps: tuple[tuple[int, int], ...]) -> DenseRuns | ShortRuns | None:
     """Return how to sum runs of `run` bytes, `stride` apart, of 16 windows at once; None where it doesn't pay."""
+    if is_open(stride):
+        return None
     if run == stride and run in (8, 16, 32, 64) and all(extent == 1 for extent, _ in taps):
         return DenseRuns(run // 4)
     span = (v.LANES - 1) * stride + run

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import is_open, typical
 from .....tunable import Tunable, check_schedule
 from ...conv.arm.copies import FlippedScratch, flipped_padding
 from ...conv.arm.epilogue import Epilogue, Finish
@@ -35,7 +36,7 @@ from ...language.arm import vector as v
 from ...language.isa import ARM_NEON
 from ...language.kernel import Kernel
 from ...language.schedule import NO_SCHEDULES, Schedules, WindowSchedule
-from ...language.vectors import Expr, chunks_for, load, store, values_by_turn
+from ...language.vectors import Expr, chunks_for, for_open_tiles, load, store, values_by_turn
 from ..rows import DepthwiseRows
 from ..windows import channel_blocks
 
@@ -72,9 +73,9 @@ class WideningDepthwise(DepthwiseRows):
         self.loops = spec.kernel[0] if prod(spec.kernel) > UNROLLED_TAPS else 1
         self.groups = groups_of(centered.reshape(self.loops, -1, spec.out_channels), is_wide=self.is_wide)
         self.schedule = self._choose(schedules)
-        blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
+        blocks = typical(spec.batch * spec.out_height * spec.out_width) * len(self.blocks_of_channels)
         cycles = blocks * (self.loops * operations(self.groups) + END_OPERATIONS) / 2
-        self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
+        self.threads = chunks_for(spec.threads, cycles, typical(spec.batch * spec.out_height))
         self.block = self._rows_for(SCRATCH_BYTES, self.channels)
         spread = spec.out_channels // spec.in_channels
         self.copy = FlippedScratch(spec=spec, block=self.block, channels=self.channels, spread=spread)
@@ -86,9 +87,14 @@ class WideningDepthwise(DepthwiseRows):
             **{label: self._by_lane(each) for label, each in self.epilogue.channel_values.items()},
         }
 
+    @property
+    def _most_outputs(self) -> int:
+        width = self.spec.out_width
+        return MAX_OUTPUTS if is_open(width) else min(MAX_OUTPUTS, width)
+
     def _choose(self, schedules: Schedules) -> WindowSchedule:
         """Take what was measured to be best, or as many outputs as registers hold."""
-        measured, most = schedules.get(self.key), min(MAX_OUTPUTS, self.spec.out_width)
+        measured, most = schedules.get(self.key), self._most_outputs
         if measured is None:
             return WindowSchedule(outputs=most)
         fits = isinstance(measured, WindowSchedule) and 0 < measured.outputs <= most
@@ -111,7 +117,7 @@ class WideningDepthwise(DepthwiseRows):
 
     def build(self, name: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
-        others = [WindowSchedule(outputs=outputs) for outputs in range(1, min(MAX_OUTPUTS, self.spec.out_width) + 1)]
+        others = [WindowSchedule(outputs=outputs) for outputs in range(1, self._most_outputs + 1)]
         return Kernel(
             name=f"{name} {self.schedule.outputs}x{WIDTH}",
             isa=self.isa,
@@ -146,8 +152,6 @@ class WideningDepthwise(DepthwiseRows):
     def _emit_pixels(self, source: Expr, out_base: Expr, rows: Expr, block: Block) -> None:
         """Emit all pixels of a block of channels; what is left of a row has windows of its own."""
         spec, outputs = self.spec, self.schedule.outputs
-        full, left = divmod(spec.out_width, outputs)
-
         # More weights than registers: LLVM would read them before the loops, and spill them. Few turns of a row it writes out, so
         # that rows are turns, too.
         weights_of = values_by_turn(block.weights) if self.is_long else None
@@ -159,6 +163,10 @@ class WideningDepthwise(DepthwiseRows):
             self._emit_window(source, T.Bind(at), T.Bind(target), count, here)
 
         with T.serial(0, rows) as row:
+            if is_open(spec.out_width):
+                for_open_tiles(spec.out_width, outputs, lambda column, count: window(row, column, count, column))
+                return
+            full, left = divmod(spec.out_width, outputs)
             with T.serial(0, full) as index:
                 window(row, index * outputs, outputs, index)
             if left:

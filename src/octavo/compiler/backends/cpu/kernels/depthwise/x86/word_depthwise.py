@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import typical
 from .....tunable import Tunable, check_schedule
 from ...conv.layer_function import LayerBuffers, layer_function
 from ...conv.loops.packing import Weights
@@ -55,8 +56,9 @@ class WordDepthwise(DepthwiseRows):
         self.blocks_of_channels = channel_blocks(self.channels, WIDTH)
         pairs = self._lay_out_pairs()
         self.schedule = self._choose(schedules)
-        blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
-        self.threads = chunks_for(spec.threads, blocks * (pairs * PAIR_CYCLES + END_CYCLES), spec.batch * spec.out_height)
+        blocks = typical(spec.batch * spec.out_height * spec.out_width) * len(self.blocks_of_channels)
+        cycles = blocks * (pairs * PAIR_CYCLES + END_CYCLES)
+        self.threads = chunks_for(spec.threads, cycles, typical(spec.batch * spec.out_height))
         self._lay_out_rows()
         self.epilogue = epilogue_of(spec, weights, AVX2)
         self.channel_values = self.epilogue.channel_values(weights)

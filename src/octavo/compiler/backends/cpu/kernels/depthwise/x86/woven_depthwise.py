@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from .......runtime.size import names_in
 from ...conv.spec import Conv2dSpec
 from ...language.vectors import Expr, load, shuffled, store, values_by_turn
 from ...language.x86 import vector as v
@@ -33,7 +34,8 @@ COLUMNS = 4  # outputs side by side that share what they read
 def takes_woven_rows(spec: Conv2dSpec) -> bool:
     """Whether rows that are neighbours in memory are partners: no dilation between them, a register of channels, few taps."""
     height, width = spec.kernel
-    is_plain = spec.out_channels == spec.in_channels >= WIDTH and spec.dilation[0] == 1
+    is_sized = not names_in((spec.in_height, spec.in_width))
+    is_plain = is_sized and spec.out_channels == spec.in_channels >= WIDTH and spec.dilation[0] == 1
     return is_plain and height > 1 and height * width <= UNROLLED_TAPS
 
 
