@@ -2,13 +2,16 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 from kernel_runner import Case
+from tvm.ir import PrimType
 
 from octavo import numerics
-from octavo.compiler.backends.cpu.kernels import NO_SCHEDULES, Conv2dSpec, Schedules, conv2d, matmul
+from octavo.compiler.backends.cpu.kernels import NO_SCHEDULES, Conv2dSpec, Kernel, Schedules, conv2d, matmul
 from octavo.ir.composites.outputs import Output
+from octavo.runtime.size import Size
 
 CHANNELS = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129)
 """Channel counts around the widths of vectors."""
@@ -55,8 +58,16 @@ class Layers:
             **window,
         )
 
-    def case(self, spec: Conv2dSpec, isa: str, *, w_zero_point: object = None, schedules: Schedules = NO_SCHEDULES) -> Case:
-        """The layer with random operands."""
+    def case(
+        self,
+        spec: Conv2dSpec,
+        isa: str,
+        *,
+        w_zero_point: object = None,
+        schedules: Schedules = NO_SCHEDULES,
+        is_open: bool = False,
+    ) -> Case:
+        """The layer with random operands; of open sizes its kernel, if it `is_open`."""
         group_inputs = spec.in_channels // spec.groups
         x = self.rng.integers(0, 256, (spec.batch, spec.in_height, spec.in_width, spec.in_channels)).astype(np.uint8)
         w = self.rng.integers(-128, 128, (*spec.kernel, group_inputs, spec.out_channels)).astype(np.int8)
@@ -64,7 +75,7 @@ class Layers:
         if w_zero_point == "axis":
             w_zero_point = self.rng.integers(-128, 128, spec.out_channels).astype(np.int32)
         bias = self.bias(spec.out_channels)
-        return exact_case(spec, isa, x, w, w_zero_point, bias, self.multiplier(w), schedules=schedules)
+        return exact_case(spec, isa, x, w, w_zero_point, bias, self.multiplier(w), schedules=schedules, is_open=is_open)
 
     def bias(self, channels: int) -> np.ndarray:
         """Biases in units of the accumulator, or of the result: there float32, with halves among them, some beyond its range."""
@@ -81,6 +92,18 @@ class Layers:
         return (self.rng.choice([0.5, 0.75, 1.1, 1.0], w.shape[-1]) * scale).astype(np.float32)
 
 
+def opened(spec: Any) -> Any:
+    """A layer of an image whose batch, height and width are open."""
+    sizes = {field: Size.named(field) for field in ("batch", "in_height", "in_width")}
+    return dataclasses.replace(spec, **sizes)
+
+
+def of_sizes(kernel: Kernel, spec: Any) -> Kernel:
+    """The kernel of an `opened` layer with the sizes of one in place of its arguments: its statements are those of any sizes."""
+    values = {each: getattr(spec, str(each.name)) for each in kernel.func.params if isinstance(each.ty, PrimType)}
+    return dataclasses.replace(kernel, func=kernel.func.specialize(values))
+
+
 def exact_case(
     spec: Conv2dSpec,
     isa: str,
@@ -91,12 +114,14 @@ def exact_case(
     multiplier: np.ndarray,
     *,
     schedules: Schedules = NO_SCHEDULES,
+    is_open: bool = False,
 ) -> Case:
     """A layer with the operands given; a float32 bias is one in units of the result."""
     is_real = bias.dtype == np.float32
     spec = dataclasses.replace(spec, output=dataclasses.replace(spec.output, real_bias=is_real))
     operands = {"weight": w, "weight_zero_point": w_zero_point, "bias": bias, "multiplier": multiplier}
-    kernel = conv2d(spec, **operands, isa=isa, schedules=schedules)
+    kernel = conv2d(opened(spec) if is_open else spec, **operands, isa=isa, schedules=schedules)
+    kernel = of_sizes(kernel, spec) if is_open else kernel
     expected = numerics.conv2d(
         x,
         w,

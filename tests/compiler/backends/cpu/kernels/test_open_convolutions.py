@@ -1,0 +1,77 @@
+"""Convolutions whose batch, height and width are known only when they run give the bits of those made for these sizes."""
+
+import numpy as np
+import pytest
+from conv2d_cases import Layers, of_sizes, opened
+from emulated_kernels import MACHINES, RISCV, call_of, check_emulated
+from kernel_runner import EACH_ISA, EACH_NARROW_ISA, HOST_ISAS, Case, check
+from test_float_conv2d_kernels import operands, run_all, spec_of
+
+from octavo.compiler.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, float_conv2d
+from octavo.runtime.llvm_host import host_target
+
+SAME = {"padding": (1, 1, 1, 1)}
+WINDOWS = (
+    ((3, 16), (3, 3), {"strides": (2, 2), "padding": (0, 1, 2, 1)}),
+    ((16, 33), (3, 3), SAME),
+    ((20, 24), (5, 3), {"padding": (2, 2, 4, 3), "dilation": (1, 2)}),
+    ((17, 20), (1, 1), {"strides": (2, 1)}),
+    ((12, 24), (3, 3), {"groups": 2, **SAME}),
+    ((8, 40), (1, 1), {}),
+    ((17, 17), (3, 3), {"groups": 17, **SAME}),
+    ((40, 40), (5, 5), {"groups": 40, "strides": (1, 2), "padding": (2, 3, 2, 1), "threads": 2}),
+    ((3, 6), (3, 2), {"groups": 3, "padding": (1, 0, 1, 1)}),
+    ((32, 40), (3, 3), {"threads": 2, **SAME}),
+)
+"""Channels, kernel and further attributes; each padding leaves outputs of any image."""
+
+SIZES = ((1, 1, 1), (2, 5, 3), (1, 2, 9), (1, 13, 18), (3, 4, 4))
+"""Batch, height, width: smaller than the window, than a tile, and larger."""
+
+
+def cases(isa: str, seed: int) -> list[Case]:
+    """Each kind of window at one of the sizes."""
+    layers, found = Layers(seed), []
+    for number, (channels, kernel, window) in enumerate(WINDOWS):
+        batch, *size = SIZES[(number + seed) % len(SIZES)]
+        found.append(layers.case(layers.spec(tuple(size), channels, kernel, batch=batch, **window), isa, is_open=True))
+    return found
+
+
+@pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
+def test_integers(isa: str) -> None:
+    check(cases(isa, 40))
+
+
+@pytest.mark.parametrize("isa", [ARM_NEON, ARM_DOTPROD, ARM_I8MM])
+def test_integers_on_arm(isa: str) -> None:
+    check_emulated([call_of(case) for case in cases(isa, 41)[::3]], MACHINES[isa])
+
+
+def test_integers_on_riscv() -> None:
+    check_emulated([call_of(case) for case in cases(GENERIC, 42)[::4]], RISCV)
+
+
+def test_asymmetric_weights_of_many_channels() -> None:
+    layers = Layers(43)
+    specs = [layers.spec((5, 6), (64, 48), (3, 3), batch=2, **SAME), layers.spec((4, 3), (64, 48), (3, 3), **SAME)]
+    check([layers.case(spec, isa, w_zero_point=-128, is_open=True) for spec in specs for isa in HOST_ISAS])
+
+
+@pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
+def test_floats(rng: np.random.Generator, isa: str) -> None:
+    """Sums in the very order of the kernel of these sizes."""
+    kernels, inputs, sizes = [], [], []
+    for number, (channels, kernel, window) in enumerate(WINDOWS):
+        batch, *size = SIZES[number % len(SIZES)]
+        spec = spec_of(tuple(size), channels, kernel, batch=batch, **window)
+        if spec.groups == 3:
+            continue  # TVM's own: more outputs than inputs of a group
+        x, weight, bias = operands(rng, spec)
+        made = [float_conv2d(each, weight=weight, bias=bias, isa=isa) for each in (spec, opened(spec))]
+        kernels += [made[0], of_sizes(made[1], spec)]
+        inputs += [x, x]
+        sizes += [batch * spec.out_height * spec.out_width * spec.out_channels] * 2
+    results = run_all(kernels, inputs, sizes, host_target())
+    for number, (known, found) in enumerate(zip(results[::2], results[1::2], strict=True)):
+        assert np.array_equal(known, found), (number, kernels[2 * number].name)
