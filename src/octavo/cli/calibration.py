@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..profiling import ImageFolder
-from ..runtime.inputs import InputSpec, split_batch
+from ..runtime.inputs import InputSpec, at_sizes, split_batch
+from ..runtime.size import names_in
 from .samples import Samples, named, read_samples
 from .sources import UsageError
 
@@ -58,7 +59,8 @@ def add_data(parser: argparse.ArgumentParser, *, is_required: bool = True) -> No
         action="append",
         required=is_required,
         metavar="FILE",
-        help="samples: .npy, .npz with one array for each input, samples first, or a folder of images (may be repeated)",
+        help="samples: .npy, .npz with one array for each input, samples first, or a folder of such files or of images "
+        "(may be repeated)",
     )
     parser.add_argument("--preprocessing", metavar="TEXT", help="what was done to the samples in files, for the profile to say")
     group = parser.add_argument_group("a folder of images")
@@ -86,7 +88,16 @@ def open_data(args: argparse.Namespace, specs: Sequence[InputSpec]) -> Stream:
     if given and not any(path.is_dir() for path in args.data):
         raise UsageError(f"--{given[0]} goes with a folder of images; give one as --data")
     described = args.preprocessing or ""
-    return Stream([_images(path, args, specs) if path.is_dir() else file_source(path, specs, described) for path in args.data])
+    sources: list[Source] = []
+    for path in args.data:
+        files = data_files(path) if path.is_dir() else [path]
+        sources += [file_source(file, specs, described) for file in files] or [_images(path, args, specs)]
+    return Stream(sources)
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the .npz and .npy files of a folder, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".npy"))
 
 
 def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) -> Source:
@@ -98,6 +109,8 @@ def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) ->
     layout = args.layout or ("NHWC" if spec.shape[3] == 3 and spec.shape[1] != 3 else "NCHW")
     first = 2 if layout == "NCHW" else 1
     size: tuple[int, int] = args.resize or (spec.shape[first], spec.shape[first + 1])
+    if names_in(size):
+        raise DataError(f"{path}: the model takes images of any size, {_listed(specs)}: give them one by --resize H,W")
     options: dict[str, Any] = {name: getattr(args, name) for name in ("fit", "mean", "std", "colour") if getattr(args, name)}
     folder = ImageFolder(folder=path, size=size, layout=layout, dtype="uint8" if spec.dtype == "uint8" else "float32", **options)
     shape = (1, 3, *size) if layout == "NCHW" else (1, *size, 3)
@@ -124,8 +137,10 @@ def file_source(path: Path, specs: Sequence[InputSpec], preprocessing: str = "")
         return Source(runs=_runs(path, specs, samples), read=lambda: _cut(path, specs, samples), preprocessing=preprocessing)
     # Arrays of these shapes and dtypes that take no memory.
     shells: Arrays = {name: np.broadcast_to(np.zeros((), header.dtype), header.shape) for name, header in headers.items()}
-    runs = _runs(path, specs, next(iter(shells.values())) if len(shells) == 1 else shells)
-    return Source(runs=runs, read=lambda: _streamed(path, specs, headers, runs), preprocessing=preprocessing)
+    samples = next(iter(shells.values())) if len(shells) == 1 else shells
+    sized = at_sizes(specs, samples, where=str(path))
+    runs = _runs(path, sized, samples)
+    return Source(runs=runs, read=lambda: _streamed(path, sized, headers, runs), preprocessing=preprocessing)
 
 
 def _runs(path: Path, specs: Sequence[InputSpec], samples: Samples) -> int:

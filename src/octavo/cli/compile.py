@@ -8,22 +8,20 @@ from typing import Any
 
 from ..export.c_library import check_folder, export_c
 from ..export.multiversion import compile_versions, save_versions
-from ..export.shape_ranges import SizeRange, compile_ranged
 from ..ir.graph import Model
 from ..ir.interface import REAL_DTYPES, Preprocessing, with_interface
 from ..quantizer.compile import compile, explain
 from ..quantizer.quantize import quantize
-from ..quantizer.recipe import Recipe
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_model, add_output, add_precision, add_recipe, add_target, add_threads
 from .outputs import check_output
-from .sources import UsageError, is_downcast, load_to_compile, recipe_of
+from .sources import UsageError, is_downcast, load_to_compile
 
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
     parser = add_command(commands, "compile", call, example="octavo compile m.int8.onnx -o m.so")
-    add_model(parser, takes_ranges=True)
+    add_model(parser)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_output(parser, help="executable to write; with --emit c, a folder")
     parser.add_argument(
@@ -67,8 +65,6 @@ def call(args: argparse.Namespace) -> int:
         check_output(args.output, *sources)
     if args.multiversion and (args.target is not None or args.tuning):
         raise UsageError("--multiversion compiles for several CPUs: leave out --target and --tuning")
-    if any(isinstance(dim, SizeRange) for _, shape in args.shape for dim in shape):
-        return _compile_ranged(args)
     model, profile, recipe = load_to_compile(args)
     if profile is not None and not is_downcast(args) and (args.multiversion or _changes_interface(args)):
         model, profile, recipe = quantize(model, profile, target=args.target, recipe=recipe), None, None
@@ -82,27 +78,6 @@ def call(args: argparse.Namespace) -> int:
     }
     with dumping(args.dump_ir):
         return _emit_c(args, model, options) if args.emit == "c" else _emit_executable(args, model, options)
-
-
-def _compile_ranged(args: argparse.Namespace) -> int:
-    """Write one executable for all sizes in ranges of --shape."""
-    if args.multiversion or args.emit == "c" or _changes_interface(args):
-        raise UsageError(
-            "--shape with a range is of plain executables: leave out --emit, --multiversion, --inputs, --outputs and --preprocess"
-        )
-    if args.profile or recipe_of(args) != Recipe():
-        raise UsageError(
-            "--shape with a range is of a quantized file, or of --plan: `octavo quantize` the model at the profile's size first"
-        )
-    options = {"target": args.target, "precision": args.precision, "tuning": args.tuning, "threads": args.threads}
-    with dumping(args.dump_ir):
-        made = compile_ranged(args.model, dict(args.shape), plan=args.plan, **options)
-    made.save(args.output)
-    size = args.output.stat().st_size
-    said = explain(made.executables[0]).summary
-    weights = f"{made.weight_bytes:,} of weights, which all share"
-    print(f"{args.output}: {len(made.executables)} sizes; {said}; {size:,} bytes, of them {weights}")
-    return 0
 
 
 def _emit_executable(args: argparse.Namespace, model: Model, options: dict[str, Any]) -> int:

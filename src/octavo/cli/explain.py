@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from ..compiler.explanation import ExplainedOp, Explanation
+from ..compiler.load_executable import load_executable
 from ..compiler.text_table import markdown_table
-from ..export.shape_ranges import load_sized
 from ..quantizer.compile import explain
 from ..runtime.file import is_executable
 from .dump import add_dump_ir, dumping
@@ -35,7 +35,9 @@ def call(args: argparse.Namespace) -> int:
     if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
         if args.dump_ir is not None:
             raise UsageError(f"{args.model}: an executable has no IR; give --dump-ir with the model that it was made from")
-        explanation = explain(load_sized(args.model, dict(args.shape)))
+        if args.shape or args.size:
+            raise UsageError(f"{args.model}: an executable keeps its sizes: leave out --shape and --size")
+        explanation = explain(load_executable(args.model))
     else:
         model, profile, recipe = load_to_compile(args)
         with dumping(args.dump_ir):

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from octavo_parser import SUMMARIES, CommandParser
 
-from ..errors import ModelError, QuantizationError
-from ..export.shape_ranges import SizeRange
+from ..errors import QuantizationError
 from ..quantizer.ranges import range_estimator, range_estimator_help
 from ..quantizer.recipe import ANY, Preset, Recipe
 
@@ -58,23 +57,22 @@ def named_size(text: str) -> tuple[str, int | tuple[int | None, int | None]]:
     return name, (int(low) if low else None, int(high) if high else None) if dots else int(low)
 
 
-def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite", takes_ranges: bool = False) -> None:
-    """Add the positional model file, --shape, of which sizes may be ranges, and --size."""
-    ranges = "; 1..8 or 64..320:32 in place of a size: one executable for all of these" if takes_ranges else ""
+def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite") -> None:
+    """Add the positional model file, --shape and --size."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=help)
-    add_shapes(parser, parse=ranged_shape if takes_ranges else named_shape, ranges=ranges)
+    add_shapes(parser)
 
 
-def add_shapes(parser: argparse.ArgumentParser, *, parse: Callable[[str], Any] = named_shape, ranges: str = "") -> None:
+def add_shapes(parser: argparse.ArgumentParser) -> None:
     """Add --shape and --size."""
     parser.add_argument(
         "--shape",
-        type=parse,
+        type=named_shape,
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
         help="fix the shape of an input whose dimensions the file leaves open; a name in place of a size leaves it open (may be "
-        f"repeated){ranges}",
+        "repeated)",
     )
     parser.add_argument(
         "--size",
@@ -255,20 +253,6 @@ def add_state(parser: argparse.ArgumentParser) -> None:
         metavar="OUT=IN",
         help="output that is the input IN of the next sample; it starts as zeros and is not in the data (may be repeated)",
     )
-
-
-def ranged_shape(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Parse "input=1..8,3,224,64..320:32"."""
-    name, separator, sizes = text.rpartition("=")
-    if not separator or not name:
-        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,64..320:32, got {text!r}")
-    try:
-        shape = tuple(size if size.isidentifier() else SizeRange.parse(size) for size in sizes.split(","))
-    except ModelError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if any(dim == 0 for dim in shape):
-        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,64..320:32, got {text!r}")
-    return name, shape
 
 
 def state_pair(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..runtime.inputs import InputSpec
+from ..runtime.size import is_open
 
 Samples = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 """One array where the file holds one, else arrays by name."""
@@ -49,15 +50,9 @@ def read_samples(path: Path) -> Samples:
 
 
 def batch_size(specs: Sequence[InputSpec]) -> int | None:
-    """Return the first dimension that every input shares, or None."""
+    """Return the first dimension that every input shares, or None; None, too, where it is open."""
     sizes = {spec.shape[0] if spec.shape else None for spec in specs}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def count_runs(specs: Sequence[InputSpec], samples: Samples) -> int:
-    """Return how many inferences the samples are, for a progress bar; whether they fit the model is checked as they run."""
-    array = samples if isinstance(samples, np.ndarray) else next(iter(samples.values()))
-    return array.shape[0] // max(1, batch_size(specs) or 1) if array.ndim else 1
+    return None if len(sizes) != 1 or any(map(is_open, sizes)) else sizes.pop()
 
 
 def named(specs: Sequence[InputSpec], values: Sequence[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

@@ -21,7 +21,6 @@ from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
 from .codegen.generate import constant_bytes, generate
-from .codegen.program import ConstantPool
 from .device_models import compiled_for
 from .explanation import explained_ops, output_specs
 from .partition.pipeline import linked, lower
@@ -38,7 +37,6 @@ def compile_model(
     threads: int | None = None,
     precision: Precision | None = None,
     tuning: str | Path | Tuning | None = None,
-    pool: ConstantPool | None = None,
 ) -> Executable:
     """Compile a model as it is.
 
@@ -48,8 +46,6 @@ def compile_model(
         As `octavo.compile` takes them.
     precision
         What a float model is downcast to.
-    pool
-        Where its constants lie beside those of other models, which is not whole before all are compiled.
 
     Raises
     ------
@@ -64,7 +60,7 @@ def compile_model(
         return compiled_for(chosen.device, checked_model(model), chosen, schedules)
     module, backends = with_growing_states(checked_model(model).bound()), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)
-    return build_executable(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)
+    return build_executable(lowered, model, chosen, count, outputs=output_specs(model))
 
 
 def build_executable(
@@ -73,11 +69,10 @@ def build_executable(
     target: ResolvedTarget,
     threads: int,
     outputs: tuple[OutputSpec, ...],
-    pool: ConstantPool | None = None,
 ) -> Executable:
     """Generate the code of a lowered model, and say what it is."""
     module = linked(lowered, target.llvm)
-    code = generate(module, target.llvm, threads=threads, pool=pool)
+    code = generate(module, target.llvm, threads=threads)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,

@@ -14,7 +14,7 @@ from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId
 from ..runtime.executable import OutputSpec
-from ..runtime.size import typical
+from ..runtime.size import typical, without_sizes
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.op_records import OpRecord
 from .partition.attach_state import FLOAT_MODEL
@@ -158,14 +158,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "summary": self.summary,
-            "advice": self.advice,
-            "journal": list(self.journal),
-            "inputs": [asdict(each) for each in self.inputs],
-            "outputs": [asdict(each) for each in self.outputs],
-            "ops": [asdict(op) for op in self.ops],
-        }
+        return {"summary": self.summary, "advice": self.advice, **without_sizes(asdict(self))}
 
 
 def ports(specs: Sequence[Any]) -> tuple[ExplainedPort, ...]:

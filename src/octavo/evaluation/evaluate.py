@@ -18,9 +18,10 @@ from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to
 from ..numerics.arrays import Array
 from ..numerics.statistics.error_sums import ErrorSums
-from ..runtime.inputs import split_batch
+from ..runtime.inputs import first_state, split_batch
+from ..runtime.size import without_sizes
 from .advice import by_blame, verdict_of
-from .inference_model import InferenceModel, converted, paired
+from .inference_model import InferenceModel, Port, converted, paired
 from .layer_errors import LayerError, layer_errors
 from .load_inference_model import Subject, load_inference_model
 from .task_evaluators import ClassificationEvaluator, Decisions, ImageEvaluator, Metric, TaskEvaluator
@@ -142,7 +143,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; what is not finite is None."""
-        return _plain({**asdict(self), "sqnr_db": self.sqnr_db, "agreement": self.agreement})
+        return _plain(without_sizes({**asdict(self), "sqnr_db": self.sqnr_db, "agreement": self.agreement}))
 
 
 def _plain(value: Any) -> Any:
@@ -295,19 +296,16 @@ class _Comparison:
 
     def _arguments(self, by_name: Mapping[str, Array], source: InferenceModel) -> tuple[list[Array], list[Array]]:
         """Return what each model takes, of values by the names of the one that they fit; state is what each carries itself."""
-        own: list[Array] = []
-        other: list[Array | None] = [None] * len(self._inputs)
+        own: list[tuple[Port, Array]] = []
+        other: list[tuple[Port, Array]] = []
         for port, place in zip(self._first.inputs, self._inputs, strict=True):
             theirs = self._second.inputs[place]
             from_port = port if source is self._first else theirs
-            if port.name in self._states[0].inputs:
-                own.append(self._states[0].value(port.name))
-                other[place] = self._states[1].value(theirs.name)
-                continue
-            value = by_name[from_port.name]
-            own.append(converted(value, port, from_port))
-            other[place] = converted(value, theirs, from_port)
-        return own, [value for value in other if value is not None]
+            if port.name not in self._states[0].inputs:
+                value = by_name[from_port.name]
+                own.append((port, converted(value, port, from_port)))
+                other.append((theirs, converted(value, theirs, from_port)))
+        return self._states[0].arguments(own), self._states[1].arguments(other)
 
     def _of_classes(self) -> Iterator[ClassificationEvaluator]:
         return (each for each in self._evaluators.values() if isinstance(each, ClassificationEvaluator))
@@ -403,20 +401,23 @@ class _State:
             if name not in where:
                 raise DataError(f"state names {kind} {name}, which {model.label} does not have; it has {', '.join(where)}")
         self._places = {into: outputs[name] for name, into in state.items()}
-        self._values = {name: np.zeros(inputs[name].shape, inputs[name].dtype) for name in self._places}
+        self._states = [inputs[name].spec for name in self._places]
+        self._values: dict[str, Array] | None = None
         self.inputs = frozenset(self._places)
 
-    def value(self, name: str) -> Array:
-        """Return what an input of state takes next."""
-        return self._values[name]
+    def arguments(self, given: Sequence[tuple[Port, Array]]) -> list[Array]:
+        """Return all inputs in order: these, and what those of state take next."""
+        if self._values is None:
+            self._values = first_state(self._states, [port.spec for port, _ in given], [value for _, value in given])
+        values = self._values | {port.name: value for port, value in given}
+        return [values[port.name] for port in self._model.inputs]
 
     def run(self, arrays: Sequence[Array], unusual: _Unusual) -> list[Array]:
         """Run once and keep the state."""
         results = self._model.run(arrays)
         if self._model.run_usual is not None:
             unusual.add(self._model, results, self._model.run_usual(arrays))
-        for name, place in self._places.items():
-            self._values[name] = results[place]
+        self._values = {name: results[place] for name, place in self._places.items()}
         return results
 
 

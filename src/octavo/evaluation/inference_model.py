@@ -5,8 +5,8 @@ A model that takes or gives integers and one of floats are compared in real numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,21 +18,31 @@ from ..ir.qdq.interface import input_params, output_params
 from ..numerics import QuantParams, dequantize, quantize
 from ..numerics.arrays import Array
 from ..runtime.executable import Executable
-from ..runtime.inputs import InputSpec
+from ..runtime.inputs import Bounds, InputSpec, check_inputs
+from ..runtime.size import fits, names_in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """One input or output: its name, shape and dtype, and what its integers stand for, where it has some of known scale."""
+    """One input or output: its name, shape and dtype, and what its integers stand for, where it has some of known scale.
+
+    `bounds` are those of an InputSpec.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     params: QuantParams | None = None
+    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
 
     def real(self, array: Array) -> Array:
         """Return the real numbers that an array of this port stands for."""
         return array if self.params is None else dequantize(array, self.params)
+
+    @property
+    def spec(self) -> InputSpec:
+        """An input as `split_batch` takes it."""
+        return InputSpec(id=self.name, source_name=self.name, shape=self.shape, dtype=self.dtype, bounds=self.bounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,7 +74,7 @@ class InferenceModel:
     @property
     def specs(self) -> tuple[InputSpec, ...]:
         """The inputs as `split_batch` takes them."""
-        return tuple(InputSpec(id=port.name, source_name=port.name, shape=port.shape, dtype=port.dtype) for port in self.inputs)
+        return tuple(port.spec for port in self.inputs)
 
 
 def of_model(model: Model, label: str, *, target: TargetLike = None, threads: int | None = None) -> InferenceModel:
@@ -73,7 +83,7 @@ def of_model(model: Model, label: str, *, target: TargetLike = None, threads: in
     module = model.bound()
     given, wanted = input_params(module), output_params(module)
     inputs = [
-        Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, params=params)
+        Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, params=params, bounds=spec.bounds)
         for spec, params in zip(executable.inputs, given, strict=True)
     ]
     outputs = [
@@ -85,14 +95,22 @@ def of_model(model: Model, label: str, *, target: TargetLike = None, threads: in
 
 def of_executable(executable: Executable, label: str) -> InferenceModel:
     """Return an executable; its file keeps no scales of integer inputs and outputs."""
-    inputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype) for spec in executable.inputs]
+    inputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, bounds=spec.bounds) for spec in executable.inputs]
     outputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype) for spec in executable.outputs]
     return InferenceModel(label=label, inputs=tuple(inputs), outputs=tuple(outputs), run=_runner(executable))
 
 
 def _runner(executable: Executable) -> Callable[[Sequence[Array]], list[Array]]:
-    # Copies: what it returns lies in memory that the next call may take.
-    return lambda arrays: [np.array(value) for value in executable.run_flat(list(arrays))]
+    is_open = bool(names_in(dim for spec in executable.inputs for dim in spec.shape))
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        if is_open:  # what fits one model, and each model's own state, is not known to fit before
+            named = {spec.source_name: array for spec, array in zip(executable.inputs, arrays, strict=True)}
+            check_inputs(executable.inputs, named, limits=executable.description.limits)
+        # Copies: what it returns lies in memory that the next call may take.
+        return [np.array(value) for value in executable.run_flat(list(arrays))]
+
+    return run
 
 
 def converted(array: Array, port: Port, source: Port) -> Array:
@@ -103,8 +121,8 @@ def converted(array: Array, port: Port, source: Port) -> Array:
     DataError
         One takes integers of unknown scale, or their shapes differ.
     """
-    if array.shape != port.shape:
-        raise DataError(f"input {source.name} has shape {list(source.shape)} in one model and {list(port.shape)} in the other")
+    if not fits(array.shape, port.shape):
+        raise DataError(f"input {source.name} has shape {list(array.shape)} in one model and {list(port.shape)} in the other")
     if str(array.dtype) == port.dtype and (port.params == source.params or None in (port.params, source.params)):
         return array
     value = source.real(array)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..compiler.load_executable import load_executable
 from ..compiler.target_choice import TargetLike
 from ..errors import ModelError, check_path
-from ..export.shape_ranges import load_sized
 from ..export.tflite import is_of_tflite
 from ..export.tflite import quantize as quantize_for_tflite
-from ..frontends.load import load
-from ..frontends.symbols import SizeOption
+from ..frontends.load import ShapeOptions, SizeOptions, load
 from ..ir.graph import Model
 from ..quantizer.plan import QuantizationPlan
 from ..quantizer.quantize import quantize
@@ -22,7 +20,6 @@ from .inference_model import InferenceModel, of_executable, of_model
 from .peers import PEERS
 
 Subject = Model | Executable | InferenceModel | str | Path | Any
-Shapes = Mapping[str, Sequence[Any]]
 
 
 def load_inference_model(
@@ -30,14 +27,15 @@ def load_inference_model(
     *,
     target: TargetLike = None,
     threads: int | None = None,
-    shapes: Shapes | None = None,
-    sizes: Mapping[str, SizeOption] | None = None,
+    shapes: ShapeOptions | None = None,
+    sizes: SizeOptions | None = None,
     label: str = "",
     float_model: Model | None = None,
 ) -> InferenceModel:
     """Return what runs `subject`: a Model, an Executable, the path of either, or "onnxruntime:m.onnx", "litert:m.tflite".
 
-    A plan of `float_model`, or its path, is that model quantized.
+    What Octavo loads takes `shapes` and `sizes` as `octavo.load` does. A plan of `float_model`, or its path, is that
+    model quantized.
     """
     if isinstance(subject, InferenceModel):
         return subject
@@ -56,7 +54,7 @@ def load_inference_model(
     if path.suffix == ".json":
         return _planned(path, float_model, path.name, target, threads)
     if path.suffix == ".so" or is_executable(path):
-        return of_executable(load_sized(path, shapes or {}), path.name)
+        return of_executable(load_executable(path), path.name)
     return of_model(load(path, shapes=shapes, sizes=sizes), path.name, target=target, threads=threads)
 
 

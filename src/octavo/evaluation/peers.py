@@ -15,8 +15,10 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
+from ..frontends.symbols import symbol_name
 from ..numerics import QuantParams
 from ..numerics.arrays import Array
+from ..runtime.size import Size
 from .inference_model import InferenceModel, Port
 
 
@@ -118,7 +120,10 @@ def _onnxruntime(path: Path, threads: int) -> InferenceModel:
 
 def _onnx_port(entry: Any) -> Port:
     name = entry.type.removeprefix("tensor(").removesuffix(")")
-    shape = tuple(size if isinstance(size, int) else 1 for size in entry.shape)
+    shape = tuple(
+        size if isinstance(size, int) else Size.named(symbol_name(size or f"{entry.name}_dim{axis}"))
+        for axis, size in enumerate(entry.shape)
+    )
     dtype = str({"float": "float32", "double": "float64"}.get(name, name))
     return Port(name=entry.name, shape=shape, dtype=dtype)
 

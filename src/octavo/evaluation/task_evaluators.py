@@ -158,7 +158,7 @@ class SequenceEvaluator:
     Parameters
     ----------
     labels
-        Class of each step, [samples, steps]; below 0 where there is none. None where unknown.
+        Class of each step, [samples, steps of the longest]; below 0 where there is none. None where unknown.
     is_asked
         Whether the task is named: else only scores that are shares of one (of a softmax, or its logarithm) are taken for classes.
     """
@@ -181,7 +181,9 @@ class SequenceEvaluator:
         """See TaskEvaluator."""
         if not self.classes or not (self.is_asked or self._are_shares):
             return Decisions()
-        first, second = (each.reshape(-1, each.shape[-1]) for each in self._joined())
+        first, second = (
+            np.concatenate([each.reshape(-1, each.shape[-1]) for each in of]) for of in zip(*self.classes, strict=True)
+        )
         usual, count = max(zip(*np.unique(first[:, 0], return_counts=True), strict=True), key=lambda pair: int(pair[1]))
         if 2 * int(count) > len(first):
             counted = (first[:, 0] != usual) | (second[:, 0] != usual)
@@ -195,14 +197,15 @@ class SequenceEvaluator:
         """See TaskEvaluator."""
         if self.labels is None:
             return None
-        first, second = (each[..., 0] for each in self._joined())
+        longest = max(each.shape[1] for each, _ in self.classes)
+        first, second = (_padded([each[..., 0] for each in of], longest) for of in zip(*self.classes, strict=True))
         if self.labels.shape != first.shape or self.labels.dtype.kind not in "iu":
             raise DataError(
                 f"labels must be whole numbers, one for each step, {list(first.shape)}, got {self.labels.dtype} of shape "
                 f"{list(self.labels.shape)}"
             )
         wanted = self.labels.astype(np.int64)
-        known, wanted = wanted >= 0, wanted + self.first_class
+        known, wanted = (wanted >= 0) & (first >= 0), wanted + self.first_class
         if not known.any():
             raise DataError("no step has a label: all are below 0")
         return Metric(
@@ -211,9 +214,10 @@ class SequenceEvaluator:
             candidate=float((second == wanted)[known].mean()),
         )
 
-    def _joined(self) -> tuple[Array, Array]:
-        first, second = zip(*self.classes, strict=True)
-        return np.concatenate(first), np.concatenate(second)
+
+def _padded(runs: Sequence[Array], steps: int) -> Array:
+    """Return the classes of all runs, [samples, steps]; -1 behind the end of those that have fewer."""
+    return np.concatenate([np.pad(each, ((0, 0), (0, steps - each.shape[1])), constant_values=-1) for each in runs])
 
 
 def _are_shares(rows: Array) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ..errors import DataError
 from ..numerics.arrays import Array
+from ..runtime.size import names_in, typical
 from .boxes import FORMS, Size
 from .inference_model import Port
 from .task_evaluators import (
@@ -45,6 +47,7 @@ def evaluators_of(
     if task.startswith("detection:"):
         evaluator = DetectionEvaluator(form=task.partition(":")[2], size=_picture_size(inputs), labels=labels)
         return {tuple(range(len(outputs))): evaluator}
+    inputs, outputs = _typical(inputs), _typical(outputs)
     if task in ("auto", "tensor"):
         found = (
             {}
@@ -107,8 +110,15 @@ def _spatial(shape: tuple[int, ...]) -> Size | None:
     return height, width
 
 
+def _typical(ports: Sequence[Port]) -> list[Port]:
+    """Return ports with numbers in place of open dimensions, which is what is guessed by."""
+    return [replace(port, shape=tuple(map(typical, port.shape))) for port in ports]
+
+
 def _picture_size(inputs: Sequence[Port]) -> Size:
     sizes = [size for port in inputs if (size := _spatial(port.shape)) is not None]
     if not sizes:
         raise DataError("a detector takes a picture, [n,c,h,w] or [n,h,w,c]; this model takes none: choose another task")
+    if names_in(sizes[0]):
+        raise DataError(f"boxes are in pixels of a picture of one size, and the model takes {list(sizes[0])}: fix it by --size")
     return sizes[0]

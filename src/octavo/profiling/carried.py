@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..numerics.arrays import Array
-from ..runtime.inputs import InputSpec, split_batch
+from ..runtime.inputs import InputSpec, first_state, split_batch
 from .collect import checked_batches, preprocessing_of
 
 
@@ -50,14 +50,15 @@ class Carried:
                     raise DataError(f"state names the {kind} {name}, which the model does not have; it has {', '.join(known)}")
         self._run, self._batches, self._state = run, batches, dict(state)
         self._given = [spec for spec in specs if spec.source_name not in state.values()]
-        self._start = {name: np.zeros(inputs[name].shape, inputs[name].dtype) for name in state.values()}
+        self._states = [inputs[name] for name in state.values()]
         self.preprocessing = preprocessing_of(batches)
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         """Yield the inputs of one run after the other."""
-        values = dict(self._start)
+        values: dict[str, Array] | None = None
         for index, batch in enumerate(checked_batches(self._batches)):
             for arrays in split_batch(self._given, batch, where=f"batch {index}"):
+                values = first_state(self._states, self._given, arrays) if values is None else values
                 feed = {spec.source_name: array for spec, array in zip(self._given, arrays, strict=True)} | values
                 yield feed
                 results = self._run(feed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,6 @@ def takes_table(inputs: int) -> bool:
     return inputs > MAX_INPUTS
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SharedMemory:
-    """What the code of several programs shares: constants, as a tvm tensor, and workspaces of the greatest's size.
-
-    `idle` holds the workspaces that no call uses.
-    """
-
-    constants: Any
-    workspace: int
-    idle: list[Any] = field(default_factory=list[Any])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Code:
     """Machine code and what it is called with.
@@ -49,8 +37,6 @@ class Code:
         The bytes of the shared library that `library` was loaded from; None where LLVM compiled in memory.
     constants, workspace, outputs, control
         The Program's; None for the virtual machine. `control` is None, too, where a call is one thread's.
-    memory
-        What it shares with other code, in place of constants and workspaces of its own.
     """
 
     library: Any
@@ -59,7 +45,6 @@ class Code:
     workspace: int | None = None
     outputs: tuple[tuple[tuple[int, ...], str], ...] | None = None
     control: Layout | None = None
-    memory: SharedMemory | None = None
 
     def export(self, path: str) -> None:
         """Write the code as a shared library. RuntimeError where there is none yet and no C compiler to link one."""

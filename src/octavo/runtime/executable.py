@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,15 @@ import tvm
 import tvm_ffi
 
 from ..errors import DataError, ExecutableError
-from .code import Code, SharedMemory
+from .code import Code
 from .control_block import control_layout
 from .cpu_features import machine_features, missing_features
 from .file import read_executable, read_library, write_executable
-from .huge_pages import tensor_of
 from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
 from .session import Session
-from .size import Size, names_in
-from .sizes import read_sizes, write_sizes
+from .size import Size, fits, names_in, without_sizes
 from .versions import extracted, read_versions
 
 FORMAT_VERSION = 8
@@ -132,7 +130,7 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"format_version": FORMAT_VERSION, **_plain(asdict(self))}
+        return {"format_version": FORMAT_VERSION, **without_sizes(asdict(self))}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Description:
@@ -164,15 +162,6 @@ def _size(text: str) -> Size:
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples and no sizes."""
     return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"])}
-
-
-def _plain(value: Any) -> Any:
-    """Return values without sizes, which become text."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Size) else value
 
 
 class BoundCall:
@@ -299,18 +288,19 @@ class Executable:
         if not self._shares_samples:
             return False
         values = data if isinstance(data, Mapping) else {self.inputs[0].source_name: data} if len(self.inputs) == 1 else {}
-        if all(getattr(values.get(spec.source_name), "shape", None) == spec.shape for spec in self.inputs):
+        if all(getattr(values.get(spec.source_name), "shape", ())[:1] == spec.shape[:1] for spec in self.inputs):
             return False  # nearly every call
         if values.keys() != {spec.source_name for spec in self.inputs}:
             return False
         shapes = [(np.shape(values[spec.source_name]), spec.shape) for spec in self.inputs]
         return all(
-            len(given) == len(own) and given[1:] == own[1:] and own[0] < given[0] and given[0] % own[0] == 0
+            len(given) == len(own) and fits(given[1:], own[1:]) and own[0] < given[0] and given[0] % own[0] == 0
             for given, own in shapes
         )
 
     def _joined_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
-        runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
+        cut = split_batch(self.inputs, data, where="input", limits=self.description.limits)
+        runs = [self.run_flat(arrays) for arrays in cut]
         return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
 
     @property
@@ -446,9 +436,7 @@ class Executable:
         return Executable._of_library(file, path, description, constants)
 
     @staticmethod
-    def _of_library(
-        file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], memory: SharedMemory | None = None
-    ) -> Executable:
+    def _of_library(file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8]) -> Executable:
         """Return the executable of a shared library; errors name `path`."""
         try:
             library = _loaded(file)
@@ -464,45 +452,11 @@ class Executable:
                 workspace=description.workspace,
                 outputs=outputs,
                 control=control,
-                memory=memory,
             )
             return Executable(code, description)
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
-
-    def _of_host(self) -> Code:
-        """Return its code; ExecutableError where it is a device's, which shares no memory with others yet."""
-        if not isinstance(self._code, Code):
-            raise ExecutableError(f"an executable for {self.description.device} shares its memory with no other")
-        return self._code
-
-    def sharing(self, memory: SharedMemory) -> Executable:
-        """Return the same code on constants and workspaces that it shares with others."""
-        return Executable(replace(self._of_host(), memory=memory), self.description)
-
-    @staticmethod
-    def save_sizes(
-        path: str | Path, executables: Sequence[Executable], constants: npt.NDArray[np.uint8], notes: dict[str, Any]
-    ) -> None:
-        """Write executables that share constants as one file."""
-        write_sizes(path, constants, notes, [(each._of_host(), each.description.to_json()) for each in executables])
-
-    @staticmethod
-    def load_sizes(path: str | Path, features: Collection[str] | None = None) -> tuple[list[Executable], dict[str, Any]]:
-        """Load what `save_sizes` wrote; raises as `load` does."""
-        found = read_sizes(path)
-        present = machine_features() if features is None else features
-        descriptions = [Description.from_json(each) for each in found.descriptions]
-        memory = memory_of(found.constants, descriptions)
-        executables: list[Executable] = []
-        with tempfile.TemporaryDirectory() as folder:
-            for number, (library, description) in enumerate(zip(found.libraries, descriptions, strict=True)):
-                _check_machine(Path(path), description, present)
-                file = Path(folder) / f"{number}.so"
-                file.write_bytes(library)
-                executables.append(Executable._of_library(file, Path(path), description, found.constants, memory))
-        return executables, found.notes
 
 
 DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], DeviceCode]
@@ -519,11 +473,6 @@ def _device_code(
         return loader(description.device, read_library(file), constants)
     except (ValueError, KeyError, TypeError) as error:
         raise ExecutableError(f"{path}: cannot load the executable (built for {description.device}): {error}") from error
-
-
-def memory_of(constants: npt.NDArray[np.uint8], descriptions: Sequence[Description]) -> SharedMemory:
-    """Return memory for executables that share their constants: workspaces are the greatest's."""
-    return SharedMemory(constants=tensor_of(constants), workspace=max(each.workspace or 0 for each in descriptions))
 
 
 def _check_machine(path: Path, description: Description, present: Collection[str] | None) -> None:

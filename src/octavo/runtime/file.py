@@ -24,8 +24,6 @@ from .native_stderr import native_stderr_closed
 _MAGIC = b"OCTAVO-EXE-0002\n"
 VERSIONS_MAGIC = b"OCTAVO-EXM-0001\n"
 """Ends a file of several executables; see `versions`."""
-SIZES_MAGIC = b"OCTAVO-EXS-0001\n"
-"""Ends one of executables for several sizes of the inputs; see `sizes`."""
 
 _TRAILER = struct.Struct("<QQQ32s16s")
 
@@ -63,7 +61,7 @@ def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
         ) from error
 
 
-def is_executable(path: Path, magics: Sequence[bytes] = (_MAGIC, VERSIONS_MAGIC, SIZES_MAGIC)) -> bool:
+def is_executable(path: Path, magics: Sequence[bytes] = (_MAGIC, VERSIONS_MAGIC)) -> bool:
     """Return whether a file ends as ours do, whatever its name; False where it can't be read."""
     try:
         with path.open("rb") as file:
@@ -89,10 +87,6 @@ def read_executable(path: str | Path) -> tuple[npt.NDArray[np.uint8], dict[str, 
         with path.open("rb") as file:
             file.seek(size - _TRAILER.size)
             library, weights, text, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
-            if magic == SIZES_MAGIC:
-                raise ExecutableError(
-                    f"{path}: is for several sizes of the inputs; load it with octavo.export.shape_ranges.load_ranged"
-                )
             if magic != _MAGIC:
                 raise ExecutableError(f"{path}: not an Octavo executable, or truncated; write one with `octavo compile`")
             content = library + weights + text

@@ -6,7 +6,7 @@ It checks and cuts, it never converts: a wrong dtype or shape is the caller's to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, shape_advice
-from .size import Size, names_in
+from .size import Size, evaluated, names_in
+
+Bounds = tuple[int, int | None]
+"""Least and greatest size of a dimension; None: no bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +31,7 @@ class InputSpec:
     source_name: str
     shape: tuple[int, ...]
     dtype: str
-    bounds: Mapping[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
+    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
 
     def __str__(self) -> str:
         """Return e.g. "input: float32 [1,3,224,224]"."""
@@ -64,24 +67,55 @@ def check_inputs(
     DataError
         Missing or unknown input, wrong dtype or shape, a size beyond its bounds or limit, NaN or infinity.
     """
-    return _check(specs, _named_arrays(specs, data, where), where, limits=limits, extents=extents, given=known)
+    arrays = _named_arrays(specs, data, where)
+    _known_sizes(specs, arrays, where, limits, extents, known)
+    for spec, array in zip(_sized(specs, arrays), arrays, strict=True):
+        if array.shape != spec.shape:
+            raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
+        _check_values(spec, array, where)
+    return arrays
 
 
-def _check(
+def at_sizes(
+    specs: Sequence[InputSpec], data: Any, *, where: str = "input", limits: Sequence[tuple[Size, int]] = ()
+) -> list[InputSpec]:
+    """Return specs whose open dimensions have the sizes that they have in the data; DataError as `check_inputs` for sizes."""
+    arrays = _named_arrays(specs, data, where)
+    _known_sizes(specs, arrays, where, limits)
+    return _sized(specs, arrays)
+
+
+def first_state(
+    states: Sequence[InputSpec], specs: Sequence[InputSpec], arrays: Sequence[npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what inputs that carry state start as, by their names: zeros, as few as they take beside the other inputs."""
+    sizes = {name: low for spec in states for name, (low, _) in spec.bounds.items()} | _known_sizes(specs, arrays, "input")
+    return {spec.source_name: np.zeros(evaluated(spec.shape, sizes), spec.dtype) for spec in states}
+
+
+def _sized(specs: Sequence[InputSpec], arrays: Sequence[npt.NDArray[Any]]) -> list[InputSpec]:
+    """Return specs with the sizes of arrays, which fit, in place of open dimensions."""
+    return [
+        replace(spec, shape=tuple(n if isinstance(dim, Size) else dim for dim, n in zip(spec.shape, array.shape, strict=True)))
+        if names_in(spec.shape)
+        else spec
+        for spec, array in zip(specs, arrays, strict=True)
+    ]
+
+
+def _known_sizes(
     specs: Sequence[InputSpec],
-    arrays: list[npt.NDArray[Any]],
+    arrays: Sequence[npt.NDArray[Any]],
     where: str,
-    *,
-    finite: bool = True,
     limits: Sequence[tuple[Size, int]] = (),
     extents: Sequence[Size] = (),
     given: Mapping[str, tuple[int, str]] = MappingProxyType({}),
-) -> list[npt.NDArray[Any]]:
+) -> dict[str, int]:
+    """Return the sizes of open dimensions by their names; DataError where they contradict each other, bounds or limits."""
     known = dict(given)
     for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
-        _check_shape(spec, array, known, where)
-        _check_values(spec, array, where, finite=finite)
-    sizes = {name: value for name, (value, _) in known.items()}
+        _check_sizes(spec, array.shape, known, where)
+    sizes = {name: size for name, (size, _) in known.items()}
     for size in extents:
         if size.evaluate(sizes) < 1:
             said = "; ".join(known[name][1] for name in sorted(size.names))
@@ -91,7 +125,7 @@ def _check(
         if found > most:
             said = "; ".join(known[name][1] for name in sorted(size.names))
             raise DataError(f"{where}: {size} is {found} ({said}); the executable's integer sums are exact up to {most}")
-    return arrays
+    return sizes
 
 
 def _is_derived(spec: InputSpec) -> bool:
@@ -99,13 +133,16 @@ def _is_derived(spec: InputSpec) -> bool:
     return any(isinstance(dim, Size) and dim.name is None for dim in spec.shape)
 
 
-def _check_shape(spec: InputSpec, array: npt.NDArray[Any], known: dict[str, tuple[int, str]], where: str) -> None:
-    """Raise DataError for another shape; `known` holds the sizes of open dimensions that were met, with who said so."""
-    if len(array.shape) != len(spec.shape) or any(
-        not isinstance(dim, Size) and dim != size for dim, size in zip(spec.shape, array.shape, strict=True)
+def _check_sizes(spec: InputSpec, shape: tuple[int, ...], known: dict[str, tuple[int, str]], where: str) -> None:
+    """Raise DataError for sizes that don't fit; `known` holds those of open dimensions that were met, with who said so."""
+    if not names_in(spec.shape):
+        return
+    # The first dimension may hold the samples of several runs.
+    if len(shape) != len(spec.shape) or any(
+        axis and not isinstance(dim, Size) and dim != size for axis, (dim, size) in enumerate(zip(spec.shape, shape, strict=True))
     ):
-        raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
-    for axis, (dim, size) in enumerate(zip(spec.shape, array.shape, strict=True)):
+        raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(shape)}")
+    for axis, (dim, size) in enumerate(zip(spec.shape, shape, strict=True)):
         if not isinstance(dim, Size):
             continue
         here = f"input {spec.source_name} has {size} along axis {axis}"
@@ -115,6 +152,8 @@ def _check_shape(spec: InputSpec, array: npt.NDArray[Any], known: dict[str, tupl
                 raise DataError(f"{where}: {here}, dimension {dim} takes {low} to {'any size' if high is None else high}")
             known[dim.name] = size, here
             continue
+        if not dim.names <= known.keys():
+            continue  # an input that says so is not there: it is the state of a decoder, say
         wanted = dim.evaluate({name: value for name, (value, _) in known.items()})
         if wanted != size:
             said = "; ".join(known[name][1] for name in sorted(dim.names))
@@ -149,11 +188,17 @@ def check_samples(specs: Sequence[InputSpec], data: Any, obstacle: str) -> None:
 
 
 def split_batch(
-    specs: Sequence[InputSpec], data: Any, *, where: str = "batch", finite: bool = True
+    specs: Sequence[InputSpec],
+    data: Any,
+    *,
+    where: str = "batch",
+    finite: bool = True,
+    limits: Sequence[tuple[Size, int]] = (),
 ) -> Iterator[list[npt.NDArray[Any]]]:
     """Cut a batch into runs of the model's own shape: [100,3,224,224] is 100 runs of a model that takes [1,3,224,224].
 
-    `finite` refuses NaN and infinity, as `check_inputs` does. With open sizes a batch is one run.
+    `finite` refuses NaN and infinity, `limits` sizes, as `check_inputs` does. Where the first dimension is open a batch is one
+    run.
 
     Raises
     ------
@@ -161,10 +206,9 @@ def split_batch(
         As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input. A scalar may
         be one number for each sample, or one for all.
     """
-    if names_in(dim for spec in specs for dim in spec.shape):
-        yield _check(specs, _named_arrays(specs, data, where), where, finite=finite)
-        return
     arrays = _named_arrays(specs, data, where)
+    _known_sizes(specs, arrays, where, limits)
+    specs = _sized(specs, arrays)
     runs: int | None = None
     for spec, array in zip(specs, arrays, strict=True):
         count = _count_runs(spec, array, where)

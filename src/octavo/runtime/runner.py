@@ -14,8 +14,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ExecutableError
-from .code import ENTRY, Code, SharedMemory, takes_table
-from .control_block import Layout
+from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
 from .size import dimension_places, evaluated
 from .tensors import tensor_from
@@ -105,11 +104,9 @@ def runner_of(
         return code.runner()
     if code.library is None:
         return ForeignRunner()
-    if code.constants is None or code.workspace is None or code.outputs is None:
+    if code.workspace is None:
         return MachineRunner(code.library)
-    memory = code.memory or SharedMemory(constants=tensor_of(code.constants), workspace=code.workspace)
-    dimensions = Dimensions(places=dimension_places(shapes), others=dict(others))
-    return NativeRunner(code.library, memory, code.outputs, code.control, dimensions)
+    return NativeRunner(code, Dimensions(places=dimension_places(shapes), others=dict(others)))
 
 
 class ForeignRunner:
@@ -129,35 +126,24 @@ class NativeRunner:
 
     Parameters
     ----------
-    library
-        A tvm.runtime.Module with the entry.
-    memory
-        Its constants, and how large the block for intermediate tensors is.
-    outputs
-        Shape and dtype of each result.
-    control
-        Control block of the worker pool that shares a call; None where one thread does it all.
+    code
+        The Program's machine code, with its constants.
     dimensions
         The open dimensions.
     """
 
-    def __init__(
-        self,
-        library: Any,
-        memory: SharedMemory,
-        outputs: Sequence[tuple[tuple[int, ...], str]],
-        control: Layout | None = None,
-        dimensions: Dimensions | None = None,
-    ) -> None:
-        self._dimensions = dimensions or Dimensions()
-        self._library = library
-        self._control = control
-        self._entry: Callable[..., None] = library[ENTRY]
-        self._constants: Any = memory.constants
-        self._workspace = memory.workspace
-        self._outputs = list(outputs)
-        # A worker pool is of one library; a workspace alone any code that shares it takes.
-        self._idle: list[_CallState] = memory.idle if control is None else []
+    def __init__(self, code: Code, dimensions: Dimensions) -> None:
+        assert code.constants is not None, "a program has constants"
+        assert code.workspace is not None, "a program has a workspace"
+        assert code.outputs is not None, "a program has outputs"
+        self._dimensions = dimensions
+        self._library = code.library
+        self._control = code.control
+        self._entry: Callable[..., None] = code.library[ENTRY]
+        self._constants: Any = tensor_of(code.constants)
+        self._workspace = code.workspace
+        self._outputs = code.outputs
+        self._idle: list[_CallState] = []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on fresh outputs, with a workspace that no other call has."""

@@ -295,6 +295,20 @@ def evaluated(shape: Iterable[int | Size], values: Mapping[str, int]) -> tuple[i
     return tuple(dim.evaluate(values) if isinstance(dim, Size) else dim for dim in shape)
 
 
+def without_sizes(value: Any) -> Any:
+    """Return plain values, as JSON has them, with sizes as text."""
+    if isinstance(value, dict):
+        return {key: without_sizes(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_sizes(each) for each in value]
+    return str(value) if isinstance(value, Size) else value
+
+
+def fits(sizes: Sequence[int], shape: Sequence[int | Size]) -> bool:
+    """Return whether sizes are a shape's where this one is not open."""
+    return len(sizes) == len(shape) and all(is_open(dim) or dim == size for size, dim in zip(sizes, shape, strict=True))
+
+
 def largest(sizes: Iterable[int | Size]) -> int | Size:
     """Return the largest of some sizes, which may have to be found when the model runs; 0 of none."""
     found: list[int | Size] = []

@@ -27,7 +27,7 @@ from ...runtime.code_cache import user_cache
 from ...runtime.llvm_host import cross_compiler, is_foreign
 from ...runtime.tensors import values_of
 from .objects import Compilable, EarlyObjects, distinct_functions, named_functions, object_code
-from .program import OWN_SYMBOLS, ConstantPool, Program, native_program
+from .program import OWN_SYMBOLS, Program, native_program
 from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module
 
 _NEVER_INLINE = "-inline-instr-cost:int=1000000"
@@ -72,15 +72,13 @@ def vm_passes() -> tvm.transform.Pass:
     )
 
 
-def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 1, pool: ConstantPool | None = None) -> Code:
+def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 1) -> Code:
     """Compile a linked module. Equal kernels are compiled once, and machine code is taken from the cache (see `cache`).
 
     Parameters
     ----------
     threads
         Chunks of the kernels' parallel loops: so many threads share a call.
-    pool
-        Where its constants lie beside those of other modules; by default a block of their own.
 
     Raises
     ------
@@ -88,7 +86,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
         When TVM or LLVM fails; the message holds the last line of theirs.
     """
     # See `worker_pool_code` for what threads need of machine and system to share a call.
-    program = native_program(module, tasks=threads if is_linux_x86(target) else 1, pool=pool)
+    program = native_program(module, tasks=threads if is_linux_x86(target) else 1)
     try:
         with target:
             objects = external_objects(module)

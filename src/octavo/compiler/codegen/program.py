@@ -124,15 +124,15 @@ def call_plan(module: tvm.IRModule, *, on_stack: int) -> CallPlan | None:
         return None
 
 
-def native_program(module: tvm.IRModule, *, tasks: int = 1, pool: ConstantPool | None = None) -> Program | None:
+def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
     """Return a linked module as a Program, or None where it needs the virtual machine.
 
     With more than one of them, `tasks` threads at most share the kernels that are one parallel loop; a call with a table of its
-    inputs is not shared. Constants lie in `pool`, where other programs find theirs.
+    inputs is not shared.
     """
     view = DataflowView(module["main"])
     try:
-        return _Plan(view, pool).program(module, tasks)
+        return _Plan(view).program(module, tasks)
     except NeedsMachine:
         return None
 
@@ -141,8 +141,8 @@ class NeedsMachine(Exception):
     """Something other than a call of a PrimFunc on tensors of static shape."""
 
 
-class ConstantPool:
-    """Where the constants of programs lie: each at a multiple of 64 bytes, and once what several read."""
+class _Constants:
+    """Where constants lie: each at a multiple of 64 bytes, and once those of the same bytes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -221,7 +221,7 @@ class _KernelCall:
 class _Plan:
     """Reads "main" once: its calls in order, and which memory each operand is."""
 
-    def __init__(self, view: DataflowView, pool: ConstantPool | None = None) -> None:
+    def __init__(self, view: DataflowView) -> None:
         self._params = list(view.function.params)
         self._has_table = takes_table(len(self._params))
         self._constants_at = len(self._params)
@@ -230,7 +230,7 @@ class _Plan:
         self._values: dict[Var, _Memory | list[_Memory]] = {
             param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
         }
-        self._constant_pool, self._is_shared = pool or ConstantPool(), pool is not None
+        self._constants = _Constants()
         self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
         self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))
@@ -304,7 +304,7 @@ class _Plan:
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
             return self._constant_memory[place]
-        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constant_pool.place(array))
+        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constants.place(array))
         self._constant_memory[place] = memory
         return memory
 
@@ -350,11 +350,9 @@ class _Plan:
             functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
         made = tvm.IRModule(functions)
-        # What others add to a pool that is theirs, too, is not there yet.
-        constants = np.zeros(1, np.uint8) if self._is_shared else self._constant_pool.blob()
         return Program(
             module=made,
-            constants=constants,
+            constants=self._constants.blob(),
             dimensions=tuple(sorted(self._dimensions)),
             workspace=workspace,
             outputs=outputs,
@@ -383,7 +381,7 @@ class _Plan:
         workspace = self._place()
         kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
         planned = tuple(self._planned(call) for call in calls)
-        return CallPlan(module=kernels, calls=planned, constants=self._constant_pool.blob(), workspace=workspace)
+        return CallPlan(module=kernels, calls=planned, constants=self._constants.blob(), workspace=workspace)
 
     def _planned(self, call: _KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)
@@ -433,22 +431,18 @@ class _Plan:
             total = total + align(size)
         return total
 
-    def _bytes(self, name: str, size: int) -> Any:
-        """Return the size of a block; what programs share is as large as it is."""
-        return tirx.Var(name, "int64") if self._is_shared else max(size, 1)
-
     def _buffers(self, workspace: int) -> list[Any]:
         """Return the entry's arguments."""
         inputs = [tirx.decl_buffer((len(self._params),), "int64", name="inputs")]
         if not self._has_table:
             inputs = [_argument(f"input{index}", param) for index, param in enumerate(self._params)]
         sizes = [tirx.decl_buffer((len(self._dimensions),), "int64", name="sizes")] if self._dimensions else []
-        constants, workspace = self._constant_pool.size, 1 if self._dimensions else workspace
+        workspace = 1 if self._dimensions else max(workspace, 1)
         return [
             *sizes,
             *inputs,
-            tirx.decl_buffer((self._bytes("constant_bytes", constants),), "uint8", name="constants"),
-            tirx.decl_buffer((self._bytes("workspace_bytes", workspace),), "uint8", name="workspace"),
+            tirx.decl_buffer((max(self._constants.size, 1),), "uint8", name="constants"),
+            tirx.decl_buffer((workspace,), "uint8", name="workspace"),
             *(_argument(f"output{index}", expr) for index, expr in enumerate(self._results)),
         ]
 

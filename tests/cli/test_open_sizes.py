@@ -1,0 +1,85 @@
+"""Commands on a model whose batch and length are open: they take it, its file and its executable at any size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import octavo
+from octavo.cli.main import main
+
+LINES = """<ir_version: 8, opset_import: ["" : 13]> lines (float[N,T,24] x) => (float[N,T,5] y) {
+    d = MatMul(x, w)
+    r = Relu(d)
+    y = MatMul(r, m)
+}"""
+SIZES = ((1, 8, 24), (1, 23, 24), (3, 40, 24))
+
+
+@pytest.fixture
+def folder(rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hold a network that reads lines of text of any length, m.onnx, and lines, one file each."""
+    monkeypatch.chdir(tmp_path)
+    proto = onnx.parser.parse_model(LINES)
+    for name, shape in (("w", (24, 16)), ("m", (16, 5))):
+        values = rng.normal(0, 0.3, shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(proto, "m.onnx")
+    Path("lines").mkdir()
+    for number, shape in enumerate(SIZES):
+        np.savez(f"lines/{number}.npz", x=rng.normal(0, 1, shape).astype(np.float32))
+    return tmp_path
+
+
+def run(line: str) -> int:
+    return main(line.split())
+
+
+@pytest.mark.usefixtures("folder")
+def test_one_executable_runs_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("profile m.onnx --data lines -o profile.json") == 0
+    assert run("quantize m.onnx --profile profile.json -o m.int8.onnx") == 0
+    assert run("compile m.int8.onnx -o m.so") == 0
+    assert run("run m.so --input lines -o results") == 0
+    for number, shape in enumerate(SIZES):
+        x = np.load(f"lines/{number}.npz")["x"]
+        expected = octavo.compile(octavo.load("m.int8.onnx", shapes={"x": shape}))(x)["y"]
+        assert np.load(f"results/{number}.npz")["y"].tobytes() == expected.tobytes()
+    capsys.readouterr()
+    assert run("explain m.so") == 0
+    assert "N,T,24" in capsys.readouterr().out
+    assert run("evaluate m.onnx m.so --data lines --json") == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == len(SIZES)
+
+
+@pytest.mark.usefixtures("folder")
+def test_sizes_are_fixed_and_bounded_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compile m.onnx --size N=2 --size T=8..32 -o m.so") == 0
+    assert [str(dim) for dim in octavo.load_executable("m.so").inputs[0].shape] == ["2", "T", "24"]
+    np.save("x.npy", np.ones((6, 32, 24), np.float32))
+    assert run("run m.so --input x.npy -o y.npz") == 0
+    assert np.load("y.npz")["y"].shape == (6, 32, 5)
+    capsys.readouterr()
+    np.save("x.npy", np.ones((2, 33, 24), np.float32))
+    assert run("run m.so --input x.npy -o y.npz") == 1
+    assert "input x has 33 along axis 1, dimension T takes 8 to 32" in capsys.readouterr().err
+    assert run("explain m.so --size T=8") == 2
+    assert "an executable keeps its sizes" in capsys.readouterr().err
+    assert run("compile m.onnx --size H=8 -o m.so") == 1
+    assert "there is no dimension 'H' to give a size; the open ones are N, T" in capsys.readouterr().err
+    for size in ("W", "W=", "W=..", "W=a", "=3", "W=-1"):
+        with pytest.raises(SystemExit):
+            main(["compile", "m.onnx", "--size", size, "-o", "m.so"])
+        assert "expected NAME=N or NAME=LOW..HIGH" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_without_samples_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compile m.onnx -o m.so") == 0
+    Path("none").mkdir()
+    assert run("run m.so --input none -o results") == 1
+    assert "none: holds no .npz or .npy file" in capsys.readouterr().err
