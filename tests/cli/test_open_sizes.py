@@ -83,3 +83,16 @@ def test_a_folder_without_samples_is_refused(capsys: pytest.CaptureFixture[str])
     Path("none").mkdir()
     assert run("run m.so --input none -o results") == 1
     assert "none: holds no .npz or .npy file" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_needs_fixed_sizes_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("compile m.onnx --emit c -o c", "bench m.onnx", "bench m.onnx --layers", "tune m.onnx -o t.json"):
+        assert run(line) == 1
+        said = capsys.readouterr().err
+        assert "of fixed sizes, and this model leaves N, T open" in said or "on a model of fixed sizes" in said
+        assert "--size N=N --size T=N on the command line" in said
+    assert run("bench m.onnx --size N=2 --size T=9 --against onnxruntime --seconds 0.01 --json") == 0
+    ours, theirs = json.loads(capsys.readouterr().out)["rows"]
+    assert ours["runtime"] == "Octavo"
+    assert theirs["max_abs_error"] < 1e-5

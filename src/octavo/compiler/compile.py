@@ -12,7 +12,7 @@ from ..errors import TargetError, check_type
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, static_shape
 from ..ir.graph.growing_states import with_growing_states
-from ..ir.graph.inputs import input_specs
+from ..ir.graph.inputs import check_fixed, input_specs
 from ..ir.graph.model import checked_model
 from ..runtime.cpu_features import features_of, names_of
 from ..runtime.executable import Description, Executable, OutputSpec, StatePlace
@@ -57,6 +57,7 @@ def compile_model(
     count = resolve_threads(threads)
     schedules = schedules_of(tuning, chosen.isa, chosen.processor)
     if chosen.device is not None:
+        check_fixed(checked_model(model), "code for a GPU is for a model")
         return compiled_for(chosen.device, checked_model(model), chosen, schedules)
     module, backends = with_growing_states(checked_model(model).bound()), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)

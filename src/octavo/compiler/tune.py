@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import CompileError, TuningError, check_type
 from ..ir.graph import Model
-from ..ir.graph.inputs import random_inputs
+from ..ir.graph.inputs import check_fixed, random_inputs
 from ..ir.graph.model import checked_model
 from ..runtime.llvm_host import processor_name
 from .backends.cpu.link import link
@@ -143,6 +143,8 @@ def tune(
         `seconds` is no positive number.
     TargetError
         This machine does not have the target.
+    ModelError
+        The model leaves sizes open.
     CompileError
         The model can't be compiled, or runs on TVM's virtual machine, whose calls can't be timed one by one.
     """
@@ -150,6 +152,7 @@ def tune(
     if not 0 < seconds < float("inf"):
         raise TuningError(f"seconds must be a positive number, got {seconds}")
     chosen = resolve_target(target)
+    check_fixed(checked_model(model), "kernels are timed on a model")
     if chosen.device is None:
         check_runs_here(chosen)
         search = _Search(seconds, _HostBench(checked_model(model), chosen))

@@ -32,4 +32,7 @@ def samples_of(model: Model, profile: Profile, needed_to: str = "") -> Samples:
             for arrays in profile.kept_samples
         ]
     except (ValueError, DataError) as error:
-        raise ProfileError(f"the samples that the profile keeps do not fit the model: {error}; profile it again") from error
+        raise ProfileError(
+            f"the samples that the profile keeps do not fit the model: {error}; profile it again, or, where "
+            "sizes were open then, quantize it so and fix them in what comes of it"
+        ) from error

@@ -139,7 +139,10 @@ class Description:
             raise ExecutableError(
                 f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile"
             )
-        inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
+        inputs = tuple(
+            InputSpec(**{**_with_tuple(entry), "bounds": {name: (low, high) for name, (low, high) in entry["bounds"].items()}})
+            for entry in data["inputs"]
+        )
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
         plain = {key: data[key] for key in _PLAIN}

@@ -13,7 +13,8 @@ import numpy as np
 from ...compiler.target_choice import TargetLike
 from ...compiler.text_table import markdown_table
 from ...ir.graph import Model
-from ...ir.graph.inputs import random_inputs
+from ...ir.graph.inputs import check_fixed, random_inputs
+from ...ir.graph.model import checked_model
 from ...profiling.model_profile import Profile
 from ...quantizer.compile import compile
 from ...runtime.executable import Executable
@@ -126,12 +127,15 @@ def bench(
     ------
     PeerError
         A peer is not installed.
+    ModelError
+        The model leaves sizes open.
     CompileError
         The model cannot be compiled.
     """
     peers = [PEERS[name] for name in against]
     for peer in peers:
         peer.require()
+    check_fixed(checked_model(model), "runtimes are compared on a model")
     inputs = random_inputs(model)
     rows: list[BenchRow] = []
     for count in threads:

@@ -28,7 +28,7 @@ from ...compiler.target_choice import TargetLike, check_is_host, check_runs_here
 from ...compiler.text_table import markdown_table
 from ...errors import CompileError
 from ...ir.graph import Model
-from ...ir.graph.inputs import random_inputs
+from ...ir.graph.inputs import check_fixed, random_inputs
 from ...profiling.model_profile import Profile
 from ...quantizer.compile import prepared
 from .bench import processor_name
@@ -131,12 +131,15 @@ def roofline(
 
     Raises
     ------
+    ModelError
+        The model leaves sizes open.
     CompileError
         The model cannot be compiled, or runs on TVM's virtual machine, whose calls cannot be timed one by one.
     """
     chosen = resolve_target(target)
     check_is_host(chosen, "table of layers")
     check_runs_here(chosen)
+    check_fixed(model, "layers are timed on a model")
     model, wanted = prepared(model, chosen, precision, profile)
     lowered = lower(model.bound(), chosen.host, chosen.isas, 1, model.tensors, wanted, backends=chosen.backends)
     linked = link(lowered, chosen.llvm)

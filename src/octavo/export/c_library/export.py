@@ -13,7 +13,7 @@ from ...compiler.partition.pipeline import linked, lower
 from ...compiler.target_choice import ResolvedTarget, TargetLike, check_emits, check_is_host, portable_targets, resolve_target
 from ...errors import CompileError, ExecutableError, check_path, check_type
 from ...ir.graph import Model
-from ...ir.graph.inputs import input_specs
+from ...ir.graph.inputs import check_fixed, input_specs
 from ...ir.graph.model import checked_model
 from ...ir.qdq.interface import input_params, output_params
 from ...numerics import PerTensor, QuantParams
@@ -70,6 +70,8 @@ def export_c(
     ------
     TargetError, ProfileError, QuantizationError, TuningError
         As `compile` raises them; also for a target whose object files are neither ELF nor WebAssembly.
+    ModelError
+        The model leaves sizes open.
     CompileError
         As `compile` raises it; an op that only TVM's runtime can run; a name that is no C identifier.
     ExecutableError
@@ -80,6 +82,7 @@ def export_c(
     chosen = resolve_target(target)
     check_is_host(chosen, "C library")
     check_emits(chosen, as_c=True)
+    check_fixed(checked_model(model), "a C library is")
     model, wanted = prepared(checked_model(model), chosen, precision, profile, recipe)
     if multiversion:
         variants = tuple(variant_for(model, resolve_target(each), wanted) for each in portable_targets())

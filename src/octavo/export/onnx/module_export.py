@@ -25,6 +25,7 @@ from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, stati
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...quantizer.qdq import is_quantized
+from ...runtime.size import Size, dimension_places, is_open
 from ...target.op_facts import movers
 
 _OPSET, _IR_VERSION = 18, 8
@@ -81,7 +82,7 @@ class _Writer:
         inputs, outputs = [], []
         for param, tensor in zip(view.function.params, model.input_ids, strict=False):
             name = model.tensors[tensor].source_name
-            inputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype_of(param)), static_shape(param)))
+            inputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype_of(param)), _dims(param)))
             self._made[param, self._home(param)] = name
         result = view.result
         results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
@@ -91,7 +92,7 @@ class _Writer:
             self._binding(binding.var, binding.value)
         for name, value in zip(names, results, strict=True):
             self.nodes.append(helper.make_node("Identity", [self._read(value, self._home(value))], [name]))
-            outputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype_of(value)), static_shape(value)))
+            outputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype_of(value)), _dims(value)))
         graph = helper.make_graph(self.nodes, "octavo", inputs, outputs, self.initializers)
         is_wide = any(dtype_of(binding.var) in ("int16", "uint16") for binding in view.bindings)
         opset, version = (_WIDE_OPSET, _WIDE_IR_VERSION) if is_wide else (_OPSET, _IR_VERSION)
@@ -205,8 +206,9 @@ class _Writer:
 
     def reshape(self, var: Var, call: Any) -> None:
         """Write a change of shape."""
-        shape = self._constant(np.asarray(static_shape(var), np.int64))
-        self._set(var, self._home(var), self._node("Reshape", [self._read(call.args[0], self._home(call.args[0])), shape], var))
+        source = call.args[0]
+        shape = self._shape(static_shape(source) or (), static_shape(var) or ())
+        self._set(var, self._home(var), self._node("Reshape", [self._read(source, self._home(source)), shape], var))
 
     def pad(self, var: Var, call: Any) -> None:
         """Write a padding with a constant."""
@@ -223,6 +225,34 @@ class _Writer:
         """Write a transposition."""
         made = self._node("Transpose", [self._read(call.args[0], self._home(call.args[0]))], var, perm=_numbers(call.attrs.axes))
         self._set(var, self._home(var), made)
+
+    # --------------------------------------------------------------------------------------------------------- the sizes
+
+    def _shape(self, before: Sequence[int | Size], after: Sequence[int | Size]) -> str:
+        """Return the tensor of a shape that a tensor of shape `before` is to take."""
+        # To Reshape 0 is the size that was there, and -1, which may stand once, what is left.
+        kept = [0 if is_open(dim) and before[place : place + 1] == (dim,) else dim for place, dim in enumerate(after)]
+        if sum(map(is_open, kept)) < 2:
+            return self._constant(np.asarray([-1 if is_open(dim) else dim for dim in kept], np.int64))
+        parts = [self._constant(np.asarray([dim], np.int64)) if isinstance(dim, int) else self._size(dim) for dim in after]
+        return self._node("Concat", parts, "shape", axis=0)
+
+    def _size(self, size: Size) -> str:
+        """Return an open size, computed from the shapes of the inputs, as int64 (1,)."""
+        params = self.view.function.params[: len(self.model.input_ids)]
+        places = dimension_places([static_shape(param) or () for param in params])
+
+        def dimension(name: str) -> _Number:
+            number, axis = places[name]
+            read = self._made[params[number], self._home(params[number])]
+            return _Number(writer=self, name=self._node("Shape", [read], name, start=axis, end=axis + 1))
+
+        return size.expression(dimension).name
+
+    def number(self, op: str, *operands: _Number | int) -> _Number:
+        """Write an op of sizes."""
+        names = [each.name if isinstance(each, _Number) else self._constant(np.asarray([each], np.int64)) for each in operands]
+        return _Number(writer=self, name=self._node(op, names, "size"))
 
     # -------------------------------------------------------------------------------------------------------- the values
 
@@ -323,6 +353,32 @@ class _Writer:
         name = self._names.fresh(wish)
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attrs))
         return name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Number:
+    """A tensor that holds a size, whose arithmetic writes nodes."""
+
+    writer: _Writer
+    name: str
+
+    def __add__(self, other: _Number | int) -> _Number:
+        return self.writer.number("Add", self, other)
+
+    def __mul__(self, other: _Number | int) -> _Number:
+        return self.writer.number("Mul", self, other)
+
+    def __floordiv__(self, other: _Number | int) -> _Number:
+        return self.writer.number("Div", self, other)  # of what is at least 0 it rounds down
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def _dims(value: Expr) -> list[int | str] | None:
+    """Return a shape as ONNX has it, where an open dimension goes by its name, or by what it is computed as."""
+    shape = static_shape(value)
+    return None if shape is None else [str(dim) if isinstance(dim, Size) else dim for dim in shape]
 
 
 def _transposed(value: npt.NDArray[Any], order: tuple[int, ...] | None, rank: int | None) -> npt.NDArray[Any]:

@@ -31,6 +31,7 @@ from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ...numerics.rotation import rotate
 from ...quantizer.plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from ...runtime.atomic_write import write_atomically
+from ...runtime.size import Size
 from .equalized_tensor import METADATA_KEY, ROTATED, SUFFIX, EqualizedTensor, equalized_metadata
 from .module_export import quantized_source
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
@@ -100,8 +101,10 @@ def _state_output_ranks(model: Model, proto: Any) -> None:
     for value, result in zip(proto.graph.output, results, strict=True):
         if not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
-            for _ in static_shape(result) or ():
-                value.type.tensor_type.shape.dim.add()
+            for dim in static_shape(result) or ():
+                stated = value.type.tensor_type.shape.dim.add()
+                if isinstance(dim, Size):
+                    stated.dim_param = str(dim)
 
 
 def _fits_int4(params: QuantParams) -> bool:

@@ -31,8 +31,23 @@ def input_specs(model: Model) -> tuple[InputSpec, ...]:
     return tuple(specs)
 
 
+def check_fixed(model: Model, what: str) -> None:
+    """Raise ModelError where a model has open dimensions: `what` needs numbers."""
+    names = sorted(names_in(dim for spec in input_specs(model) for dim in spec.shape))
+    if names:
+        given = ", ".join(f'"{name}": N' for name in names)
+        options = " ".join(f"--size {name}=N" for name in names)
+        raise ModelError(
+            f"{what} of fixed sizes, and this model leaves {', '.join(names)} open: load it with sizes={{{given}}} in Python, "
+            f"{options} on the command line"
+        )
+
+
 def random_inputs(model: Model) -> dict[str, npt.NDArray[Any]]:
-    """Return one batch by source name: integers over their dtype's range, floats in [-1; 1), always the same ones."""
+    """Return one batch by source name, always the same one.
+
+    Floats are in [-1; 1), integers over their dtype's range; those of 32 and 64 bits, which are ids and masks, 0 or 1.
+    """
     rng = np.random.default_rng(_SEED)
     values: dict[str, npt.NDArray[Any]] = {}
     for tensor_id in model.input_ids:
@@ -41,6 +56,6 @@ def random_inputs(model: Model) -> dict[str, npt.NDArray[Any]]:
         if dtype.kind == "f":
             values[entry.source_name] = rng.uniform(-1, 1, shape).astype(dtype)
         else:
-            info = np.iinfo(dtype)
-            values[entry.source_name] = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+            low, high = (0, 1) if dtype.itemsize > 2 else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            values[entry.source_name] = rng.integers(low, high, shape, dtype, endpoint=True)
     return values
