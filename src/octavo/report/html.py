@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from ..runtime.size import without_sizes
+
 _TEMPLATES = resources.files("octavo.report") / "templates"
 _DATA = "/*DATA*/"
 LIST_PARTS = {"/*MAKERS*/": "makers.js", "/*LIST*/": "list.js"}
@@ -44,7 +46,7 @@ def _put(page: str, mark: str, text: str) -> str:
 
 def _script_json(value: Any) -> str:
     """Return JSON that no HTML parser finds an end of script, a comment or an entity in; non-ASCII characters are escaped too."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(without_sizes(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -29,6 +29,7 @@ from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
 from ...quantizer.plan.plan import QuantizedModel
 from ...runtime.inputs import split_batch
+from ...runtime.size import is_open
 from .blocks import Blocks
 from .modules import BuiltModules
 from .simulation import Simulation
@@ -216,10 +217,13 @@ class _Totals:
     @classmethod
     def of(cls, blocks: Blocks, floats: DataflowView) -> _Totals:
         """Start."""
-        ranks = {
-            var.name: len(static_shape(var) or ()) for var in (*floats.function.params, *(each.var for each in floats.bindings))
-        }
-        axes = {tensor: channel_axis(floats, ranks.get(tensor, 0)) for tensor in (*blocks.quantized, *blocks.inner)}
+        shapes = {var.name: static_shape(var) or () for var in (*floats.function.params, *(each.var for each in floats.bindings))}
+        axes: dict[TensorId, int | None] = {}
+        for tensor in (*blocks.quantized, *blocks.inner):
+            shape = shapes.get(tensor, ())
+            axis = channel_axis(floats, len(shape))
+            # Of another number in each sample they are no channels.
+            axes[tensor] = None if axis is None or is_open(shape[axis]) else axis
         return cls(blocks=blocks, sums={tensor: _Sums(channel_axis=axis) for tensor, axis in axes.items()})
 
     def add(self, values: Sequence[Array], isolated: Sequence[Array], params: Mapping[TensorId, QuantParams]) -> None:

@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 
 from ...errors import DataError, ModelError, check_type
+from ...runtime.size import evaluated, fits, names_in
 from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import attrs_of, call_to, static_shape
 from .evaluate import Evaluator, external_modules
@@ -33,6 +34,8 @@ Array = npt.NDArray[Any]
 _GIVEN = "(given)"
 _BETWEEN = "(between passes)"
 _PROBE_SCALE = 3.0
+_PROBE_SIZE = 16
+"""Of the first open dimension; others differ, so that none is taken for another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,21 +269,23 @@ class Lineage(PassStates):
         return numbers
 
     def _probe_arrays(self, main: relax.Function) -> dict[int, Array]:
-        """Return an array for each parameter of static shape, from the probe or made up."""
+        """Return an array for each parameter of known rank, from the probe or made up, of sizes made up where they are open."""
         rng = np.random.default_rng(0)
         params = [(index, param) for index, param in enumerate(main.params) if param.name not in self._params]
         given = self._probe
         if given is not None and not isinstance(given, Mapping):
             given = {params[0][1].name: given} if params else {}
+        names = sorted(names_in(dim for _, param in params for dim in static_shape(param) or ()))
+        sizes = {name: _PROBE_SIZE + place for place, name in enumerate(names)}
         arrays: dict[int, Array] = {}
         for index, param in params:
             shape = static_shape(param)
             if given is not None and param.name in given:
                 arrays[index] = given[param.name]
-                if shape is not None and arrays[index].shape != shape:
+                if shape is not None and not fits(arrays[index].shape, shape):
                     raise DataError(f"probe: {param.name} must have shape {list(shape)}, got {list(arrays[index].shape)}")
             elif shape is not None:
-                arrays[index] = _made_up(rng, shape, str(param.ty.dtype))
+                arrays[index] = _made_up(rng, evaluated(shape, sizes), str(param.ty.dtype))
         return arrays
 
 
