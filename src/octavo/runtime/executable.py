@@ -139,10 +139,7 @@ class Description:
             raise ExecutableError(
                 f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile"
             )
-        inputs = tuple(
-            InputSpec(**{**_with_tuple(entry), "bounds": {name: (low, high) for name, (low, high) in entry["bounds"].items()}})
-            for entry in data["inputs"]
-        )
+        inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
         plain = {key: data[key] for key in _PLAIN}
@@ -164,7 +161,8 @@ def _size(text: str) -> Size:
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples and no sizes."""
-    return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"])}
+    bounds = {"bounds": {name: (low, high) for name, (low, high) in entry["bounds"].items()}} if "bounds" in entry else {}
+    return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"]), **bounds}
 
 
 class BoundCall:

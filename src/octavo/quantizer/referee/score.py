@@ -13,6 +13,7 @@ from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
+from ...runtime.size import fits, is_open
 
 _DB = 10 / math.log(10)
 _LEAST = 1e-6
@@ -152,8 +153,13 @@ def error_powers(view: DataflowView, real: Sequence[Array], made: Sequence[Array
             continue
         softmax = call_behind_views(view, var, "nn.softmax")
         if softmax is not None:
-            shape = static_shape(softmax) or values[0].shape
-            values = [_scores(value.reshape(shape), int(softmax.attrs.axis)) for value in values]
+            shape, axis = static_shape(softmax) or values[0].shape, int(softmax.attrs.axis)
+            if fits(values[0].shape, shape):
+                shape = values[0].shape
+            elif sum(map(is_open, shape)) == 1:
+                shape = tuple(-1 if is_open(dim) else dim for dim in shape)
+            if not any(map(is_open, shape)):  # else a view hides the sizes: the shares themselves are compared
+                values = [_scores(value.reshape(shape), axis) for value in values]
         error = values[0] if made is None else np.subtract(values[1], values[0], dtype=np.float64)
         found.append(float(np.sum(np.square(error, dtype=np.float64))))
     return found
