@@ -34,7 +34,7 @@ def outputs(program: KernelCalls, x: np.ndarray) -> list[np.ndarray]:
     state: dict[Var, Any] = dict(zip(program.params, [tvm.runtime.tensor(x)], strict=True))
     for call in program.calls:
         operands = [state[each] if isinstance(each, Var) else each for each in call.operands]
-        state[call.var] = call.run([each.value if isinstance(each, GenericConst) else each for each in operands])
+        state[call.var] = call.run([each.value if isinstance(each, GenericConst) else each for each in operands], {})
     return [state[result].numpy() for result in program.results]
 
 

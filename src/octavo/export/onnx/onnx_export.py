@@ -102,9 +102,9 @@ def _state_output_ranks(model: Model, proto: Any) -> None:
         if not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
             for dim in static_shape(result) or ():
-                stated = value.type.tensor_type.shape.dim.add()
+                dimension = value.type.tensor_type.shape.dim.add()
                 if isinstance(dim, Size):
-                    stated.dim_param = str(dim)
+                    dimension.dim_param = str(dim)
 
 
 def _fits_int4(params: QuantParams) -> bool:

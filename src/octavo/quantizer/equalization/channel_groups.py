@@ -356,7 +356,7 @@ class Finder:
         if groups is None:
             return None
         if name in CONSTANT_MOVERS:
-            return _moved(call, groups)
+            return _through_view(call, groups)
         if name == "clip":
             low, high = (getattr(bound, "value", None) for bound in args[1:3])
             if low is None or float(low) != 0.0 or high is None or not float(high) > 0:
@@ -484,7 +484,7 @@ class Finder:
         return after is None or (op_name(after) == "add" and not is_bias)
 
 
-def _moved(call: Any, groups: Groups) -> Groups | None:
+def _through_view(call: Any, groups: Groups) -> Groups | None:
     """Return the groups of a permuted or reshaped tensor; None where they would differ along an open dimension.
 
     Along open dimensions groups are alike, so that any size of these shows where they go.

@@ -36,12 +36,12 @@ class PairedPixels:
         """Elements of the copy from a pixel to the next one, as loops count them that walk over pixels alone."""
         return self.channels
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it with the pixels from `first_row` on, `held` or as many as a block has, and return it."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it with the pixels from `first_row` on, `filled` or as many as a block has, and return it."""
         del image, padding
         copy = T.alloc_buffer(((self.block + 1) * self.channels + SLACK,), self.dtype)
-        if held is not None:
-            count = held
+        if filled is not None:
+            count = filled
         else:
             is_even = self.pixels % self.block == 0
             count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
@@ -69,11 +69,11 @@ class PairedWindows(Scratch):
         pixels = self.width if self.axis == 0 else 1
         return 2 * self.spec.strides[self.axis] * pixels * self.channels
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
-        padded = Scratch.emit(self, x, image, first_row, padding, held)
+        padded = Scratch.emit(self, x, image, first_row, padding, filled)
         copy = T.alloc_buffer((dimension(2 * self.rows * self.row_size + SLACK),), self.dtype)
-        rows = self.rows if held is None else self._read_by(held)
+        rows = self.rows if filled is None else self._read_by(filled)
         distance, channels = self.spec.strides[self.axis], self.channels
         with T.serial(0, rows) as row, T.serial(0, self.width) as column:
             first = T.Bind(row * self.row_size + column * channels)

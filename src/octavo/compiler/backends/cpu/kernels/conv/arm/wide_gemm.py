@@ -60,14 +60,14 @@ class SplitBytes:
         """Bytes from the high one of an element to its low one."""
         return v.PAIR_BYTES if self.in_pairs else self.elements
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it for the output rows from `first_row` on, `held` or a block's, and return its buffer."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` on, `filled` or a block's, and return its buffer."""
         copy = T.alloc_buffer((2 * self.elements + SLACK,), "uint8")
         if self.padded is not None:
-            source, start, count = self.padded.emit(x, image, first_row, padding, held), T.int32(0), T.int32(self.elements)
+            source, start, count = self.padded.emit(x, image, first_row, padding, filled), T.int32(0), T.int32(self.elements)
         else:
-            if held is not None:
-                pixels = held
+            if filled is not None:
+                pixels = filled
             else:
                 is_even = self.pixels % self.block == 0
                 pixels = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)

@@ -121,7 +121,7 @@ class GemmLoops(ABC):
         Whether a tile may begin with any row of a block.
     borders
         Which taps are left out where they lie in the padding; None where none are.
-    x, held
+    x, filled
         The input buffer, and of open rows those that a block holds, else None; known once emission starts.
     """
 
@@ -140,7 +140,7 @@ class GemmLoops(ABC):
     tiles_overlap: bool = True
     borders: Borders | None = None
     x: Expr
-    held: Expr | None = None
+    filled: Expr | None = None
 
     @abstractmethod
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -281,7 +281,7 @@ class GemmLoops(ABC):
             unit = T.Bind(first + index) if not isinstance(first, int) else index
             image, block, first_row = self._place_of(unit)
             if self.scratch is not None:
-                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image), self.held), T.int32(0)
+                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image), self.filled), T.int32(0)
             else:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
             out_base = T.Bind(self._out_base(image, first_row))
@@ -305,7 +305,7 @@ class GemmLoops(ABC):
         # In 64 bits: a product of two sizes may leave 32. A quotient that is rounded down takes LLVM seconds to see through.
         bounds = [T.cast(T.truncdiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
         first_row = T.Bind(bounds[0])
-        self.held = T.Bind(bounds[1] - first_row)
+        self.filled = T.Bind(bounds[1] - first_row)
         return image, unit, first_row
 
     def _out_base(self, image: Expr, first_row: Expr) -> Expr:
@@ -383,7 +383,7 @@ class GemmLoops(ABC):
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
         if self.has_open_rows:
-            for_open_tiles(self.held, self.tile.rows, row_of_tiles, overlaps=self.tiles_overlap)
+            for_open_tiles(self.filled, self.tile.rows, row_of_tiles, overlaps=self.tiles_overlap)
             return
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:

@@ -32,8 +32,8 @@ def padding_value(spec: Conv2dSpec, parameters: Expr | None, image: Expr) -> Exp
 class InputCopy(Protocol):
     """A copy of what a block reads of its input."""
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it for the output rows from `first_row` on, `held` or a block's, and return its buffer."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` on, `filled` or a block's, and return its buffer."""
         ...
 
 
@@ -88,10 +88,10 @@ class Scratch:
             return "float32"
         return "int16" if self.is_widened else self.spec.dtype
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer.
 
-        `padding` is the padding's value where it comes at run time, `held` how many rows where these are fewer than a block's.
+        `padding` is the padding's value where it comes at run time, `filled` how many rows where these are fewer than a block's.
         """
         spec = self.spec
         if padding is None:
@@ -103,7 +103,7 @@ class Scratch:
         row_size = width * self.channels
         left = least(max(spec.padding[1], 0), width)
         columns = least(bound(spec.in_width) - skipped, width - left)
-        with T.serial(0, self.rows if held is None else self._read_by(held)) as row:
+        with T.serial(0, self.rows if filled is None else self._read_by(filled)) as row:
             source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
             start = T.Bind(row * row_size)
             with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
@@ -151,13 +151,13 @@ class WidenedPixels:
     block: int
     channels: int
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, held: Expr | None = None) -> Expr:
-        """Allocate the copy, fill it with the pixels from `first_row` on, `held` or as many as a block has, and return it."""
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it with the pixels from `first_row` on, `filled` or as many as a block has, and return it."""
         del image, padding
         copy = T.alloc_buffer((dimension(self.block * self.channels + SLACK),), "int16")
         start = T.Bind(first_row * self.channels)
-        if held is not None:
-            count = held
+        if filled is not None:
+            count = filled
         else:
             is_even = self.pixels % self.block == 0
             count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)

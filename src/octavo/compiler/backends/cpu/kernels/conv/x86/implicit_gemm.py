@@ -166,7 +166,7 @@ class ImplicitGemm(GemmLoops):
             return None
         geometry = self.geometry
         rows = (
-            self.held
+            self.filled
             if self.has_open_rows
             else geometry.rows
             if self.blocks == 1

@@ -157,8 +157,8 @@ class _TileRows(Scratch):
 
     outputs: int = 1
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
-        return Scratch.emit(self, x, image, first_row * self.outputs, padding)
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
+        return Scratch.emit(self, x, image, first_row * self.outputs, padding, filled)
 
 
 def _within(extent: int, size: int, index: Expr) -> Expr:
