@@ -15,7 +15,8 @@ from ..ir.graph.growing_states import with_growing_states
 from ..ir.graph.inputs import check_fixed, input_specs
 from ..ir.graph.model import checked_model
 from ..runtime.cpu_features import features_of, names_of
-from ..runtime.executable import Description, Executable, OutputSpec, StatePlace
+from ..runtime.description import Description, OutputSpec, StatePlace
+from ..runtime.executable import Executable
 from ..runtime.size import Size
 from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered

@@ -10,7 +10,8 @@ import tvm
 from ..errors import TargetError, brief
 from ..ir.graph import Model
 from ..ir.graph.inputs import input_specs
-from ..runtime.executable import Description, Executable, OutputSpec
+from ..runtime.description import Description, OutputSpec
+from ..runtime.executable import Executable
 from .backends.protocol import DeviceBackend, DeviceLowered
 from .backends.tunable import Schedules
 from .explanation import explained_ops, output_specs

@@ -13,7 +13,7 @@ from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId
-from ..runtime.executable import OutputSpec
+from ..runtime.description import OutputSpec
 from ..runtime.size import typical, without_sizes
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.op_records import OpRecord

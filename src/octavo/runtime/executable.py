@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,151 +17,17 @@ from ..errors import DataError, ExecutableError
 from .code import Code
 from .control_block import control_layout
 from .cpu_features import machine_features, missing_features
+from .description import Description, OutputSpec
 from .file import read_executable, read_library, write_executable
 from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
 from .session import Session
-from .size import Size, fits, names_in, without_sizes
+from .size import fits, names_in
+from .tensors import tensor_from
 from .versions import extracted, read_versions
 
-FORMAT_VERSION = 8
 Outputs = dict[str, npt.NDArray[Any]]
-_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutputSpec:
-    """One result: its TensorId, its name in the source, shape and dtype."""
-
-    id: str
-    source_name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StatePlace:
-    """A result that extends an input by rows along an axis, and may be written in its memory.
-
-    Parameters
-    ----------
-    input, output
-        Their numbers.
-    axis
-        Along which it grows.
-    dimension
-        Name of the open dimension that the input has there.
-    capacity
-        Name of the dimension that says for how many rows the memory has room.
-    in_place
-        Name of the dimension that is 1 where input and result are one memory.
-    """
-
-    input: int
-    output: int
-    axis: int
-    dimension: str
-    capacity: str
-    in_place: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Description:
-    """An executable's metadata, kept in its file.
-
-    Parameters
-    ----------
-    inputs, outputs
-        In the order of the source model.
-    fingerprint
-        The source model's.
-    target
-        LLVM target the code is for, as TVM's JSON.
-    isa
-        Instruction set of the integer kernels.
-    features
-        What a CPU must have to run the code, by LLVM's names.
-    threads
-        How many threads share a call where it pays, and where the machine has so many cores.
-    weight_bytes
-        Size of all constants, in bytes.
-    workspace
-        Bytes of the block that intermediate tensors share; None where TVM's virtual machine allocates them as it runs.
-    shared_units
-        Parts of a call that its threads share; 0 where no kernel is large enough, and on TVM's virtual machine.
-    any_batch
-        Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
-    batch_range
-        Fewest and most samples that the source allows in a call where `any_batch`; None: no bound.
-    batch_obstacle
-        Why it does not, though the source left that dimension open.
-    ops
-        One plain record for each op, for `explain`.
-    limits
-        Open sizes up to which its kernels are exact, each with the most that it may be.
-    extents
-        Open sizes of tensors within, which must be at least 1: of an image after windows that it may be too small for.
-    states
-        The results that may be written in the memory of an input.
-    device
-        Name of the device that runs the code, in memory of its own; "" for the host.
-    """
-
-    inputs: tuple[InputSpec, ...]
-    outputs: tuple[OutputSpec, ...]
-    fingerprint: str
-    target: str
-    isa: str
-    features: tuple[str, ...]
-    threads: int
-    weight_bytes: int
-    workspace: int | None
-    shared_units: int
-    any_batch: bool
-    batch_range: tuple[int, int | None]
-    batch_obstacle: str
-    ops: tuple[dict[str, Any], ...]
-    states: tuple[StatePlace, ...] = ()
-    limits: tuple[tuple[Size, int], ...] = ()
-    extents: tuple[Size, ...] = ()
-    device: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"format_version": FORMAT_VERSION, **without_sizes(asdict(self))}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Description:
-        """Read what `to_json` wrote. ExecutableError for another format version."""
-        if data.get("format_version") != FORMAT_VERSION:
-            raise ExecutableError(
-                f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile"
-            )
-        inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
-        outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
-        ops = tuple(_with_tuple(entry) for entry in data["ops"])
-        plain = {key: data[key] for key in _PLAIN}
-        plain["workspace"] = None if data["workspace"] is None else Size.parse(data["workspace"])
-        fewest, most = data["batch_range"]
-        features = tuple(data["features"])
-        plain["limits"] = tuple((_size(size), int(largest)) for size, largest in data.get("limits", ()))
-        plain["extents"] = tuple(_size(text) for text in data["extents"])
-        plain["states"] = tuple(StatePlace(**entry) for entry in data["states"])
-        plain["device"] = str(data.get("device", ""))  # files of earlier versions are the host's
-        return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
-
-
-def _size(text: str) -> Size:
-    size = Size.parse(text)
-    assert isinstance(size, Size), "a number has no limit"
-    return size
-
-
-def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples and no sizes."""
-    bounds = {"bounds": {name: (low, high) for name, (low, high) in entry["bounds"].items()}} if "bounds" in entry else {}
-    return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"]), **bounds}
 
 
 class BoundCall:
@@ -332,7 +197,7 @@ class Executable:
         DataError
             An unknown name; an output that does not fit its input; a state that grows without a capacity.
         """
-        return Session(self, carry, capacity, start)
+        return Session(self.description, self._run, carry, capacity, start)
 
     def bind_on_device(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
         """Return a call on tensors that lie where the code runs: nothing is uploaded, downloaded or copied.
@@ -522,10 +387,7 @@ def _shared(array: npt.NDArray[Any]) -> Any:
 
 
 def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:
-    tensors = [tvm.runtime.empty(array.shape, str(array.dtype)) for array in arrays]
-    for tensor, array in zip(tensors, arrays, strict=True):
-        np.copyto(np.from_dlpack(tensor), array)
-    return tensors
+    return [tensor_from(array) for array in arrays]
 
 
 def _loaded(path: Path) -> Any:

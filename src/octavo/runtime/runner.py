@@ -17,7 +17,7 @@ from ..errors import ExecutableError
 from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
 from .size import dimension_places, evaluated
-from .tensors import tensor_from
+from .tensors import empty_tensor, tensor_from
 from .worker_pool import WorkerPool
 
 
@@ -154,7 +154,7 @@ class NativeRunner:
 
     def empty_outputs(self, sizes: Mapping[str, int]) -> list[Any]:
         """Return memory for the results at these sizes."""
-        return [tvm.runtime.empty(evaluated(shape, sizes), dtype) for shape, dtype in self._outputs]
+        return [empty_tensor(evaluated(shape, sizes), dtype) for shape, dtype in self._outputs]
 
     def run_on(self, inputs: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]) -> None:
         """Run on memory for inputs and outputs, whose shapes count for nothing: the sizes of open dimensions are these."""

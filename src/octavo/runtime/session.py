@@ -2,87 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 
 from ..errors import DataError
+from .description import Description, OutputSpec, StatePlace
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
-from .size import Size, evaluated, names_in
+from .size import dimension_places, evaluated, names_in
+from .tensors import empty_tensor, tensor_from
 
 Arrays = dict[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StatePlace:
-    """A result that extends an input by rows along an axis, and may be written in its memory.
-
-    Parameters
-    ----------
-    input, output
-        Their numbers.
-    axis
-        Along which it grows.
-    dimension
-        Name of the open dimension that the input has there.
-    capacity
-        Name of the dimension that says for how many rows the memory has room.
-    in_place
-        Name of the dimension that is 1 where input and result are one memory.
-    """
-
-    input: int
-    output: int
-    axis: int
-    dimension: str
-    capacity: str
-    in_place: str
-
-
-class _Spec(Protocol):
-    """What an executable takes or gives."""
-
-    @property
-    def source_name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> str: ...
-
-
-class _Described(Protocol):
-    """What an executable says of itself."""
-
-    @property
-    def inputs(self) -> tuple[InputSpec, ...]: ...
-    @property
-    def outputs(self) -> Sequence[_Spec]: ...
-    @property
-    def states(self) -> tuple[StatePlace, ...]: ...
-    @property
-    def limits(self) -> tuple[tuple[Size, int], ...]: ...
-    @property
-    def extents(self) -> tuple[Size, ...]: ...
-
-
-class Stepped(Protocol):
-    """What a session calls: an executable."""
-
-    @property
-    def description(self) -> _Described:
-        """What it takes and gives."""
-        ...
-
-    @property
-    def runner(self) -> Runner:
-        """What calls the code."""
-        ...
 
 
 class Session:
@@ -93,8 +27,8 @@ class Session:
 
     Parameters
     ----------
-    executable
-        What is called.
+    description, runner
+        Of the executable: what it takes and gives, and what calls its code.
     carry
         {output name: input name}.
     capacity
@@ -110,14 +44,15 @@ class Session:
 
     def __init__(
         self,
-        executable: Stepped,
+        description: Description,
+        runner: Runner,
         carry: Mapping[str, str],
         capacity: Mapping[str, int] | None = None,
         start: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
-        self._executable = executable
-        self._inputs = {spec.source_name: spec for spec in executable.description.inputs}
-        self._outputs = {spec.source_name: spec for spec in executable.description.outputs}
+        self._description, self._runner = description, runner
+        self._inputs = {spec.source_name: spec for spec in description.inputs}
+        self._outputs = {spec.source_name: spec for spec in description.outputs}
         self._carry = dict(carry)
         self._capacity = dict(capacity or {})
         for output, name in self._carry.items():
@@ -125,6 +60,13 @@ class Session:
         self._growing = self._find_growing()
         self._check_capacity()
         self._given = [spec for name, spec in self._inputs.items() if name not in self._carry.values()]
+        self._places = dimension_places([spec.shape for spec in self._given])
+        self._fixed = names_in(dim for name in self._carry.values() for dim in self._inputs[name].shape)
+        """The dimensions that states have."""
+        self._growth = {
+            (place.dimension, self._outputs[output].shape[place.axis]): output for output, place in self._growing.items()
+        }
+        """An output for each number of rows that growing states will have, and along which dimension."""
         self._sizes: dict[str, int] = {}
         """Of the dimensions that the states fix, but for those along which they grow."""
         self._lengths = dict.fromkeys((place.dimension for place in self._growing.values()), 0)
@@ -173,30 +115,30 @@ class Session:
         DataError
             As a call of the executable; more rows than the capacity. The session is as it was before.
         """
-        facts = self._executable.description
+        facts = self._description
         given, known = self._named(data, named), self._known()
         arrays = check_inputs(self._given, given, where="step", limits=facts.limits, extents=facts.extents, known=known)
-        sizes = {**self._sizes, **self._lengths, **_sizes_of(self._given, arrays)}
-        outputs = {name: evaluated(spec.shape, {**sizes, **self._lengths}) for name, spec in self._outputs.items()}
-        rows = self._rows_after(outputs)
+        own = {name: arrays[number].shape[axis] for name, (number, axis) in self._places.items()}
+        sizes = {**self._sizes, **own, **self._lengths}
+        rows = self._rows_after(sizes)
         self._make_room(sizes)
         inputs = {spec.source_name: array for spec, array in zip(self._given, arrays, strict=True)}
-        made = self._run(inputs, outputs, sizes)
+        made = self._run(inputs, sizes)
         self._lengths |= rows
         for output, name in self._carry.items():
             if output not in self._growing:
                 self._memory[name] = made.pop(output)
             else:
                 made.pop(output, None)
-        self._sizes |= {key: size for key, size in sizes.items() if key in self._fixed() and key not in self._lengths}
+        self._sizes |= {key: size for key, size in sizes.items() if key in self._fixed and key not in self._lengths}
         return {name: np.from_dlpack(tensor).copy() for name, tensor in made.items()}
 
     def fork(self) -> Session:
         """Return another session with copies of the states, to go on from here in two ways."""
-        other = Session(self._executable, self._carry, self._capacity)
+        other = Session(self._description, self._runner, self._carry, self._capacity)
         other._sizes, other._lengths = dict(self._sizes), dict(self._lengths)
         for name, tensor in self._memory.items():
-            other._memory[name] = tvm.runtime.empty(tuple(tensor.shape), str(tensor.dtype))
+            other._memory[name] = empty_tensor(tuple(tensor.shape), str(tensor.dtype))
             if self._place(name) is None:
                 np.copyto(np.from_dlpack(other._memory[name]), np.from_dlpack(tensor))
             else:
@@ -234,7 +176,7 @@ class Session:
 
     def _find_growing(self) -> dict[str, StatePlace]:
         """Return the carried outputs that kernels write behind the rows of their inputs, by name."""
-        specs = self._executable.description
+        specs = self._description
         places = {specs.outputs[each.output].source_name: each for each in specs.states}
         return {
             output: places[output]
@@ -272,20 +214,15 @@ class Session:
         known = {name: (size, f"the session's states have {size}") for name, size in self._sizes.items()}
         return {**known, **{name: (rows, f"the session holds {rows} rows") for name, rows in self._lengths.items()}}
 
-    def _fixed(self) -> frozenset[str]:
-        """Return the dimensions that states have."""
-        return names_in(dim for name in self._carry.values() for dim in self._inputs[name].shape)
-
-    def _rows_after(self, outputs: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    def _rows_after(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return how many rows the growing states will hold; DataError where there is no room for them."""
         found: dict[str, int] = {}
-        for output, place in self._growing.items():
-            found[place.dimension], room = outputs[output][place.axis], self._capacity[place.dimension]
-            if found[place.dimension] > room:
-                held = self._lengths[place.dimension]
+        for (dimension, size), output in self._growth.items():
+            [found[dimension]], room = evaluated([size], sizes), self._capacity[dimension]
+            if found[dimension] > room:
                 raise DataError(
-                    f"step: {output} would have {found[place.dimension]} rows along {place.dimension} ({held} are there), "
-                    f"the capacity is {room}; reset the session, or open one with more"
+                    f"step: {output} would have {found[dimension]} rows along {dimension} "
+                    f"({self._lengths[dimension]} are there), the capacity is {room}; reset the session, or open one with more"
                 )
         return found
 
@@ -301,7 +238,7 @@ class Session:
             shape = list(evaluated(spec.shape, sizes))
             if place is not None:
                 shape[place.axis] = self._capacity[place.dimension]
-            self._memory[name] = tvm.runtime.empty(tuple(shape), spec.dtype)
+            self._memory[name] = empty_tensor(tuple(shape), spec.dtype)
             if place is None:
                 np.from_dlpack(self._memory[name])[...] = 0
 
@@ -312,10 +249,10 @@ class Session:
             raise DataError(f"start: {name!r} is no carried input; these are {', '.join(sorted(self._carry.values()))}")
         known = {key: size for key, size in self._known().items() if key in self._sizes}
         [checked] = check_inputs([spec], array, where="start", known=known)
-        sizes = _sizes_of([spec], [checked])
+        sizes = {key: checked.shape[axis] for key, (_, axis) in dimension_places([spec.shape]).items()}
         place = self._place(name)
         if place is None:
-            self._memory[name] = tvm.runtime.tensor(checked)
+            self._memory[name] = tensor_from(checked)
         else:
             rows, room = sizes.pop(place.dimension), self._capacity[place.dimension]
             if rows > room or self._lengths[place.dimension] not in (0, rows):
@@ -323,22 +260,24 @@ class Session:
             self._lengths[place.dimension] = rows
             shape = list(checked.shape)
             shape[place.axis] = room
-            self._memory[name] = tvm.runtime.empty(tuple(shape), spec.dtype)
+            self._memory[name] = empty_tensor(tuple(shape), spec.dtype)
             np.copyto(self._rows_of(name), checked)
         self._sizes |= sizes
 
-    def _run(
-        self, inputs: Mapping[str, npt.NDArray[Any]], outputs: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]
-    ) -> dict[str, Any]:
+    def _run(self, inputs: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int]) -> dict[str, Any]:
         """Run the executable on the states' memory; return tensors for the outputs that are not written there."""
-        runner = self._executable.runner
+        runner = self._runner
         if not self._growing or not isinstance(runner, NativeRunner):
             whole = {**inputs, **{name: np.ascontiguousarray(self._rows_of(name)) for name in self._carry.values()}}
-            results = runner([tvm.runtime.tensor(whole[name]) for name in self._inputs])
+            results = runner([tensor_from(whole[name]) for name in self._inputs])
             return dict(zip(self._outputs, results, strict=True))
-        given = {name: self._memory[name] if name in self._memory else tvm.runtime.tensor(inputs[name]) for name in self._inputs}
+        given = {name: self._memory[name] if name in self._memory else tensor_from(inputs[name]) for name in self._inputs}
         own = {output: self._memory[self._carry[output]] for output in self._growing}
-        fresh = {name: tvm.runtime.empty(shape, self._outputs[name].dtype) for name, shape in outputs.items() if name not in own}
+        fresh = {
+            name: empty_tensor(evaluated(spec.shape, sizes), spec.dtype)
+            for name, spec in self._outputs.items()
+            if name not in own
+        }
         room = {place.capacity: self._capacity[place.dimension] for place in self._growing.values()}
         places = dict.fromkeys((place.in_place for place in self._growing.values()), 1)
         everything = {**own, **fresh}
@@ -346,7 +285,7 @@ class Session:
         return fresh
 
 
-def _check_pair(output: str, outputs: Mapping[str, _Spec], name: str, inputs: Mapping[str, InputSpec]) -> None:
+def _check_pair(output: str, outputs: Mapping[str, OutputSpec], name: str, inputs: Mapping[str, InputSpec]) -> None:
     """Raise DataError where an output can't be carried to an input."""
     for kind, known, given in (("output", outputs, output), ("input", inputs, name)):
         if given not in known:
@@ -362,12 +301,3 @@ def _check_pair(output: str, outputs: Mapping[str, _Spec], name: str, inputs: Ma
 
 def _dims(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
-
-
-def _sizes_of(specs: list[InputSpec], arrays: list[npt.NDArray[Any]]) -> dict[str, int]:
-    """Return the sizes of open dimensions that inputs have."""
-    found: dict[str, int] = {}
-    for spec, array in zip(specs, arrays, strict=True):
-        dims: zip[tuple[int | Size, int]] = zip(spec.shape, array.shape, strict=True)
-        found |= {dim.name: size for dim, size in dims if isinstance(dim, Size) and dim.name is not None}
-    return found

@@ -70,6 +70,9 @@ class _Term:
     def __str__(self) -> str:
         return f"{self.op}({self.left}, {self.right})"
 
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        return int(_OPERATIONS[self.op](*evaluated((self.left, self.right), values)))
+
 
 _Factor = str | _Term
 _Monomial = tuple[_Factor, ...]
@@ -86,11 +89,14 @@ class Size(_Convertible):
     Every name stands for a number that is at least 0.
     """
 
-    __slots__ = ("_hash", "_terms")
+    __slots__ = ("_hash", "_names", "_terms", "_text")
 
     def __init__(self, terms: Mapping[_Monomial, int]) -> None:
         self._terms = dict(sorted(terms.items(), key=lambda item: (-len(item[0]), str(item[0]))))
         self._hash = hash(tuple(self._terms.items()))
+        # Every call of an executable asks for them.
+        self._text: str | None = None
+        self._names: frozenset[str] | None = None
 
     @staticmethod
     def named(name: str) -> Size:
@@ -205,12 +211,14 @@ class Size(_Convertible):
     @property
     def names(self) -> frozenset[str]:
         """The dimensions that it depends on."""
-        return frozenset(
-            name
-            for monomial in self._terms
-            for each in monomial
-            for name in ([each] if isinstance(each, str) else names_in((each.left, each.right)))
-        )
+        if self._names is None:
+            self._names = frozenset(
+                name
+                for monomial in self._terms
+                for each in monomial
+                for name in ([each] if isinstance(each, str) else names_in((each.left, each.right)))
+            )
+        return self._names
 
     @property
     def terms(self) -> Mapping[_Monomial, int]:
@@ -230,7 +238,12 @@ class Size(_Convertible):
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """Return its value; KeyError for a dimension that has none."""
-        return int(self._folded(values.__getitem__))
+        total = 0
+        for monomial, product in self._terms.items():
+            for each in monomial:
+                product *= values[each] if isinstance(each, str) else each.evaluate(values)
+            total += product
+        return total
 
     def substitute(self, sizes: Mapping[str, int | Size]) -> int | Size:
         """Return it with these sizes in place of dimensions."""
@@ -275,14 +288,19 @@ class Size(_Convertible):
 
     def __str__(self) -> str:
         """Return e.g. "64*past + 64"."""
+        if self._text is None:
+            self._text = self._as_text()
+        return self._text
+
+    __repr__ = __str__
+
+    def _as_text(self) -> str:
         text = ""
         for monomial, factor in self._terms.items():
             parts = ([] if abs(factor) == 1 and monomial else [str(abs(factor))]) + [str(each) for each in monomial]
             sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
             text += sign + "*".join(parts)
         return text
-
-    __repr__ = __str__
 
 
 def names_in(shape: Iterable[Any]) -> frozenset[str]:
