@@ -20,7 +20,7 @@ import onnx.shape_inference
 
 from ...errors import UnsupportedOpError
 from ...ir.identity import NameSupply
-from ..symbols import Size
+from ..symbols import Size, size_text
 from .einsum import decompose_einsums
 from .float16 import compute_in_float32, has_float16
 from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
@@ -117,9 +117,11 @@ def _inline_branches(model: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]
     while conditionals := [node for node in model.graph.node if node.op_type == "If"]:
         known = known_values(model, shapes, origin)
         if not any(node.input[0] in known for node in conditionals):
+            open_sizes = {size_text(size) for shape in shapes.values() for size in shape if not isinstance(size, int)}
+            fixing = f"fix open sizes ({', '.join(sorted(open_sizes))}) that it may depend on, or " if open_sizes else ""
             raise UnsupportedOpError(
                 f"{origin}: {describe(conditionals[0])}: its condition {conditionals[0].input[0]!r} depends on what is fed; "
-                f"export the model with one branch, or each branch as a model"
+                f"{fixing}export the model with one branch, or each branch as a model"
             )
         supply = NameSupply(_names_in(model.graph))
         nodes: list[onnx.NodeProto] = []

@@ -27,7 +27,7 @@ from ..language.float_result import float_result
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
-from ..language.vectors import Buffer, Expr, chunked, for_tiles, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, for_tiles, load, prim_func, splat, store, worthwhile
 from .spec import BatchMatmulSpec
 from .wide_batch_matmul import wide_batch_matmul
 from .x86_int8_batch_matmul import MAX_INNER, Int8Product
@@ -120,11 +120,14 @@ def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:
 
 def _emit_rows(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int) -> None:
     """Emit `rows` rows of one product: whole vectors of columns, then the columns that are left, one by one."""
+    if is_open(spec.columns):
+        for_open_tiles(spec.columns, _LANES, lambda column, lanes: _emit_tile(spec, matrices, first, rows, column, lanes))
+        return
     vectors, left = divmod(spec.columns, _LANES)
-    if is_open(vectors) or vectors:
+    if vectors:
         with B.serial(0, vectors) as index:
             _emit_tile(spec, matrices, first, rows, B.Bind(index * _LANES), _LANES)
-    if is_open(left) or left:
+    if left:
         with B.serial(0, left) as index:
             _emit_tile(spec, matrices, first, rows, B.Bind(vectors * _LANES + index), 1)
 
