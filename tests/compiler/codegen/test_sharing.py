@@ -7,6 +7,7 @@ from tvm.script.ir_builder import tirx as T
 
 from octavo.compiler.backends.cpu.kernels.language.vectors import chunked, for_each_vector, load, prim_func, store
 from octavo.compiler.codegen.sharing import Access, phases, shared_kernel
+from octavo.runtime.size import Size
 
 
 def access(reads: str, writes: str, *, shared: bool = True) -> Access:
@@ -65,6 +66,13 @@ def test_a_kernel_of_one_parallel_loop_is_shared(size):
     assert str(loops[-1].extent) == str(shared.last - shared.first)
 
 
+def test_a_kernel_that_first_computes_its_sizes_is_shared():
+    size = Size.named("rows") // 3 * Size.named("columns") * 1024
+    kernel = copying(2, size)
+    assert isinstance(kernel.body, tirx.SeqStmt)
+    assert shared_kernel(kernel) is not None
+
+
 def test_other_kernels_are_one_threads():
     assert shared_kernel(copying(1)) is None
 
@@ -74,4 +82,10 @@ def test_other_kernels_are_one_threads():
         with chunked(64, 2) as index:
             store(y, index, load(y, T.int32(63) - index, 1), 1)
 
-    assert shared_kernel(prim_func([("x", 64, "uint8"), ("y", 64, "uint8")], two_loops)) is None
+    def stores_before(x, y) -> None:
+        store(y, 0, load(x, 1, 1), 1)
+        with chunked(64, 2) as index:
+            store(y, index, load(x, index, 1), 1)
+
+    for body in (two_loops, stores_before):
+        assert shared_kernel(prim_func([("x", 64, "uint8"), ("y", 64, "uint8")], body)) is None

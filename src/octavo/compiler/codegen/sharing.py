@@ -83,9 +83,10 @@ class SharedKernel:
 
 
 def shared_kernel(kernel: Any) -> SharedKernel | None:
-    """Return a PrimFunc's body for a range of chunks; None where it is more, or less, than one parallel loop."""
+    """Return a PrimFunc's body for a range of chunks; None where it is more than one parallel loop and what it reads, or less."""
     statements = list(kernel.body.seq) if isinstance(kernel.body, tirx.SeqStmt) else [kernel.body]
-    loops = [each for each in statements if not isinstance(each, tirx.DeclBuffer | tirx.Bind)]
+    own = [each.buffer for each in statements if isinstance(each, tirx.AllocBuffer)]
+    loops = [each for each in statements if not _is_local(each, own)]
     if len(loops) != 1 or not isinstance(loops[0], tirx.For):
         return None
     loop: Any = loops[0]
@@ -95,6 +96,13 @@ def shared_kernel(kernel: Any) -> SharedKernel | None:
     serial = tirx.For(loop.loop_var, first, last - first, tirx.ForKind.SERIAL, loop.body)
     body = serial if len(statements) == 1 else tirx.SeqStmt([serial if each is loop else each for each in statements])
     return SharedKernel(body=body, first=first, last=last, chunks=int(loop.extent))
+
+
+def _is_local(statement: Any, own: Sequence[Any]) -> bool:
+    """Return whether a statement only names or computes what each thread may have for itself, in these buffers of its own."""
+    if isinstance(statement, tirx.BufferStore):
+        return any(statement.buffer.same_as(buffer) for buffer in own)
+    return isinstance(statement, tirx.DeclBuffer | tirx.AllocBuffer | tirx.Bind)
 
 
 def _is(value: Any, number: int) -> bool:
