@@ -199,8 +199,8 @@ class FloatGemm(GemmLoops):
     def _emit_prefetches(self, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Ask for what the end of the tile reads and writes, where that is too much to be near: the next tile waits for it."""
         geometry = self.geometry
-        pixels = geometry.images * geometry.rows * geometry.columns
-        elements = 0 if is_open(pixels) else pixels * geometry.channels
+        outputs = geometry.images * geometry.rows * geometry.columns
+        elements = 0 if is_open(outputs) else outputs * geometry.channels
         if elements * self.element_bytes < FAR_BYTES:
             return
         for pixel in pixels:
