@@ -24,10 +24,8 @@ import octavo
 from llama2c import BEGIN, END, Decoder, FileError, Shape, Tokenizer, read_checkpoint
 from octavo.evaluation import evaluate
 
-SAMPLES = 8
-"""Texts that the float model writes to be profiled on; no two begin with the same token."""
-ROWS = 64
-"""Tokens of one sample of a text."""
+WINDOW = 256
+"""Tokens of one text that is profiled on."""
 Step = Callable[[list[int]], np.ndarray]
 """Takes the next tokens, returns the scores of what follows the last one."""
 
@@ -113,24 +111,27 @@ def empty_past(decoder: Decoder, shape: Shape) -> dict[str, np.ndarray]:
     return {name: np.zeros((1, shape.kv_heads, 0, shape.head), np.float32) for name in decoder.states.values()}
 
 
-def calibration_texts(executable: Any, decoder: Decoder, shape: Shape, tokenizer: Tokenizer, text: Path | None) -> list[list[int]]:
-    """Return the tokens to profile on: of a file, or what the float model writes, each word drawn from what it finds likely."""
-    room = min(shape.length, 4 * ROWS)
-    if text is None:
-        drawn = (Choice(1.0, seed) for seed in range(SAMPLES))
-        return [write_in_session(executable, decoder, room, [BEGIN], room - 1, choice).tokens for choice in drawn]
+def texts_of(executable: Any, decoder: Decoder, shape: Shape, count: int) -> list[list[int]]:
+    """Return texts that a model writes, each token drawn by how likely the model finds it."""
+    room = min(shape.length, WINDOW)
+    return [write_in_session(executable, decoder, room, [BEGIN], room - 1, Choice(1.0, seed)).tokens for seed in range(count)]
+
+
+def texts_in(path: Path, tokenizer: Tokenizer, shape: Shape) -> list[list[int]]:
+    """Return the tokens of a file, cut into windows."""
+    room = min(shape.length, WINDOW)
     try:
-        tokens = tokenizer.encode(text.read_text(encoding="utf-8"))
+        tokens = tokenizer.encode(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{text}: {error}; give a text file in UTF-8") from error
+        raise FileError(f"{path}: {error}; give a text file in UTF-8") from error
     return [tokens[start : start + room] for start in range(0, len(tokens), room)]
 
 
-def quantized(model: octavo.Model, texts: list[list[int]], decoder: Decoder, shape: Shape) -> octavo.Model:
+def quantized(model: octavo.Model, texts: list[list[int]], decoder: Decoder, shape: Shape, preset: Any) -> octavo.Model:
     """Profile on texts, each from its beginning with an empty cache, and quantize."""
     past = empty_past(decoder, shape)
     batches = [{**inputs_of(tokens, 0), **past} for tokens in texts]
-    return octavo.quantize(model, octavo.profile(model, batches))
+    return octavo.quantize(model, octavo.profile(model, batches), preset=preset)
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -143,6 +144,8 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token (default)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what tokens are drawn with (default: 0)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="profile on this text (default: what the float model writes)")
+    parser.add_argument("--samples", type=int, default=8, metavar="N", help="texts that it writes to be profiled on (default: 8)")
+    parser.add_argument("--preset", choices=("fast", "balanced", "best"), default="balanced", help="how quantize searches")
     return parser.parse_args()
 
 
@@ -152,8 +155,8 @@ def main() -> None:
     shape, weights = read_checkpoint(args.checkpoint)
     tokenizer, decoder = Tokenizer(args.tokenizer, shape.vocabulary), Decoder(shape, weights)
     prompt = tokenizer.encode(args.prompt)
-    if args.tokens < 1 or args.temperature < 0:
-        raise FileError("--tokens must be at least 1, --temperature at least 0")
+    if args.tokens < 1 or args.samples < 1 or args.temperature < 0:
+        raise FileError("--tokens and --samples must be at least 1, --temperature at least 0")
     if len(prompt) + args.tokens > shape.length:
         raise FileError(
             f"the prompt's {len(prompt)} tokens and {args.tokens} more are over the {shape.length} that the checkpoint was trained "
@@ -165,15 +168,15 @@ def main() -> None:
         onnx.save(decoder.model(), path)
         model = octavo.load(path)
         floats = octavo.compile(model)
-        integers = quantized(model, calibration_texts(floats, decoder, shape, tokenizer, args.text), decoder, shape)
-        executable = octavo.compile(integers)
-        texts = {
+        texts = texts_in(args.text, tokenizer, shape) if args.text else texts_of(floats, decoder, shape, args.samples)
+        executable = octavo.compile(quantized(model, texts, decoder, shape, args.preset))
+        written = {
             "int8": write_in_session(executable, decoder, shape.length, *given),
             "float": write_in_session(floats, decoder, shape.length, *given),
             "ONNX Runtime, float": write_in_onnxruntime(path, decoder, shape, *given),
         }
-    report(texts, tokenizer)
-    print(agreement(floats, executable, texts["float"], decoder, shape))
+    report(written, tokenizer)
+    print(comparison(floats, executable, written["float"].tokens))
 
 
 def report(texts: dict[str, Written | None], tokenizer: Tokenizer) -> None:
@@ -184,15 +187,18 @@ def report(texts: dict[str, Written | None], tokenizer: Tokenizer) -> None:
         else:
             same = sum(a == b for a, b in zip(text.tokens, texts["float"].tokens, strict=False)) - text.prompt
             count = len(text.tokens) - text.prompt
-            print(f"{name}: {text.rate:.0f} tokens/s, {same} of {count} tokens are the float model's")
+            print(f"{name}: {text.rate:.0f} tokens/s; {same} of {count} tokens are the float model's")
             print(f"{tokenizer.decode(text.tokens)}\n")
 
 
-def agreement(floats: Any, executable: Any, text: Written, decoder: Decoder, shape: Shape) -> str:
-    """Compare both models on the same text, the float model's: a text of the int8 model's own goes another way from one token on."""
-    sample = {**inputs_of(text.tokens, 0), **empty_past(decoder, shape)}
-    found = evaluate(floats, executable, sample, task="language")
-    return found.verdict.text
+def comparison(floats: Any, executable: Any, tokens: list[int]) -> str:
+    """Compare both models on one text, the float model's: texts of their own differ from one token on."""
+    found = evaluate(floats, executable, np.array([tokens]), task="language", layers=0)
+    logits = next(output for output in found.outputs if output.name == "logits")
+    return (
+        f"int8 on the float model's text: next token {logits.agreement:.1%} the same, KL divergence {logits.kl_divergence:.5f}, "
+        f"perplexity {found.metric.candidate:.3f} for {found.metric.reference:.3f}"
+    )
 
 
 if __name__ == "__main__":

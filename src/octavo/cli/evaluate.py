@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from ..compiler.text_table import markdown_table
 from ..errors import DataError
-from ..evaluation import TASKS, Evaluation, InferenceModel, evaluate, has_scale_to_blame, load_inference_model
-from .calibration import Stream, add_data, open_data
+from ..evaluation import TASKS, Evaluation, InferenceModel, TokenWindows, evaluate, has_scale_to_blame, load_inference_model
+from .calibration import Source, Stream, add_data, open_data
 from .options import Subcommands, add_command, add_json, add_shapes, add_state, add_target, add_threads, sample_limit
 from .progress import progress_bar
 from .samples import read_samples
 from .sources import UsageError, shape_options
+from .texts import read_tokens
 
 _LAYERS = 8
 """Layers that are shown."""
@@ -33,7 +34,8 @@ def add_to(commands: Subcommands) -> None:
         call,
         example="octavo evaluate m.onnx m.int8.onnx --data x.npz\n"
         "  octavo evaluate m.onnx m.int8.onnx --data x.npz --labels y.npy --max-drop 0.01\n"
-        "  octavo evaluate m.int8.tflite litert:m.int8.tflite --data x.npz --min-agreement 0.99",
+        "  octavo evaluate m.int8.tflite litert:m.int8.tflite --data x.npz --min-agreement 0.99\n"
+        "  octavo evaluate m.onnx m.int8.onnx --data tokens.npy --task language --max-kl 0.01",
     )
     what = ".onnx, .tflite or an executable; onnxruntime:m.onnx or litert:m.tflite in that runtime, evaluated exactly"
     parser.add_argument("reference", metavar="FLOAT", help=f"what is taken for right: {what}")
@@ -80,11 +82,12 @@ def _add_demands(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--min-agreement", type=float, metavar="SHARE", help="share of the same classes, boxes or masks, 0 to 1")
     group.add_argument("--min-sqnr", type=float, metavar="DB", help="signal to noise ratio of the worst output")
     group.add_argument("--max-drop", type=float, metavar="SHARE", help="what the metric by --labels may lose, 0 to 1")
+    group.add_argument("--max-kl", type=float, metavar="NATS", help="KL divergence of the next token, of --task language")
 
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.max_drop is not None and args.labels is None:
+    if args.max_drop is not None and args.labels is None and args.task != "language":
         raise UsageError("--max-drop bounds what is lost by labels: give --labels FILE")
     labels = None if args.labels is None else _read_labels(args.labels)
     state = dict(args.state)
@@ -104,7 +107,8 @@ def call(args: argparse.Namespace) -> int:
             layers=args.layers,
             progress=lambda _: advance(1),
         )
-    missed = found.missed(min_agreement=args.min_agreement, min_sqnr=args.min_sqnr, max_drop=args.max_drop)
+    demands = ("min_agreement", "min_sqnr", "max_drop", "max_kl")
+    missed = found.missed(**{name: getattr(args, name) for name in demands})
     if args.json:
         print(json.dumps({**found.to_json(), "missed": list(missed)}, indent=2))
     else:
@@ -114,7 +118,12 @@ def call(args: argparse.Namespace) -> int:
 
 
 def _data(args: argparse.Namespace, models: list[InferenceModel], state: dict[str, str]) -> Stream:
-    """Open the samples for the model whose inputs they fit, the first where both do."""
+    """Open the samples for the model whose inputs they fit, the first where both do; tokens are made inputs of."""
+    tokens = read_tokens(args.data) if args.task == "language" else None
+    if tokens is not None:
+        windows = TokenWindows(specs=models[0].specs)
+        batches = [batch for each in tokens for batch in windows.batches(each, "tokens")]
+        return Stream([Source(runs=len(batches), read=lambda: iter(batches), preprocessing="")])
     refused: DataError | None = None
     for model in models:
         try:
@@ -140,7 +149,7 @@ def _read_labels(path: Path) -> npt.NDArray[Any]:
 def _text(found: Evaluation) -> list[str]:
     """Return the parts that people read."""
     parts = [f"{found.candidate} against {found.reference}, {found.samples} samples"]
-    headers = ("output", "SQNR dB", "max error", "cosine", "decides", "agreement", "top-5", "PSNR dB")
+    headers = ("output", "SQNR dB", "max error", "cosine", "decides", "agreement", "top-5", "PSNR dB", "KL divergence")
     rows = [
         (
             output.name,
@@ -151,6 +160,7 @@ def _text(found: Evaluation) -> list[str]:
             _percent(output.agreement),
             _percent(output.top5_agreement),
             "" if output.psnr_db is None else _decimals(output.psnr_db, 2),
+            "" if output.kl_divergence is None else f"{output.kl_divergence:.5f}",
         )
         for output in found.outputs
     ]
@@ -186,7 +196,9 @@ def _of_labels(found: Evaluation) -> str:
         for value in (metric.reference, metric.candidate, metric.drop)
     )
     top5 = "" if found.top5 is None else f"; top-5 {_percent(found.top5[0])} and {_percent(found.top5[1])}"
-    return f"by labels, {metric.name}: {first} of the reference, {second} of the candidate, a drop of {drop}{top5}"
+    change = f"a {'rise' if metric.lower_is_better else 'drop'} of {drop}{top5}"
+    source = "tokens" if found.task == "language" else "labels"
+    return f"by {source}, {metric.name}: {first} of the reference, {second} of the candidate, {change}"
 
 
 def _sample(row: Any) -> str:

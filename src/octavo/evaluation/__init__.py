@@ -4,6 +4,7 @@ from .advice import has_scale_to_blame
 from .calibration_warnings import calibration_warnings
 from .evaluate import Evaluation, OutputEvaluation, SampleEvaluation, evaluate
 from .inference_model import InferenceModel, Port
+from .language import TokenWindows
 from .load_inference_model import load_inference_model
 from .peers import exact_session
 from .task_evaluators import Metric
@@ -19,6 +20,7 @@ __all__ = [
     "OutputEvaluation",
     "Port",
     "SampleEvaluation",
+    "TokenWindows",
     "Verdict",
     "better",
     "calibration_warnings",

@@ -63,7 +63,8 @@ def verdict_of(
         said.append(_of_output(worst, len(outputs)))
     if outputs and all(output.sqnr_db == math.inf for output in outputs):
         said = [f"equal on {samples} samples"]
-    return Verdict(level=level, text="; ".join(said), advice=tuple(_advice(level, outputs, metric, layers, samples, evaluator)))
+    advice = tuple(_advice(task, level, outputs, metric, layers, samples, evaluator))
+    return Verdict(level=level, text="; ".join(said), advice=advice)
 
 
 def _level(task: str, output: _Output) -> Level:
@@ -86,6 +87,7 @@ def _amount(metric: Metric, value: float) -> str:
 
 
 def _advice(
+    task: str,
     level: Level,
     outputs: Sequence[_Output],
     metric: Metric | None,
@@ -110,7 +112,8 @@ def _advice(
             "octavo causes FLOAT --profile profile.json says which rounding costs most; octavo quantize FLOAT --profile "
             "profile.json --fix applies what helps"
         )
-    if samples < _FEW and level_is_shared(outputs, metric):
+    # A sample of language is as many steps as it has tokens.
+    if samples < _FEW and task != "language" and level_is_shared(outputs, metric):
         found.append(f"{samples} samples say little of shares: give at least {_FEW}, better some hundred")
     if level == "good" and not found:
         found.append("octavo compile makes it an executable, octavo bench says how fast it is")

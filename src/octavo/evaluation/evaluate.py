@@ -22,6 +22,7 @@ from ..runtime.inputs import first_state, split_batch
 from ..runtime.size import without_sizes
 from .advice import by_blame, verdict_of
 from .inference_model import InferenceModel, Port, converted, paired
+from .language import LanguageEvaluator
 from .layer_errors import LayerError, layer_errors
 from .load_inference_model import Subject, load_inference_model
 from .task_evaluators import ClassificationEvaluator, Decisions, ImageEvaluator, Metric, TaskEvaluator
@@ -45,7 +46,7 @@ class OutputEvaluation:
         In real numbers: integers are dequantized first.
     psnr_db
         Of a picture, its peak being the width of the reference's range.
-    agreement, top5_agreement, decides
+    agreement, top5_agreement, decides, kl_divergence
         How often both decide the same, and what they decide: see `task_evaluators.Decisions`.
     """
 
@@ -58,6 +59,7 @@ class OutputEvaluation:
     agreement: float | None = None
     top5_agreement: float | None = None
     decides: str = ""
+    kl_divergence: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +85,8 @@ class Evaluation:
     outputs
         In the order of the reference's.
     metric, top5
-        What labels say, and of classes how often each model has the label among its first five; None without labels.
+        What labels say (of language the tokens themselves), and of classes how often each model has the label among its first
+        five; None without labels.
     worst
         Runs of another class first, then by SQNR.
     layers
@@ -117,7 +120,12 @@ class Evaluation:
         return min((each.agreement for each in self.outputs if each.agreement is not None), default=None)
 
     def missed(
-        self, *, min_agreement: float | None = None, min_sqnr: float | None = None, max_drop: float | None = None
+        self,
+        *,
+        min_agreement: float | None = None,
+        min_sqnr: float | None = None,
+        max_drop: float | None = None,
+        max_kl: float | None = None,
     ) -> tuple[str, ...]:
         """Return which demands are not met, in words.
 
@@ -138,7 +146,14 @@ class Evaluation:
             if self.metric is None:
                 raise DataError("without labels there is no drop to bound: give them")
             if self.metric.drop > max_drop:
-                found.append(f"{self.metric.name} drops by {self.metric.drop:.4f}{self.metric.unit}, more than {max_drop:g}")
+                loses = "rises" if self.metric.lower_is_better else "drops"
+                found.append(f"{self.metric.name} {loses} by {self.metric.drop:.4f}{self.metric.unit}, more than {max_drop:g}")
+        if max_kl is not None:
+            divergence = max((each.kl_divergence for each in self.outputs if each.kl_divergence is not None), default=None)
+            if divergence is None:
+                raise DataError("no output has shares of a next token: a KL divergence is of task language")
+            if not divergence <= max_kl:
+                found.append(f"KL divergence {divergence:.4f} is more than {max_kl:g}")
         return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
@@ -182,7 +197,8 @@ def evaluate(
         A class for each sample; of a sequence one for each step, below 0 where there is none; of a detector rows of sample,
         class, left, top, right, bottom in pixels; of masks a class for each pixel; of images the images that they should be.
     task
-        "classification" (or "keywords"), "sequence" (a class at each step), "detection:FORM" (yolox, yolov5, yolov8, ssd),
+        "classification" (or "keywords"), "sequence" (a class at each step), "language" (the next token at each step; data are
+        tokens, [windows, tokens] or those of whole texts, or all inputs), "detection:FORM" (yolox, yolov5, yolov8, ssd),
         "segmentation", "image", "tensor" for errors alone. By "auto" rows of scores decide classes, at each step where they are
         shares, and pictures of the size of the input are images or masks.
     first_class
@@ -214,6 +230,9 @@ def evaluate(
     given = None if labels is None else np.asarray(labels)
     evaluators = evaluators_of(task, first.inputs, first.outputs, given, first_class, carried=dict(state or {}))
     comparison = _Comparison(first, second, evaluators, dict(state or {}))
+    for evaluator in evaluators.values():
+        if isinstance(evaluator, LanguageEvaluator):
+            data = evaluator.followed(data)
     for number, (arrays, source) in enumerate(_samples(first, second, data, dict(state or {}))):
         comparison.add(arrays, source, keeps=number < (LAYER_SAMPLES if layers is None else layers))
         if progress is not None:
@@ -369,6 +388,7 @@ def _output(name: str, shape: tuple[int, ...], sums: ErrorSums, decisions: Decis
         agreement=decisions.agreement,
         top5_agreement=decisions.top5_agreement,
         decides=decisions.what,
+        kl_divergence=decisions.kl_divergence,
     )
 
 

@@ -26,17 +26,18 @@ SURE_SCORE = 0.3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """What both models are worth by labels: `drop` is what the candidate loses. A share in [0; 1], or dB where `unit` says so."""
+    """What both models are worth by labels: `drop` is what the candidate loses. A share in [0; 1], or what `unit` says."""
 
     name: str
     reference: float
     candidate: float
     unit: str = ""
+    lower_is_better: bool = False
 
     @property
     def drop(self) -> float:
-        """The reference's less the candidate's."""
-        return self.reference - self.candidate
+        """By how much the candidate is worse."""
+        return (self.candidate - self.reference) if self.lower_is_better else (self.reference - self.candidate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,15 +49,19 @@ class Decisions:
     agreement
         Classification: the share of samples of the same class. Detection: average precision of the candidate's boxes where the
         reference's are the objects. Masks: mean intersection over union. Sequences: the share of steps of the same class.
+        Language: the share of steps of the same next token.
     top5_agreement
         Share of samples whose class is among the candidate's first five.
     what
-        What `agreement` is of: "class", "steps", "boxes", "mask".
+        What `agreement` is of: "class", "steps", "next token", "boxes", "mask".
+    kl_divergence
+        Language: of the candidate's shares of the next token from the reference's, in nats a token.
     """
 
     agreement: float | None = None
     top5_agreement: float | None = None
     what: str = ""
+    kl_divergence: float | None = None
 
 
 class TaskEvaluator(Protocol):

@@ -10,6 +10,7 @@ from ..numerics.arrays import Array
 from ..runtime.size import names_in, typical
 from .boxes import FORMS, Size
 from .inference_model import Port
+from .language import LOGITS, LanguageEvaluator, TokenWindows
 from .task_evaluators import (
     ClassificationEvaluator,
     DetectionEvaluator,
@@ -23,8 +24,8 @@ from .task_evaluators import (
 )
 
 _DETECTIONS = tuple(f"detection:{form}" for form in FORMS)
-TASKS = ("auto", "classification", "keywords", "sequence", *_DETECTIONS, "segmentation", "image", "tensor")
-"""Keywords are classes; of a sequence each step has one; a detector's form is how its outputs are to be read; of a "tensor"
+TASKS = ("auto", "classification", "keywords", "sequence", "language", *_DETECTIONS, "segmentation", "image", "tensor")
+"""Keywords are classes; of a sequence each step has one; language has a next token at each step; a detector's form is how its outputs are to be read; of a "tensor"
 errors alone are said."""
 _MIN_SIDE = 8
 """Of what is taken for a picture or a mask without being asked."""
@@ -44,6 +45,12 @@ def evaluators_of(
     """
     if task not in TASKS:
         raise DataError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
+    if task == "language":
+        if labels is not None:
+            raise DataError("of a language model the tokens themselves are the labels: leave labels out")
+        place = _place_of_logits(outputs)
+        windows = TokenWindows(specs=[port.spec for port in inputs])
+        return {(place,): LanguageEvaluator(windows=windows, vocabulary=outputs[place].shape[2])}
     if task.startswith("detection:"):
         evaluator = DetectionEvaluator(form=task.partition(":")[2], size=_picture_size(inputs), labels=labels)
         return {tuple(range(len(outputs))): evaluator}
@@ -74,6 +81,16 @@ def evaluators_of(
     if task == "image":
         return {(0,): ImageEvaluator(labels=labels)}
     return {(0,): ClassificationEvaluator(labels=labels, first_class=first_class)}
+
+
+def _place_of_logits(outputs: Sequence[Port]) -> int:
+    """Return the place of the scores of tokens: the output of that name, or the only one of three dimensions."""
+    fit = [place for place, port in enumerate(outputs) if len(port.shape) == 3 and not names_in(port.shape[2:])]
+    place = next((place for place in fit if outputs[place].name == LOGITS), fit[0] if len(fit) == 1 else None)
+    if place is None:
+        shapes = ", ".join(f"{port.name} {list(port.shape)}" for port in outputs)
+        raise DataError(f"a language model has an output {LOGITS} of [samples, steps, tokens]; this model has {shapes}")
+    return place
 
 
 def _place_of_steps(outputs: Sequence[Port]) -> int:

@@ -1,0 +1,157 @@
+"""examples/generate.py: a trained checkpoint becomes an ONNX decoder that writes the same in a session as in ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import octavo
+from example_programs import EXAMPLES, Programs, programs
+from octavo.runtime.executable import Executable
+
+__all__ = ["programs"]
+PROGRAM = EXAMPLES / "generate.py"
+PROMPT, TOKENS, STEPS = "Once upon a time", 40, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """The example's modules, what they read, and both models."""
+
+    generate: Any
+    shape: Any
+    decoder: Any
+    tokenizer: Any
+    path: Path
+    floats: Executable
+    integers: Executable
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        return self.tokenizer.encode(PROMPT), TOKENS, self.generate.Choice(0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def story(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)
+        import generate
+        import llama2c
+    for module in ("generate", "llama2c"):
+        assert isinstance(sys.modules.pop(module), ModuleType)
+    shape, weights = llama2c.read_checkpoint(shared / "models/llama/stories260K.bin")
+    tokenizer, decoder = llama2c.Tokenizer(shared / "models/llama/tok512.bin", shape.vocabulary), llama2c.Decoder(shape, weights)
+    path = tmp_path_factory.mktemp("story") / "decoder.onnx"
+    onnx.save(decoder.model(), path)
+    model = octavo.load(path)
+    floats = octavo.compile(model)
+    texts = generate.texts_of(floats, decoder, shape, 3)
+    integers = octavo.compile(generate.quantized(model, texts, decoder, shape, "fast"))
+    return Story(generate, shape, decoder, tokenizer, path, floats, integers)
+
+
+def test_the_float_session_writes_what_onnx_runtime_writes(story: Story) -> None:
+    pytest.importorskip("onnxruntime")
+    found = story.generate.write_in_session(story.floats, story.decoder, story.shape.length, *story.given)
+    expected = story.generate.write_in_onnxruntime(story.path, story.decoder, story.shape, *story.given)
+    assert found.tokens == expected.tokens
+    assert len(found.tokens) == found.prompt + TOKENS
+    assert story.tokenizer.decode(found.tokens).startswith("Once upon a time, there was a little girl named Lily.")
+
+
+@pytest.mark.parametrize("kind", ["floats", "integers"])
+def test_steps_of_a_session_have_the_bytes_of_calls_without_one(story: Story, kind: str) -> None:
+    executable: Executable = getattr(story, kind)
+    past = story.generate.empty_past(story.decoder, story.shape)
+    tokens = story.tokenizer.encode(PROMPT)
+    with executable.session(carry=story.decoder.states, capacity={"past": 64}) as session:
+        for _ in range(STEPS):
+            inputs = story.generate.inputs_of(tokens, session.length)
+            made = executable({**inputs, **past})
+            past = {name: made[output] for output, name in story.decoder.states.items()}
+            scores = session(inputs)["logits"]
+            assert scores.tobytes() == made["logits"].tobytes()
+            tokens = [int(scores[0, -1].argmax())]
+        assert {name: array.tobytes() for name, array in session.state().items()} == {n: each.tobytes() for n, each in past.items()}
+
+
+def test_the_integer_model_names_the_float_model_s_next_token(story: Story) -> None:
+    text = story.generate.write_in_session(story.floats, story.decoder, story.shape.length, *story.given).tokens
+    scores = [
+        executable({**story.generate.inputs_of(text, 0), **story.generate.empty_past(story.decoder, story.shape)})["logits"]
+        for executable in (story.floats, story.integers)
+    ]
+    assert float((scores[0].argmax(axis=-1) == scores[1].argmax(axis=-1)).mean()) >= 0.9
+
+
+def test_tokens_are_drawn_by_their_shares(story: Story) -> None:
+    scores = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    rng = np.random.default_rng(0)
+    drawn = [story.generate.Choice(1.0, 0)(scores, rng) for _ in range(2000)]
+    assert np.bincount(drawn) / 2000 == pytest.approx([0.5, 0.3, 0.2], abs=0.04)
+    assert story.generate.Choice(0.0, 0)(scores, rng) == 0
+
+
+@pytest.mark.parametrize("text", ["Lily's dog", "naïve 😀", ""])
+def test_texts_are_tokens_and_back(story: Story, text: str) -> None:
+    assert story.tokenizer.decode(story.tokenizer.encode(text)) == text
+
+
+def cut(source: Path, target: Path) -> None:
+    """Write the first layer of a checkpoint, with a head of its own, as a checkpoint."""
+    raw = source.read_bytes()
+    dim, hidden, layers, heads, kv_heads, vocabulary, length = struct.unpack_from("<7i", raw)
+    kv = dim // heads * kv_heads
+    sizes = [dim, dim * dim, kv * dim, kv * dim, dim * dim, dim, hidden * dim, hidden * dim, hidden * dim]
+    at, parts = 28 + 4 * vocabulary * dim, [raw[28 : 28 + 4 * vocabulary * dim]]
+    for size in sizes:
+        parts.append(raw[at : at + 4 * size])
+        at += 4 * size * layers
+    header = struct.pack("<7i", dim, hidden, 1, heads, kv_heads, -vocabulary, length)
+    target.write_bytes(header + b"".join(parts) + raw[at:] + parts[0])
+
+
+def test_the_program_writes_and_compares(shared: Path, tmp_path: Path, programs: Programs) -> None:
+    pytest.importorskip("onnxruntime")
+    cut(shared / "models/llama/stories260K.bin", tmp_path / "one_layer.bin")
+    tokenizer = shared / "models/llama/tok512.bin"
+    words = ("--prompt", PROMPT, "--tokens", 6, "--samples", 1, "--preset", "fast")
+    done = programs.run(PROGRAM, tmp_path / "one_layer.bin", tokenizer, *words)
+    assert done.code == 0, done
+    assert [line.split(":")[0] for line in done.out.splitlines() if "tokens/s" in line] == ["int8", "float", "ONNX Runtime, float"]
+    assert done.out.count("6 of 6 tokens are the float model's") >= 2
+    assert done.out.count(f"\n{PROMPT}") == 3
+    assert "int8 on the float model's text: next token " in done.out
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "tokenizer", "words", "message"),
+    [
+        (slice(0, 1000), slice(None), (), "checkpoint.bin: cut off: .* takes 1056540 bytes, the file has 1000; download it again"),
+        (slice(0, 20), slice(None), (), "20 bytes are no llama2.c checkpoint"),
+        (slice(4, None), slice(None), (), "no llama2.c checkpoint .of version 0"),
+        (slice(None), slice(0, 3000), (), "tokenizer.bin: cut off, or no llama2.c tokenizer of 512 pieces"),
+        (slice(None), slice(2, None), (), "piece 0 is not there"),
+        (slice(None), slice(None), ("--tokens", 510), "the prompt's 5 tokens and 510 more are over the 512"),
+        (slice(None), slice(None), ("--tokens", 0), "must be at least 1"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    checkpoint: slice, tokenizer: slice, words: tuple[Any, ...], message: str, shared: Path, tmp_path: Path, programs: Programs
+) -> None:
+    files = {"checkpoint.bin": ("stories260K.bin", checkpoint), "tokenizer.bin": ("tok512.bin", tokenizer)}
+    for name, (source, part) in files.items():
+        (tmp_path / name).write_bytes((shared / "models/llama" / source).read_bytes()[part])
+    done = programs.run(PROGRAM, *(tmp_path / name for name in files), *words)
+    assert done.code == 1
+    assert len(done.err.splitlines()) == 1
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(done.err)
