@@ -1,8 +1,8 @@
 """Write a story with a checkpoint of llama2.c, quantized to int8, token by token.
 
-The checkpoint becomes an ONNX decoder with a cache and open sizes (llama2c.py, without PyTorch). It is profiled on text that it writes
-itself, or on a file's, and quantized. Each token is one step of a session, which keeps the cache in place. The float model and ONNX
-Runtime write beside it.
+The checkpoint becomes an ONNX decoder with a cache and open sizes (llama2c.py, without PyTorch). It is profiled on text that it
+writes itself, or on a file's, and quantized. Each token is one step of a session, which keeps the cache in place. The float model
+and ONNX Runtime write beside it.
 
     python examples/generate.py stories260K.bin tok512.bin --prompt "Once upon a time" --tokens 200
 """
@@ -159,8 +159,8 @@ def main() -> None:
         raise FileError("--tokens and --samples must be at least 1, --temperature at least 0")
     if len(prompt) + args.tokens > shape.length:
         raise FileError(
-            f"the prompt's {len(prompt)} tokens and {args.tokens} more are over the {shape.length} that the checkpoint was trained "
-            "for: give a shorter --prompt or fewer --tokens"
+            f"the prompt's {len(prompt)} tokens and {args.tokens} more are over the {shape.length} that the checkpoint was "
+            "trained for: give a shorter --prompt or fewer --tokens"
         )
     given = prompt, args.tokens, Choice(args.temperature, args.seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def read_checkpoint(path: Path) -> tuple[Shape, dict[str, np.ndarray]]:
     shape = Shape(*sizes, abs(vocabulary), length)
     fits = all(0 < size <= LARGEST for size in (*sizes, shape.vocabulary, length))
     if not fits or shape.dim % shape.heads or shape.heads % shape.kv_heads or shape.head % 2:
-        raise FileError(f"{path}: no llama2.c checkpoint (of version 0, as `export.py --version 0` writes): its header is {shape}")
+        raise FileError(f"{path}: no llama2.c checkpoint (of version 0, as `export.py --version 0` writes): it begins {shape}")
     kv, rotary = shape.head * shape.kv_heads, shape.length * shape.head // 2
     layer = {
         "norm1": (shape.dim,),
@@ -128,7 +129,7 @@ class Tokenizer:
             known = self._ids.get(letter.encode())
             ids += [byte + FIRST_BYTE for byte in letter.encode()] if known is None else [known]
         while True:
-            pairs = [self._ids.get(self._pieces[one] + self._pieces[other]) for one, other in zip(ids, ids[1:], strict=False)]
+            pairs = [self._ids.get(self._pieces[one] + self._pieces[other]) for one, other in pairwise(ids)]
             places = [place for place, joined in enumerate(pairs) if joined is not None]
             if not places:
                 return [BEGIN, *ids]
@@ -193,20 +194,16 @@ class Decoder:
         """Return all of it."""
         shape, node = self._shape, self._graph.node
         angles = np.arange(shape.length)[:, None] * BASE ** (-np.arange(0, shape.head, 2) / shape.head)
+        tables = [part(angles).astype(np.float32) for part in (np.cos, np.sin)]
         # [1,sequence,1,head/2]: for every head.
-        turns = [
-            node("Unsqueeze", node("Gather", part(angles).astype(np.float32), "positions"), np.array([2])) for part in (np.cos, np.sin)
-        ]
+        turns = [node("Unsqueeze", node("Gather", table, "positions"), np.array([2])) for table in tables]
         x = node("Gather", self._graph.constant(self._weights["embed"], "embed"), "ids", name="embedded")
         mask = ""
         for layer in range(shape.layers):
             y = self._normalized(x, f"norm1.{layer}")
             query, key = (self._turned(self._by_head(y, f"{name}.{layer}"), turns) for name in "qk")
-            value = self._by_head(y, f"v.{layer}")
-            keys, values = (
-                node("Concat", f"past.{layer}.{what}", node("Transpose", new, perm=[0, 2, 1, 3]), axis=2, name=f"present.{layer}.{what}")
-                for what, new in (("key", key), ("value", value))
-            )
+            keys = self._behind(f"{layer}.key", key)
+            values = self._behind(f"{layer}.value", self._by_head(y, f"v.{layer}"))
             mask = mask or self._mask(keys)
             mixed = self._attended(query, keys, values, mask)
             x = node("Add", x, self._dense(mixed, f"o.{layer}"), name=f"attended.{layer}")
@@ -233,6 +230,11 @@ class Decoder:
 
     def _count(self, name: str) -> int:
         return self._shape.heads if name[0] == "q" else self._shape.kv_heads
+
+    def _behind(self, name: str, new: str) -> str:
+        """The state of this name with new rows behind those of the past."""
+        rows = self._graph.node("Transpose", new, perm=[0, 2, 1, 3])
+        return self._graph.node("Concat", f"past.{name}", rows, axis=2, name=f"present.{name}")
 
     def _turned(self, x: str, turns: list[str]) -> str:
         """Rotary positions: channels 2i and 2i + 1 of a head are a point of the plane, which is turned."""

@@ -44,6 +44,6 @@ def _of_lines(path: Path) -> Iterator[Tokens]:
         try:
             tokens = np.array([int(word) for word in line.replace(",", " ").split()], np.int64)
         except ValueError as error:
-            raise DataError(f"{path}: line {number}: {error}; write the numbers of tokens, those of one text on each line") from error
+            raise DataError(f"{path}: line {number}: {error}; write numbers of tokens, those of one text on each line") from error
         if tokens.size:
             yield tokens

@@ -25,8 +25,8 @@ from .task_evaluators import (
 
 _DETECTIONS = tuple(f"detection:{form}" for form in FORMS)
 TASKS = ("auto", "classification", "keywords", "sequence", "language", *_DETECTIONS, "segmentation", "image", "tensor")
-"""Keywords are classes; of a sequence each step has one; language has a next token at each step; a detector's form is how its outputs are to be read; of a "tensor"
-errors alone are said."""
+"""Keywords are classes; of a sequence each step has one; language has a next token at each step; a detector's form is how its
+outputs are to be read; of a "tensor" errors alone are said."""
 _MIN_SIDE = 8
 """Of what is taken for a picture or a mask without being asked."""
 

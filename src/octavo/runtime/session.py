@@ -220,9 +220,10 @@ class Session:
         for (dimension, size), output in self._growth.items():
             [found[dimension]], room = evaluated([size], sizes), self._capacity[dimension]
             if found[dimension] > room:
+                before = self._lengths[dimension]
                 raise DataError(
-                    f"step: {output} would have {found[dimension]} rows along {dimension} "
-                    f"({self._lengths[dimension]} are there), the capacity is {room}; reset the session, or open one with more"
+                    f"step: {output} would have {found[dimension]} rows along {dimension} ({before} are there), "
+                    f"the capacity is {room}; reset the session, or open one with more"
                 )
         return found
 
@@ -273,11 +274,8 @@ class Session:
             return dict(zip(self._outputs, results, strict=True))
         given = {name: self._memory[name] if name in self._memory else tensor_from(inputs[name]) for name in self._inputs}
         own = {output: self._memory[self._carry[output]] for output in self._growing}
-        fresh = {
-            name: empty_tensor(evaluated(spec.shape, sizes), spec.dtype)
-            for name, spec in self._outputs.items()
-            if name not in own
-        }
+        others = [(name, spec) for name, spec in self._outputs.items() if name not in own]
+        fresh = {name: empty_tensor(evaluated(spec.shape, sizes), spec.dtype) for name, spec in others}
         room = {place.capacity: self._capacity[place.dimension] for place in self._growing.values()}
         places = dict.fromkeys((place.in_place for place in self._growing.values()), 1)
         everything = {**own, **fresh}
