@@ -68,14 +68,14 @@ def place_in_slots(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]
     """
     numbers = [typical(each.size) for each in lifetimes]
     slots = [0] * len(lifetimes)
-    held: list[list[int]] = []
+    in_slots: list[list[int]] = []
     for index in sorted(range(len(lifetimes)), key=lambda i: (-numbers[i], lifetimes[i].first)):
-        free = [n for n, others in enumerate(held) if not any(lifetimes[o].overlaps(lifetimes[index]) for o in others)]
+        free = [n for n, others in enumerate(in_slots) if not any(lifetimes[o].overlaps(lifetimes[index]) for o in others)]
         if not free:
-            held.append([])
-        slots[index] = min(free, key=lambda n: numbers[held[n][0]]) if free else len(held) - 1
-        held[slots[index]].append(index)
-    return slots, [largest(lifetimes[index].size for index in each) for each in held]
+            in_slots.append([])
+        slots[index] = min(free, key=lambda n: numbers[in_slots[n][0]]) if free else len(in_slots) - 1
+        in_slots[slots[index]].append(index)
+    return slots, [largest(lifetimes[index].size for index in each) for each in in_slots]
 
 
 def _smallest_gap(taken: list[tuple[int, int]], wanted: int) -> int:

@@ -269,8 +269,8 @@ class Session:
         """Run the executable on the states' memory; return tensors for the outputs that are not written there."""
         runner = self._runner
         if not self._growing or not isinstance(runner, NativeRunner):
-            whole = {**inputs, **{name: np.ascontiguousarray(self._rows_of(name)) for name in self._carry.values()}}
-            results = runner([tensor_from(whole[name]) for name in self._inputs])
+            arrays = {**inputs, **{name: np.ascontiguousarray(self._rows_of(name)) for name in self._carry.values()}}
+            results = runner([tensor_from(arrays[name]) for name in self._inputs])
             return dict(zip(self._outputs, results, strict=True))
         given = {name: self._memory[name] if name in self._memory else tensor_from(inputs[name]) for name in self._inputs}
         own = {output: self._memory[self._carry[output]] for output in self._growing}

@@ -28,7 +28,7 @@ Expressions = Callable[[str], Any]
 """From the name of a dimension to the expression of TVM that stands for it."""
 
 _EXPRESSIONS: ContextVar[Expressions | None] = ContextVar("expressions", default=None)
-_WHOLE: ContextVar[Callable[[Size], Any] | None] = ContextVar("whole", default=None)
+_EXPRESSION_OF: ContextVar[Callable[[Size], Any] | None] = ContextVar("expression_of", default=None)
 
 
 class OpenSizeError(OctavoError):
@@ -36,8 +36,8 @@ class OpenSizeError(OctavoError):
 
 
 @contextmanager
-def expressed_by(expressions: Expressions, whole: Callable[[Size], Any] | None = None) -> Generator[None]:
-    """Let TVM take a Size for the expression that this function of names gives, meanwhile; or what `whole` has for all of it.
+def expressed_by(expressions: Expressions, expression_of: Callable[[Size], Any] | None = None) -> Generator[None]:
+    """Let TVM take a Size for the expression that this function of names gives, meanwhile; or for what `expression_of` gives.
 
     A name for which it raises KeyError is what it was before.
     """
@@ -51,12 +51,12 @@ def expressed_by(expressions: Expressions, whole: Callable[[Size], Any] | None =
                 raise
             return before(name)
 
-    tokens = _EXPRESSIONS.set(expression), _WHOLE.set(whole)
+    tokens = _EXPRESSIONS.set(expression), _EXPRESSION_OF.set(expression_of)
     try:
         yield
     finally:
         _EXPRESSIONS.reset(tokens[0])
-        _WHOLE.reset(tokens[1])
+        _EXPRESSION_OF.reset(tokens[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +256,9 @@ class Size(_Convertible):
 
     def asobject(self) -> Any:
         """Return it as an expression of TVM, of the dimensions that `expressed_by` gives."""
-        expressions, whole = _EXPRESSIONS.get(), _WHOLE.get()
-        if whole is not None:
-            return whole(self)
+        expressions, expression_of = _EXPRESSIONS.get(), _EXPRESSION_OF.get()
+        if expression_of is not None:
+            return expression_of(self)
         if expressions is None:
             raise OpenSizeError(f"the size {self} is open, and stands where nothing says what its dimensions are")
         return self._folded(expressions)
@@ -469,21 +469,21 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
         return _quotient(inner.left + rest * inner.right, inner.right * divisor)
     [(common, factor), *others] = _terms_of(divisor).items()
     if others:
-        exact = _divided(number, divisor)
+        exact = _exact_quotient(number, divisor)
         return Size({(_Term("floordiv", number, divisor),): 1}) if exact is None else exact
-    whole: dict[_Monomial, int] = {}
+    quotient: dict[_Monomial, int] = {}
     rest: dict[_Monomial, int] = {}
     for monomial, count in terms.items():
         left = _without(monomial, common)
         if left is None:
             rest[monomial] = count
         elif not left and not common:  # a constant, divided by a constant
-            whole[left], rest[monomial] = divmod(count, factor)
+            quotient[left], rest[monomial] = divmod(count, factor)
         elif count % factor:
             rest[monomial] = count
         else:
-            whole[left] = count // factor
-    made, over = _made(whole), _made(rest)
+            quotient[left] = count // factor
+    made, over = _made(quotient), _made(rest)
     if isinstance(over, int) and isinstance(divisor, int):
         return made + over // divisor
     if isinstance(divisor, int) and _least(_terms_of(-over)) >= 0:  # rounded up is written in one way, too
@@ -504,7 +504,7 @@ def _only_quotient(terms: Mapping[_Monomial, int]) -> _Term | None:
     return found[0][0]
 
 
-def _divided(number: int | Size, divisor: int | Size) -> int | Size | None:
+def _exact_quotient(number: int | Size, divisor: int | Size) -> int | Size | None:
     """Return the quotient of a division of polynomials without remainder; None where there is one.
 
     The first terms are those of the highest degree, as `Size` sorts them: each step divides these, which must come out whole.
