@@ -465,8 +465,8 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     terms = _terms_of(number)
     if isinstance(divisor, int) and (inner := _only_quotient(terms)) is not None:
         # (x // a + rest) // b == (x + a * rest) // (a * b), for the quotient of two steps to be that of one.
-        rest = number - Size({(inner,): 1})
-        return _quotient(inner.left + rest * inner.right, inner.right * divisor)
+        beside = number - Size({(inner,): 1})
+        return _quotient(inner.left + beside * inner.right, inner.right * divisor)
     [(common, factor), *others] = _terms_of(divisor).items()
     if others:
         exact = _exact_quotient(number, divisor)

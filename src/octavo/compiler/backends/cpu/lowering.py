@@ -190,8 +190,8 @@ class _Lowering:
         """Return the results that extend an input, and how, which a kernel of Octavo's concatenates."""
         states, result = growing_states(self.view.function), self.view.result
         results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
-        found = {results[state.output]: state for state in states}
-        return {var: state for var, state in found.items() if self._concatenates(var, state)}
+        found = [(results[state.output], state) for state in states]
+        return {var: state for var, state in found if isinstance(var, Var) and self._concatenates(var, state)}
 
     def _concatenates(self, var: Var, state: GrowingState) -> bool:
         value = self.view.definition(var)

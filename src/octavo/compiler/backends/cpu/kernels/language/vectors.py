@@ -173,7 +173,7 @@ def store(buffer: Buffer, start: Expr, value: Expr, lanes: int) -> None:
     B.buffer_store(buffer, value, [_span(start, lanes)])
 
 
-def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "uint8") -> None:
+def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: Expr, dtype: str = "uint8") -> None:
     """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; no other byte is touched.
 
     `valid` may be an expression: then the store is a loop.

@@ -92,9 +92,8 @@ class BatchProduct(ABC):
 
             self.for_panels(panel)
 
-    def for_panels(self, body: object) -> None:
+    def for_panels(self, body: Callable[[PanelPlace], None]) -> None:
         """Call body(PanelPlace) for every panel; those alike in a loop."""
-        assert callable(body), "a function of the panel"
         if is_open(self.columns):
             self._for_open_panels(body)
             return

@@ -198,7 +198,10 @@ def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
             value = intrinsic(f"llvm.vector.reduce.{name}.v{_LANES}{kind}", dtype, load(end, 0, _LANES))
             B.buffer_store(one, value, [0])
 
-    where_at_least(size, _LANES, across, lambda: by_lanes(1))
+    def one_by_one() -> None:
+        by_lanes(1)
+
+    where_at_least(size, _LANES, across, one_by_one)
     low, high, largest = (B.Bind(one[0]) for one in found)
     return low, high, largest
 

@@ -121,12 +121,12 @@ class Scratch:
     def _element(self, value: Expr) -> Expr:
         return T.cast(value, "int16") if self.is_widened else value
 
-    def _fill(self, scratch: Expr, start: Expr, count: int, value: Expr) -> None:
+    def _fill(self, scratch: Expr, start: Expr, count: Expr, value: Expr) -> None:
         if not isinstance(count, int) or count > 0:
             with T.serial(0, count) as i:
                 T.buffer_store(scratch, value, [start + i])
 
-    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int, padding: Expr) -> None:
+    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: Expr, padding: Expr) -> None:
         """Copy `columns` pixels of one row; contiguous (a memory copy) where the pixels of both have the same size."""
         if isinstance(columns, int) and columns <= 0:
             return
