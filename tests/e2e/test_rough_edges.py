@@ -150,11 +150,11 @@ def test_state_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "state names the output gone, which the model does not have; it has y, next" in said(capsys, line)
 
 
-def test_shapes_are_asked_for_as_the_command_line_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_are_asked_for_as_the_command_line_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("N", "T")) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
-    assert "--shape x=1,3,224,224 on the command line" in said(capsys, f"explain {tmp_path}/m.onnx")
+    assert "--size N=N --size T=N on the command line" in said(capsys, f"bench {tmp_path}/m.onnx")
 
 
 def test_a_shape_that_does_not_fit_is_said_without_tvm_s_words(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

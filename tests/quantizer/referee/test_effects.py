@@ -107,7 +107,7 @@ def test_what_comes_before_a_rounding_is_not_computed_for_each(rng: np.random.Ge
     program: FloatProgram = referee.program.floats
     ran: list[str] = []
     for call in program.calls:
-        monkeypatch.setattr(call, "run", lambda values, run=call.run, name=call.var.name: (ran.append(name), run(values))[1])
+        monkeypatch.setattr(call, "run", lambda *given, run=call.run, name=call.var.name: (ran.append(name), run(*given))[1])
     rounding = referee.rounding(plan)
     referee.scores_of([rounding.only(["h"])] * 5, few=True)
     first = program.variables["h"].name

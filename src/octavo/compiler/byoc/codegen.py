@@ -22,6 +22,7 @@ from ...ir.composites.attributes import Composite, read_composite
 from ...ir.graph.dataflow import dtype_of, static_shape
 from ...ir.graph.lineage import CodeResults, announce_code
 from ...ir.qdq.results import region_results
+from ...runtime.size import names_in
 from ..backends.external import External, c_types, static_libraries
 from ..backends.protocol import Code, CodeGenerator, CSource, where_of
 
@@ -260,6 +261,6 @@ def _width(var: Var) -> int:
 
 def _bytes(var: Var, where: str) -> int:
     shape = static_shape(var)
-    if shape is None:
+    if shape is None or names_in(shape):
         raise CompileError(f"{where}: the shape of {var.name} is symbolic; code generators take static ones")
     return math.prod(shape) * _width(var)

@@ -28,7 +28,7 @@ from ....ir.graph.nodes import constant, tensor_buffer
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
-from ....runtime.size import Size, expressed_by
+from ....runtime.size import Size, expressed_by, names_in
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
@@ -196,7 +196,7 @@ class KernelContext:
     def run(self, code: Code, composite: Composite, inputs: list[Var], output: Var) -> None:
         """Call code that another back end generated; it reads and writes the source's own integers."""
         shape = static_shape(output)
-        if shape is None:
+        if shape is None or names_in(shape):
             raise CompileError(
                 f"{where_of(composite)}: its shape is symbolic; code of back end {composite.backend} has static ones"
             )

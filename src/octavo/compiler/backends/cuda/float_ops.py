@@ -25,6 +25,7 @@ from ....errors import CompileError
 from ....ir.graph.dataflow import BodyWriter, DataflowView, dtype_of, op_name, replace_operands, static_shape, write_function
 from ....ir.graph.lineage import lineage_paused
 from ....ir.untyped import tirx
+from ....runtime.size import names_in
 from .emission import Emission, Value
 from .isa import Isa
 from .kernel import BYTES, Argument, Kernel
@@ -321,7 +322,7 @@ def _launch(calls: Sequence[_Call], operands: Sequence[Value], emission: Emissio
 def static_shape_of(var: Var) -> tuple[int, ...]:
     """Return a variable's shape; CompileError where it is symbolic."""
     shape = static_shape(var)
-    if shape is None:
+    if shape is None or names_in(shape):
         raise CompileError(f"{var.name}: its shape is symbolic; kernels for CUDA have static ones: give sizes when loading")
     return shape
 
