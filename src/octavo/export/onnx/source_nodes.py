@@ -1,0 +1,102 @@
+"""Nodes of an ONNX graph that stand for layers of its module. Changes nothing.
+
+A layer is a chain of nodes, a tensor has more names behind Identity, and what the frontend writes in steps may be one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ...ir.graph import Model
+from ...ir.identity import TensorId
+from ...quantizer.plan import IntegerLayer, QuantizationPlan
+from .onnx_graph import PASS_THROUGH, Node, OnnxGraph
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+_WEIGHTED = (*CONVOLUTIONS, "Gemm", "MatMul")
+_NORMS = ("nn.layer_norm", "nn.group_norm")
+
+
+@dataclass(kw_only=True, slots=True)
+class SourceNodes:
+    """Looks up the nodes of one graph by the ids of a model's tensors and by layers of its plan."""
+
+    model: Model
+    plan: QuantizationPlan
+    graph: OnnxGraph
+    layer_of: dict[TensorId, IntegerLayer] = field(init=False)
+    """Layers by their outputs."""
+
+    def __post_init__(self) -> None:
+        """Index the plan's layers."""
+        self.layer_of = {layer.output: layer for layer in self.plan.layers}
+
+    def names(self, tensor: TensorId) -> list[str]:
+        """Return all names that the graph has for a tensor."""
+        entry = self.model.tensors[tensor]
+        return [entry.source_name, *entry.aliases]
+
+    def first_name(self, tensor: TensorId) -> str:
+        """Return the name under which the graph first makes a tensor, before any Identity."""
+        names = self.names(tensor)
+        for name in names:
+            node = self.graph.producer(name)
+            if node is None or node.op_type not in PASS_THROUGH or node.input[0] not in names:
+                return name
+        raise AssertionError(f"{tensor}: a cycle of Identity nodes")
+
+    def node(self, tensor: TensorId) -> Node:
+        """Return the node that makes a tensor."""
+        node = self.graph.producer(self.first_name(tensor))
+        assert node is not None, f"{tensor} is made by no node of the ONNX graph"
+        return node
+
+    def before(self, node: Node) -> Node:
+        """Return the node that makes the data of one with a single data operand."""
+        for name in node.input:
+            producer = self.graph.producer(name)
+            while producer is not None and producer.op_type in PASS_THROUGH:
+                producer = self.graph.producer(producer.input[0])
+            if producer is not None and self.graph.constant(name) is None:
+                return producer
+        raise AssertionError(f"{node.op_type} {node.output[0]} reads no computed tensor")
+
+    def has_node(self, layer: IntegerLayer) -> bool:
+        """Return whether a node of the source stands for a layer: not where it moves data in one, or is a step of a larger op.
+
+        A recurrent op, which is many layers of ours, stays float in the file.
+        """
+        if layer.output in self.model.tensors:
+            return True
+        return layer.weight is not None and layer.source is not None and self.node(layer.source).op_type in _WEIGHTED
+
+    def chain(self, layer: IntegerLayer) -> Iterator[Node]:
+        """Yield the nodes of a layer from its last back to the op itself."""
+        assert layer.source is not None, "the caller asks for layers that have a node"
+        node = self.node(layer.source)
+        yield node
+        if layer.weight is not None:
+            while node.op_type not in _WEIGHTED:
+                node = self.before(node)
+                yield node
+        else:
+            for _ in layer.fused:
+                node = self.before(node)
+                yield node
+
+    def steps(self, last: Node) -> list[Node]:
+        """Return the nodes before the last of a normalization that the file writes in steps: several may read its data."""
+        tensors = [fold.gone for fold in self.plan.folds if fold.op in _NORMS and self.node(fold.tensor) is last]
+        return [self.node(tensor) for tensor in tensors if tensor in self.model.tensors]
+
+    def origin(self, tensor: TensorId) -> TensorId | None:
+        """Return the source tensor behind a variable that only the frontend knows: it moves data within one source op.
+
+        None where a float op within that source op made it.
+        """
+        while tensor not in self.model.tensors:
+            if tensor not in self.layer_of:
+                return None
+            tensor = self.layer_of[tensor].inputs[0]
+        return tensor
