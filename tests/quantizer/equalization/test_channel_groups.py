@@ -15,7 +15,8 @@ from octavo.errors import QuantizationError
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.equalization.channel_groups import ChannelGroups, find_groups
+from octavo.quantizer.equalization.channel_groups import ChannelGroups
+from octavo.quantizer.equalization.group_finder import find_groups
 from octavo.quantizer.equalization.scaling import Factors, check_factors, scaled
 from octavo.quantizer.equalization.sites import find_sites
 from octavo.quantizer.referee.referee import score_of

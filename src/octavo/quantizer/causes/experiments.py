@@ -21,7 +21,7 @@ from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize, quantiz
 from ...numerics.arrays import Array
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.op_facts import MOVERS
-from ..equalization.channel_groups import find_groups
+from ..equalization.group_finder import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..ranges import QuantScheme, Range, range_of

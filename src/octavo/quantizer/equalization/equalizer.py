@@ -20,7 +20,7 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ..plan.equalization import Equalization, equalized_statistics
-from .channel_groups import find_groups
+from .group_finder import find_groups
 from .rotating import rotated
 from .rotations import RotationSite, find_rotatable
 from .scaling import gains_of_functions, scaled

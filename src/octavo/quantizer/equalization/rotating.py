@@ -26,7 +26,7 @@ from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
 from ...ir.identity import TensorId
 from ...numerics.rotation import rotate
 from ..plan.equalization import Rotation
-from .channel_groups import NORMS
+from .group_finder import NORMS
 from .rotations import Rotatable, find_rotatable
 
 Values = npt.NDArray[Any]

@@ -23,7 +23,8 @@ from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.graph.weighted import CONVOLUTIONS, bias_operand
 from ...ir.identity import TensorId
 from ..plan.equalization import Rotation
-from .channel_groups import PICKS, ChannelGroups, Finder, Groups, aligned
+from .channel_groups import ChannelGroups, Groups, aligned
+from .group_finder import PICKS, Finder
 from .sites import Site, find_sites
 
 _LINEAR = (

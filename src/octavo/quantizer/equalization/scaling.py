@@ -34,7 +34,8 @@ from ...ir.graph.weighted import WEIGHTED, weighted
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import function_results
 from ...ir.untyped import relax
-from .channel_groups import NORMS, aligned, find_groups, output_factors, weight_groups
+from .channel_groups import aligned, output_factors, weight_groups
+from .group_finder import NORMS, find_groups
 
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]
 """What each tensor is divided by, by its variable: of the tensor's rank, 1 along axes that it doesn't depend on."""
