@@ -9,7 +9,7 @@ from ..errors import ExecutableError
 from .inputs import InputSpec
 from .size import Size, without_sizes
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
 
 
@@ -143,5 +143,10 @@ def _size(text: str) -> Size:
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples and no sizes."""
-    bounds = {"bounds": {name: (low, high) for name, (low, high) in entry["bounds"].items()}} if "bounds" in entry else {}
-    return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"]), **bounds}
+    pairs: dict[str, Any] = {}
+    if "bounds" in entry:
+        pairs["bounds"] = {name: (low, high) for name, (low, high) in entry["bounds"].items()}
+    if entry.get("indices") is not None:
+        low, high = entry["indices"]
+        pairs["indices"] = (int(low), int(high))
+    return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"]), **pairs}

@@ -25,6 +25,7 @@ class InputSpec:
     """One input of a model: its TensorId, its name in the source, its shape and its dtype.
 
     An open dimension of the shape is a Size; `bounds` say of some by name what sizes they take, None where there is no largest.
+    `indices` are the least and the greatest integer of one that picks rows of a table, as token ids do; None for any other.
     """
 
     id: str
@@ -32,6 +33,7 @@ class InputSpec:
     shape: tuple[int, ...]
     dtype: str
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
+    indices: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         """Return e.g. "input: float32 [1,3,224,224]"."""
@@ -285,6 +287,12 @@ def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str, *, finit
         raise DataError(
             f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and save "
             f"or pass it as {spec.dtype}"
+        )
+    if spec.indices is not None and array.size and not spec.indices[0] <= array.min() <= array.max() <= spec.indices[1]:
+        index = tuple(int(i) for i in np.argwhere((array < spec.indices[0]) | (array > spec.indices[1]))[0])
+        raise DataError(
+            f"{where}: input {spec.source_name} holds {array[index]} at index {list(index)}; it picks rows of a table, whose "
+            f"indices are {spec.indices[0]} to {spec.indices[1]}"
         )
     if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

@@ -11,6 +11,7 @@ from ...errors import ModelError, shape_advice
 from ...runtime.inputs import InputSpec
 from ...runtime.size import names_in
 from .dataflow import dtype_of, static_shape
+from .index_ranges import index_ranges
 from .model import Model
 
 _SEED = 0
@@ -19,6 +20,7 @@ _SEED = 0
 def input_specs(model: Model) -> tuple[InputSpec, ...]:
     """Return what "main" of a model takes, in order. ModelError if a dimension depends on values."""
     params = model.module["main"].params
+    indices = index_ranges(model.module, params[: len(model.input_ids)])
     specs: list[InputSpec] = []
     for index, tensor_id in enumerate(model.input_ids):
         shape = static_shape(params[index])
@@ -27,7 +29,8 @@ def input_specs(model: Model) -> tuple[InputSpec, ...]:
             raise ModelError(f"input {source_name} has a shape that nothing names; give it one: {shape_advice(source_name)}")
         bounds = {name: model.sizes[name] for name in sorted(names_in(shape)) if name in model.sizes}
         dtype = dtype_of(params[index])
-        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, shape=shape, dtype=dtype, bounds=bounds))
+        facts: Any = {"shape": shape, "dtype": dtype, "bounds": bounds, "indices": indices.get(params[index].name)}
+        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, **facts))
     return tuple(specs)
 
 
