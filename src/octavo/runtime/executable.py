@@ -19,7 +19,8 @@ from .control_block import control_layout
 from .cpu_features import machine_features, missing_features
 from .description import Description, OutputSpec
 from .file import read_executable, read_library, write_executable
-from .inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
+from .input_check import InputCheck
+from .inputs import InputSpec, check_batch_size, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
 from .session import Session
@@ -87,6 +88,7 @@ class Executable:
         self.description = description
         missing = missing_features(description.features, machine_features())
         first = {spec.shape[:1] for spec in (*description.inputs, *description.outputs)}
+        self._check = InputCheck(description.inputs, description.limits, description.extents)
         self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()} and not names_in(*first)
         self._run: Runner = (
             ForeignRunner() if missing else runner_of(code, [spec.shape for spec in description.inputs], _own_memory(description))
@@ -142,7 +144,7 @@ class Executable:
         check_samples(self.inputs, data, self.description.batch_obstacle)
         if self._holds_several_runs(data):
             return self._joined_runs(data)
-        arrays = check_inputs(self.inputs, data, limits=self.description.limits, extents=self.description.extents)
+        arrays = self._check(data)
         return self.name_outputs(self._run(_tensors(arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
@@ -227,7 +229,7 @@ class Executable:
 
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""
-        arrays = check_inputs(self.inputs, data, limits=self.description.limits, extents=self.description.extents)
+        arrays = self._check(data)
         tensors = _tensors(arrays)
         return BoundCall(self._run.prepare(tensors), tensors, self)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -69,12 +70,12 @@ def check_inputs(
     DataError
         Missing or unknown input, wrong dtype or shape, a size beyond its bounds or limit, NaN or infinity.
     """
-    arrays = _named_arrays(specs, data, where)
+    arrays = named_arrays(specs, data, where)
     _known_sizes(specs, arrays, where, limits, extents, known)
     for spec, array in zip(_sized(specs, arrays), arrays, strict=True):
         if array.shape != spec.shape:
             raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
-        _check_values(spec, array, where)
+        check_values(spec, array, where)
     return arrays
 
 
@@ -82,7 +83,7 @@ def at_sizes(
     specs: Sequence[InputSpec], data: Any, *, where: str = "input", limits: Sequence[tuple[Size, int]] = ()
 ) -> list[InputSpec]:
     """Return specs whose open dimensions have the sizes that they have in the data; DataError as `check_inputs` for sizes."""
-    arrays = _named_arrays(specs, data, where)
+    arrays = named_arrays(specs, data, where)
     _known_sizes(specs, arrays, where, limits)
     return _sized(specs, arrays)
 
@@ -208,19 +209,19 @@ def split_batch(
         As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input. A scalar may
         be one number for each sample, or one for all.
     """
-    arrays = _named_arrays(specs, data, where)
+    arrays = named_arrays(specs, data, where)
     _known_sizes(specs, arrays, where, limits)
     specs = _sized(specs, arrays)
     runs: int | None = None
     for spec, array in zip(specs, arrays, strict=True):
         count = _count_runs(spec, array, where)
         if _is_for_all(spec, array) and len(specs) > 1:
-            _check_values(spec, array, where, finite=finite)
+            check_values(spec, array, where, finite=finite)
             continue
         if runs is not None and count != runs:
             raise DataError(f"{where}: the inputs hold different numbers of samples: {runs} and {count} ({spec.source_name})")
         runs = count
-        _check_values(spec, array, where, finite=finite)
+        check_values(spec, array, where, finite=finite)
     # Of scalars alone, each the same for all, there is one run.
     for index in range(1 if runs is None and specs else runs or 0):
         yield [_run_of(spec, array, index) for spec, array in zip(specs, arrays, strict=True)]
@@ -258,22 +259,33 @@ def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
     raise DataError(f"{where}: input {spec.source_name} must have shape {expected}, got {_dims(array.shape)}")
 
 
-def _named_arrays(specs: Sequence[InputSpec], data: Any, where: str) -> list[npt.NDArray[Any]]:
-    expects = ", ".join(str(spec) for spec in specs)
+def named_arrays(specs: Sequence[InputSpec], data: Any, where: str) -> list[npt.NDArray[Any]]:
+    """Return one array for each input, in order; DataError for one that is missing, unknown or no array."""
     if not isinstance(data, Mapping):
         if len(specs) != 1:
-            raise DataError(f"{where}: the model takes {len(specs)} inputs ({expects}); give a dict of name: array")
+            raise DataError(f"{where}: the model takes {len(specs)} inputs ({_listed(specs)}); give a dict of name: array")
         return [_as_array(specs[0], data, where)]
     named: dict[str, Any] = {str(name): value for name, value in data.items()}
     arrays: list[npt.NDArray[Any]] = []
     for spec in specs:
         name = spec.source_name if spec.source_name in named else spec.id
         if name not in named:
-            raise DataError(f"{where}: input {spec.source_name} is missing; the model takes {expects}, got {sorted(named)}")
+            raise DataError(
+                f"{where}: input {spec.source_name} is missing; the model takes {_listed(specs)}, got {sorted(named)}"
+            )
         arrays.append(_as_array(spec, named.pop(name), where))
     if named:
-        raise DataError(f"{where}: unknown input {sorted(named)}; the model takes {expects}")
+        raise DataError(f"{where}: unknown input {sorted(named)}; the model takes {_listed(specs)}")
     return arrays
+
+
+def _listed(specs: Sequence[InputSpec]) -> str:
+    return ", ".join(str(spec) for spec in specs)
+
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name)
 
 
 def _as_array(spec: InputSpec, value: Any, where: str) -> npt.NDArray[Any]:
@@ -282,8 +294,9 @@ def _as_array(spec: InputSpec, value: Any, where: str) -> npt.NDArray[Any]:
     return value
 
 
-def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str, *, finite: bool = True) -> None:
-    if str(array.dtype) != spec.dtype:
+def check_values(spec: InputSpec, array: npt.NDArray[Any], where: str, *, finite: bool = True) -> None:
+    """Raise DataError for another dtype, indices outside their table, and, if `finite`, NaN and infinity."""
+    if array.dtype != _dtype(spec.dtype):
         raise DataError(
             f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and save "
             f"or pass it as {spec.dtype}"

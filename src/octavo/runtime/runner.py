@@ -16,7 +16,8 @@ from tvm import relax
 from ..errors import ExecutableError
 from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
-from .size import dimension_places, evaluated
+from .size import dimension_places
+from .size_functions import Numbers, size_function
 from .tensors import empty_tensor, tensor_from
 from .worker_pool import WorkerPool
 
@@ -141,8 +142,10 @@ class NativeRunner:
         self._control = code.control
         self._entry: Callable[..., None] = code.library[ENTRY]
         self._constants: Any = tensor_of(code.constants)
-        self._workspace = code.workspace
-        self._outputs = code.outputs
+        self._names = sorted({**dimensions.places, **dimensions.others})
+        self._workspace = size_function([code.workspace], self._names)
+        self._shapes = [size_function(shape, self._names) for shape, _ in code.outputs]
+        self._dtypes = [dtype for _, dtype in code.outputs]
         self._idle: list[_CallState] = []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -154,34 +157,39 @@ class NativeRunner:
 
     def empty_outputs(self, sizes: Mapping[str, int]) -> list[Any]:
         """Return memory for the results at these sizes."""
-        return [empty_tensor(evaluated(shape, sizes), dtype) for shape, dtype in self._outputs]
+        numbers = self._in_order(sizes)
+        return [empty_tensor(shape(*numbers), dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
 
     def run_on(self, inputs: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]) -> None:
         """Run on memory for inputs and outputs, whose shapes count for nothing: the sizes of open dimensions are these."""
-        [workspace] = evaluated([self._workspace], sizes)
+        numbers = self._in_order(sizes)
+        [workspace] = self._workspace(*numbers)
         try:
             state = self._idle.pop()  # atomic, as append is
         except IndexError:
             state = self._call_state(workspace)
         if state.workspace < workspace:
             state = self._call_state(workspace)
-        self._entry(*_argument(sizes), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        self._entry(*state.sizes_of(numbers), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         self._idle.append(state)
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Return a call with outputs and a workspace of its own."""
         sizes = self._dimensions.of(inputs)
-        outputs, [workspace] = self.empty_outputs(sizes), evaluated([self._workspace], sizes)
-        state = self._call_state(workspace)
-        arguments = (*_argument(sizes), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        outputs, numbers = self.empty_outputs(sizes), self._in_order(sizes)
+        state = self._call_state(*self._workspace(*numbers))
+        arguments = (*state.sizes_of(numbers), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         return _PreparedNative(self._entry, arguments, outputs, state, inputs)
 
+    def _in_order(self, sizes: Mapping[str, int]) -> list[int]:
+        return [sizes[name] for name in self._names]
+
     def _call_state(self, size: int) -> _CallState:
-        workspace = empty_bytes(size)
+        workspace, sizes = empty_bytes(size), empty_tensor((len(self._names),), "int64")
         if self._control is None:
-            return _CallState(arguments=(workspace,), workspace=size)
+            return _CallState(arguments=(workspace,), workspace=size, sizes=sizes)
         pool = WorkerPool(self._library, self._control)
-        return _CallState(arguments=(workspace, pool.control), workspace=size, pool=pool)
+        return _CallState(arguments=(workspace, pool.control), workspace=size, sizes=sizes, pool=pool)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,16 +206,17 @@ class Dimensions:
 
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     others: Mapping[str, int] = field(default_factory=dict[str, int])
+    _computed: Numbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what computes the others."""
+        object.__setattr__(self, "_computed", size_function(list(self.others.values()), list(self.places)))
 
     def of(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Return the sizes that inputs have, and the others."""
         sizes = {name: int(inputs[number].shape[axis]) for name, (number, axis) in self.places.items()}
-        return {**sizes, **dict(zip(self.others, evaluated(self.others.values(), sizes), strict=True))}
-
-
-def _argument(sizes: Mapping[str, int]) -> list[Any]:
-    """Return what the entry takes for sizes: the numbers, in the order of the names; nothing where no dimension is open."""
-    return [tensor_from(np.array([sizes[name] for name in sorted(sizes)], np.int64))] if sizes else []
+        sizes.update(zip(self.others, self._computed(*sizes.values()), strict=True))
+        return sizes
 
 
 def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -219,11 +228,19 @@ def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _CallState:
-    """What one call at a time uses alone: its workspace and its worker pool, as arguments of the entry."""
+    """What one call at a time uses alone: its workspace and worker pool, as arguments of the entry, and memory for sizes."""
 
     arguments: tuple[Any, ...]
     workspace: int
+    sizes: Any
     pool: WorkerPool | None = None
+
+    def sizes_of(self, numbers: Sequence[int]) -> Sequence[Any]:
+        """Return what the entry takes for sizes: these numbers; nothing where no dimension is open."""
+        if not numbers:
+            return ()
+        np.from_dlpack(self.sizes)[:] = numbers
+        return (self.sizes,)
 
 
 class _PreparedNative:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .description import Description, OutputSpec, StatePlace
+from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
 from .size import dimension_places, evaluated, names_in
@@ -60,6 +61,7 @@ class Session:
         self._growing = self._find_growing()
         self._check_capacity()
         self._given = [spec for name, spec in self._inputs.items() if name not in self._carry.values()]
+        self._check = InputCheck(self._given, description.limits, description.extents)
         self._places = dimension_places([spec.shape for spec in self._given])
         self._fixed = names_in(dim for name in self._carry.values() for dim in self._inputs[name].shape)
         """The dimensions that states have."""
@@ -115,9 +117,8 @@ class Session:
         DataError
             As a call of the executable; more rows than the capacity. The session is as it was before.
         """
-        facts = self._description
         given, known = self._named(data, named), self._known()
-        arrays = check_inputs(self._given, given, where="step", limits=facts.limits, extents=facts.extents, known=known)
+        arrays = self._check(given, "step", known)
         own = {name: arrays[number].shape[axis] for name, (number, axis) in self._places.items()}
         sizes = {**self._sizes, **own, **self._lengths}
         rows = self._rows_after(sizes)
