@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import local
 from typing import Any
 
@@ -18,10 +18,11 @@ import tvm
 from tvm import relax
 
 from ...errors import DataError, ModelError, check_type
-from ...runtime.size import evaluated, fits, names_in
+from ...runtime.size import dimension_places, evaluated, fits, names_in
 from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import attrs_of, call_to, static_shape
 from .evaluate import Evaluator, external_modules
+from .fixed_sizes import at_sizes, same_variables
 from .model import Model
 from .pass_states import PassStates, same_functions
 from .tracking import Announced, Tracker
@@ -98,13 +99,17 @@ class Lineage(PassStates):
         self._params: dict[str, Array] = {str(name): value for name, value in (params or {}).items()}
         if isinstance(source, Model):
             self._params |= {str(name): value for name, value in source.params.items()}
-        self._probe = probe
+        self._source, self._probe = source, probe
         self._target = target or tvm.target.Target({"kind": "llvm"})
         self._externals: tuple[Any, ...] = ()
         self.expected: Mapping[str, CodeResults] = {}
         self._tracker: Tracker | None = None
         self._param_numbers: list[tuple[str, int]] = []
         self._history: list[dict[TensorId, TensorState]] = []
+        self._sizes: dict[str, int] = {}
+        """Of open dimensions: values are compared at these."""
+        self._last: Any = None
+        """The entry function of the last step that was worked out, at these sizes."""
 
     # ------------------------------------------------------------------------------------------------- while passes run
 
@@ -151,6 +156,12 @@ class Lineage(PassStates):
         """Return whether `module` is what the last step left."""
         return same_functions(module.functions, self.steps[-1].functions)
 
+    def probed_with(self, probe: Mapping[str, Array]) -> Lineage:
+        """Return a lineage of the same steps that compares values on other inputs, at the sizes that their dimensions have."""
+        other = Lineage(self._source, probe=probe, entry=self.entry, params=self._params, target=self._target)
+        other.steps, other._externals = self.steps, self._externals
+        return other
+
     # ---------------------------------------------------------------------------------------------- when somebody asks
 
     @property
@@ -185,7 +196,9 @@ class Lineage(PassStates):
         state = self[tensor]
         assert self._tracker is not None
         place = None if state.position is None else self._tracker.graph.places[state.position]
-        return None if place is None or place.path else place.var
+        if place is None or place.path:
+            return None
+        return same_variables(self._last, self.steps[-1].by_name()[self.entry])[place.var]
 
     def constant(self, tensor: str) -> Array | None:
         """Return the constant that holds one id after the last pass, None where a variable or nothing holds it."""
@@ -208,18 +221,19 @@ class Lineage(PassStates):
                 self._tracker = self._start()
                 self._history.append(self._complete(self._tracker.states))
             for step in self.steps[len(self._history) :]:
-                self._tracker.reader.externs.update(step.externs)
+                self._tracker.reader.externs.update(at_sizes(step.externs, self._sizes))
                 self._tracker.evaluator.externals = self._externals
-                functions = step.by_name()
+                functions = self._fixed(step)
                 params = self._params_of(functions[self.entry])
-                states = self._tracker.advance(functions, self.entry, params, step.announced)
+                states = self._tracker.advance(functions, self.entry, params, self._announced(step))
                 self._history.append(self._complete(states))
         return self._history
 
     def _start(self) -> Tracker:
         numbers = ValueNumbers()
         reader = GraphReader(numbers)
-        functions = self.steps[0].by_name()
+        inputs = self._probe_arrays(self.steps[0].by_name()[self.entry])
+        functions = self._fixed(self.steps[0])
         main = functions[self.entry]
         constants = {
             index: numbers.constant(tvm.runtime.tensor(np.asarray(self._params[param.name], order="C")), param.ty)
@@ -228,8 +242,26 @@ class Lineage(PassStates):
         }
         graph = reader.read(functions, self.entry, constants)
         self._param_numbers = [(place.name, place.number) for place in graph.places[: len(main.params)]]
-        inputs = self._probe_arrays(main)
         return Tracker(reader, Evaluator(numbers, inputs, self._target), self._find_ids(graph), graph)
+
+    def _fixed(self, step: Step) -> dict[str, Any]:
+        """Return the functions of a step at the sizes of the probe."""
+        functions = at_sizes(step.by_name(), self._sizes)
+        self._last = functions[self.entry]
+        return functions
+
+    def _announced(self, step: Step) -> Announced | None:
+        """Return what a step announced, of the variables that its entry function has at the sizes of the probe."""
+        if step.announced is None or not self._sizes:
+            return step.announced
+        there = same_variables(step.by_name()[self.entry], self._last)
+
+        def translated(links: Mapping[str, str | relax.Var]) -> dict[str, str | relax.Var]:
+            return {tensor: there.get(var, var) if isinstance(var, relax.Var) else var for tensor, var in links.items()}
+
+        return replace(
+            step.announced, holders=translated(step.announced.holders), fused_into=translated(step.announced.fused_into)
+        )
 
     def _find_ids(self, graph: ValueGraph) -> dict[TensorId, int]:
         """Return the number of each id's value in the source module."""
@@ -275,17 +307,22 @@ class Lineage(PassStates):
         given = self._probe
         if given is not None and not isinstance(given, Mapping):
             given = {params[0][1].name: given} if params else {}
-        names = sorted(names_in(dim for _, param in params for dim in static_shape(param) or ()))
-        sizes = {name: _PROBE_SIZE + place for place, name in enumerate(names)}
+        shapes = {index: static_shape(param) for index, param in params}
+        names = sorted(names_in(dim for shape in shapes.values() for dim in shape or ()))
         arrays: dict[int, Array] = {}
         for index, param in params:
-            shape = static_shape(param)
             if given is not None and param.name in given:
                 arrays[index] = given[param.name]
+                shape = shapes[index]
                 if shape is not None and not fits(arrays[index].shape, shape):
                     raise DataError(f"probe: {param.name} must have shape {list(shape)}, got {list(arrays[index].shape)}")
-            elif shape is not None:
-                arrays[index] = _made_up(rng, evaluated(shape, sizes), str(param.ty.dtype))
+        places = dimension_places([shapes[index] or () for index in arrays])
+        said = {name: list(arrays.values())[number].shape[axis] for name, (number, axis) in places.items()}
+        self._sizes = {name: _PROBE_SIZE + place for place, name in enumerate(names)} | said
+        for index, param in params:
+            shape = shapes[index]
+            if index not in arrays and shape is not None:
+                arrays[index] = _made_up(rng, evaluated(shape, self._sizes), str(param.ty.dtype))
         return arrays
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 
@@ -270,6 +270,7 @@ class _Walk:
         self._pending: dict[Var, Any] = {}
         self._local_functions: dict[Var, tuple[relax.Function, dict[Var, int]]] = {}
         self._active: list[relax.Function] = []
+        self._analyzer: Any = tvm.sym.Analyzer()
 
     def body(self, body: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
         """Read a function's body and return the number of its result."""
@@ -322,6 +323,10 @@ class _Walk:
             return self._numbers.item(self.number(expr.tuple_value, env, path), int(expr.index), expr.ty)
         if isinstance(expr, Call):
             return self._call(expr, env, path)
+        if isinstance(getattr(expr, "ty", None), tvm.ir.PrimType):  # a size, as a kernel for open dimensions takes it
+            size = self._analyzer.simplify(expr)
+            if isinstance(size, tirx.IntImm):
+                return self._numbers.call(("size", int(size)), (), lambda _: size, size.ty)
         return self._numbers.opaque((), getattr(expr, "ty", None))
 
     def _call(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:

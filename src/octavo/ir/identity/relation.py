@@ -176,7 +176,7 @@ def agree_closely(a: Array, b: Array, ops: int = 1) -> bool:
         return False
     if a.ndim < 2 or not a.size:
         return True
-    wide_a, difference = np.abs(_wide(a)), np.abs(_wide(a) - _wide(b))
+    wide_a, difference = np.abs(_wide(a)), _difference(a, b)
     finite = np.isfinite(difference) & (wide_a < _INFINITE)
     wide_a, difference = np.where(finite, wide_a, 0), np.where(finite, difference, 0)
     floor = _CLOSE_CANCELLED * growth * float(np.max(wide_a))
@@ -191,13 +191,19 @@ def agree_closely(a: Array, b: Array, ops: int = 1) -> bool:
 
 def largest_difference(a: Array, b: Array) -> float:
     """Return the largest difference of two arrays of one shape, where both are finite."""
-    difference = np.abs(_wide(a) - _wide(b))
+    difference = _difference(a, b)
     return float(np.max(difference, where=np.isfinite(difference), initial=0.0))
 
 
 def is_telling(value: Array) -> bool:
     """Return whether an array holds enough different values to be recognised by them."""
     return np.unique(value.reshape(-1)[:4096]).size >= _MIN_VALUES
+
+
+def _difference(a: Array, b: Array) -> Array:
+    """Return how far elements are from each other; NaN for two infinities, which masks of attention hold."""
+    with np.errstate(invalid="ignore"):
+        return np.abs(_wide(a) - _wide(b))
 
 
 def _wide(value: Array) -> Array:
