@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
-from math import prod
+from math import gcd, prod
 from typing import Any, Literal
 
 import tvm_ffi
@@ -460,9 +460,14 @@ def _joined(op: str, one: int | Size, other: int | Size) -> int | Size:
 
 
 def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
-    if isinstance(divisor, int) and divisor < 1:
-        raise OpenSizeError(f"the size {number} is divided by {divisor}")
+    if isinstance(divisor, int) and divisor < 0:  # TVM rounds up by one: H - H % -2
+        return _quotient(-number, -divisor)
+    if divisor == 0:
+        raise OpenSizeError(f"the size {number} is divided by 0")
     terms = _terms_of(number)
+    if isinstance(divisor, int) and (common := gcd(divisor, *(count for monomial, count in terms.items() if monomial))) > 1:
+        # (common * x + rest) // (common * b) == (x + rest // common) // b
+        return _made({monomial: count // common for monomial, count in terms.items()}) // (divisor // common)
     if isinstance(divisor, int) and (inner := _only_quotient(terms)) is not None:
         # (x // a + rest) // b == (x + a * rest) // (a * b), for the quotient of two steps to be that of one.
         beside = number - Size({(inner,): 1})

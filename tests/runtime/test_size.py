@@ -1,0 +1,39 @@
+"""Sizes: what arithmetic makes of them has the value that the numbers give, and one value is written in one way."""
+
+import numpy as np
+import pytest
+
+from octavo.runtime.size import OpenSizeError, Size, evaluated
+
+H = Size.named("H")
+
+
+def test_quotients_have_the_values_of_numbers(rng: np.random.Generator) -> None:
+    for _ in range(300):
+        steps = rng.integers((-3, -5, 1), (4, 6, 5), (4, 3))
+        divisors = steps[:, 2] * rng.choice([1, -1], 4)
+        size = H
+        numbers = np.arange(1, 40)
+        for (factor, added, _), divisor in zip(steps.tolist(), divisors.tolist(), strict=True):
+            size, numbers = (size * factor + added) // divisor, (numbers * factor + added) // divisor
+            found = [evaluated((size,), {"H": value})[0] for value in range(1, 40)]
+            assert found == numbers.tolist(), (size, steps)
+            if isinstance(size, int):
+                break
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (2 * ((H + 1) // 2) // 32, (H + 1) // 32),  # an image is halved five times, in whichever steps
+        ((6 * H + 5) // 4, (3 * H + 2) // 2),
+        (H - H % -2, 2 * ((H + 1) // 2)),  # as TVM rounds up
+    ],
+)
+def test_one_value_is_written_in_one_way(one: Size, other: Size) -> None:
+    assert one == other
+
+
+def test_nothing_is_divided_by_zero() -> None:
+    with pytest.raises(OpenSizeError, match="the size H is divided by 0"):
+        _ = H // 0
