@@ -13,9 +13,12 @@ from kernel_runner import Compiled
 
 from machine_isas import EVERY_ISA
 from octavo.compiler.backends.cpu.kernels import AVX2, AVX_VNNI, ObserveSpec, observe
+from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.numerics.statistics.histogram import Histogram
 from octavo.numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from octavo.runtime.llvm_host import host_target
+from octavo.runtime.size import Size
 
 SHAPES = [  # outer, channels, inner
     *[(1, 1, 1), (17, 1, 1), (1, 1, 17), (5, 7, 1), (2, 3, 5), (1, 31, 16), (2, 20, 17)],
@@ -97,6 +100,30 @@ def test_positions_are_those_of_the_source_layout(isa: str) -> None:
         data = rng.standard_normal((30, 40, 1)).astype(np.float32)
         data.reshape(-1)[rng.integers(0, data.size, 3)] = math.inf
         check(spec, isa, data)
+
+
+@pytest.mark.parametrize("isa", EVERY_ISA)
+def test_positions_in_images_of_any_size(isa: str) -> None:
+    images, rows, columns = map(Size.named, ("images", "rows", "columns"))
+    plane, rng = (rows + 1) // 2 * columns, np.random.default_rng(0)
+    observer = observe(ObserveSpec(outer=images * plane, channels=40, inner=1, plane=plane), isa=isa).func
+    library = llvm_module({"main": observer.with_attr(KERNEL_ATTR, "main")}, host_target())
+    function, dimensions = library["main"], [str(each.name) for each in observer.params[3:-1]]
+    for sizes in (
+        {"images": 1, "rows": 1, "columns": 1},
+        {"images": 3, "rows": 5, "columns": 4},
+        {"images": 2, "rows": 8, "columns": 7},
+    ):
+        pixels = plane.evaluate(sizes)
+        spec = ObserveSpec(outer=sizes["images"] * pixels, channels=40, inner=1, plane=pixels)
+        data = rng.standard_normal((spec.outer, 40, 1)).astype(np.float32)
+        data.reshape(-1)[rng.integers(0, data.size, 3)] = math.inf
+        ranges, counts = tvm.runtime.tensor(empty_ranges(40)), tvm.runtime.tensor(np.zeros(COUNTS_SIZE, np.int32))
+        out = tvm.runtime.tensor(np.zeros(1, np.int32))
+        function(tvm.runtime.tensor(data.reshape(-1)), ranges, counts, *(sizes[name] for name in dimensions), out)
+        expected = run(spec, isa, data)
+        np.testing.assert_array_equal(ranges.numpy(), expected[0])
+        np.testing.assert_array_equal(counts.numpy(), expected[1])
 
 
 @pytest.mark.parametrize("isa", EVERY_ISA)

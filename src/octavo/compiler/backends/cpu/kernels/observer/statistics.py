@@ -12,7 +12,8 @@ from tvm.script.ir_builder import tirx as B
 
 from ......numerics.statistics.histogram import SHIFT
 from ......numerics.statistics.observer_state import table
-from ..language.vectors import Buffer, Expr
+from ......runtime.size import is_open
+from ..language.vectors import Buffer, Expr, bound, split
 
 _INFINITY = 0x7F800000
 _MAGNITUDE = 0x7FFFFFFF
@@ -46,11 +47,10 @@ class ObserveSpec:
 
     def position(self, index: Expr, channel: Expr) -> Expr:
         """Return the place in the source's order of the element at `index` in memory."""
-        if not self.plane:
+        if not is_open(self.plane) and self.plane == 0:
             return index
-        pixel = B.floordiv(index, self.channels)
-        image = B.floordiv(pixel, self.plane)
-        return (image * self.channels + channel) * self.plane + B.floormod(pixel, self.plane)
+        image, place = split(B.floordiv(index, self.channels), bound(self.plane))
+        return (image * self.channels + channel) * self.plane + place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
