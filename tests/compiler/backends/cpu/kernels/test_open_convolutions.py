@@ -59,6 +59,20 @@ def test_asymmetric_weights_of_many_channels() -> None:
 
 
 @pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
+def test_depthwise_rows_around_a_strip(isa: str) -> None:
+    """Of 1 output to several strips, weights with and without a zero point, whole and in a copy of padded rows."""
+    layers, found = Layers(44), []
+    for channels in (8, 96):
+        for width, weight_zero_point in ((1, 0), (2, -128), (3, 5), (4, -128), (5, 0), (13, 127)):
+            spec = layers.spec((4, width), (channels, channels), (3, 3), batch=2, groups=channels, **SAME)
+            found.append(layers.case(spec, isa, w_zero_point=weight_zero_point, is_open=True))
+    for width in (1, 4, 7):
+        spec = layers.spec((5, width), (64, 64), (5, 5), groups=64, padding=(2, 2, 2, 2))
+        found.append(layers.case(spec, isa, w_zero_point=0, is_open=True))
+    check(found)
+
+
+@pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
 def test_floats(rng: np.random.Generator, isa: str) -> None:
     """Sums in the very order of the kernel of these sizes."""
     kernels, inputs, sizes = [], [], []

@@ -10,7 +10,8 @@
 One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1. Where registers
 allow, it also serves the rows below: each row of the input is interleaved once for a strip.
 Columns in the padding are tested once for each strip, rows once for each row. Few channels or a channel multiplier make it work
-on a padded copy of the rows instead.
+on a padded copy of the rows instead. Of an open width, rows narrower than a strip are known when the kernel runs: strips of one
+output compute these.
 Asymmetric weights w - zero_point have 9 bits. Where one leaves int8, all those of its channel are shifted into it, and with them
 the zeros that meet the columns of other outputs: sum(x * w) = sum(x * (w + shift)) - shift * sum(x). So the last sum is over all
 columns of an interleaved window, and the outputs that it serves share it; two rows of outputs share what their windows have in
@@ -31,6 +32,7 @@ import numpy.typing as npt
 import tvm
 from tvm.script.ir_builder import tirx as T
 
+from ......runtime.size import is_open, typical
 from ....tunable import Tunable, check_schedule
 from ..conv.layer_function import LayerBuffers, layer_function
 from ..conv.loops.packing import Int8Array, Weights
@@ -41,7 +43,7 @@ from ..language.kernel import Kernel
 from ..language.lane_order import channel_order
 from ..language.rounding import MAGIC_BITS
 from ..language.schedule import NO_SCHEDULES, Schedules, WindowSchedule
-from ..language.vectors import Expr, chunks_for
+from ..language.vectors import Expr, bound, chunks_for, where_at_least
 from .rows import DepthwiseRows
 from .strip import Channels, Strip, StripEmitter
 from .windows import Window, channel_blocks, pack_block, shift_into_int8, shifts_into_int8
@@ -96,8 +98,8 @@ class Depthwise(DepthwiseRows, ABC):
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.windows = self._windows()
         self.window, self.schedule = self._choose(schedules)
-        cycles = self._row_cycles(self.window) * spec.batch * spec.out_height * self.channels / 64
-        self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
+        rows = typical(spec.batch * spec.out_height)
+        self.threads = chunks_for(spec.threads, self._row_cycles(self.window) * rows * self.channels / 64, rows)
         copied = spread > 1 or spec.in_channels < 16
         self.block = self._rows_for(SCRATCH_BYTES if copied else INPUT_BYTES, self.channels)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
@@ -106,9 +108,11 @@ class Depthwise(DepthwiseRows, ABC):
         values = (centered + shifts).astype(np.int8)
         bias = weights.folded_bias(spec.folded_zero_point - 128 * self.flips)
         self.is_magic = self._fits_magic(values, shifts, bias)
-        blocks = (pack_block(values, shifts, self.window.patterns, *block) for block in self.blocks_of_channels)
+        windows = [self.window, *([] if self.narrow is None else [self.narrow])]
+        packed = [[pack_block(values, shifts, each.patterns, *block) for block in self.blocks_of_channels] for each in windows]
+        self.narrow_weights = sum(block.size for block in packed[0])
         self.constants: dict[str, npt.NDArray[Any]] = {
-            "weights": np.concatenate(list(blocks)),
+            "weights": np.concatenate([block for blocks in packed for block in blocks]),
             "bias": self._pack_lanes(bias) + self._starts_of_blocks(),
             **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
         }
@@ -132,7 +136,9 @@ class Depthwise(DepthwiseRows, ABC):
 
     def _windows(self) -> list[Window]:
         """Return the windows that fit the registers, the one with the fewest estimated cycles first."""
-        spec, most = self.spec, min(self.limits[self.isa].outputs, self.spec.out_width)
+        spec, most = self.spec, self.limits[self.isa].outputs
+        if not is_open(spec.out_width):
+            most = min(most, spec.out_width)
         windows = [Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1]) for outputs in range(1, most + 1)]
         if any(self.are_shifted):  # sums take registers, too: those of one set and no more
             windows = [window for window in windows if window.is_shared]
@@ -141,7 +147,15 @@ class Depthwise(DepthwiseRows, ABC):
     def _row_cycles(self, window: Window) -> float:
         """Estimate the cycles of one output row of 64 channels."""
         rows = self.spec.kernel[0]
-        return window.cycles(rows, rows - self._kept_rows(window), self.spec.out_width, is_shifted=all(self.are_shifted))
+        width = typical(self.spec.out_width)
+        return window.cycles(rows, rows - self._kept_rows(window), width, is_shifted=all(self.are_shifted))
+
+    @property
+    def narrow(self) -> Window | None:
+        """The window of rows that are narrower than a strip; None where there are none."""
+        if not is_open(self.spec.out_width) or self.window.outputs == 1:
+            return None
+        return Window.of(1, self.spec.kernel[1], self.spec.strides[1], self.spec.dilation[1])
 
     def _kept_rows(self, window: Window) -> int:
         """Return how many interleaved rows of a window stay in registers for the window below."""
@@ -158,7 +172,8 @@ class Depthwise(DepthwiseRows, ABC):
                 check_schedule(self.key, measured, fits=False)
             return self.windows[0], WindowSchedule(outputs=self.windows[0].outputs)
         fitting = [window for window in self.windows if window.outputs == measured.outputs]
-        is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
+        rows = self.spec.out_height
+        is_block = measured.block is None or (measured.block > 0 and (is_open(rows) or measured.block <= rows))
         check_schedule(self.key, measured, fits=len(fitting) == 1 and is_block)
         return fitting[0], measured
 
@@ -198,10 +213,15 @@ class Depthwise(DepthwiseRows, ABC):
 
     def _emit(self, buffers: LayerBuffers) -> None:
         self.x, self.parameters = buffers.x, buffers.parameters
-        self.strips = self.strip_emitter(
+        self.strips = self._strips_of(self.window, buffers)
+        self.narrow_strips = None if self.narrow is None else self._strips_of(self.narrow, buffers)
+        self._emit_threads()
+
+    def _strips_of(self, window: Window, buffers: LayerBuffers) -> StripEmitter:
+        return self.strip_emitter(
             spec=self.spec,
-            window=self.window,
-            kept_rows=self._kept_rows(self.window),
+            window=window,
+            kept_rows=self._kept_rows(window),
             shift=self.shift,
             is_magic=self.is_magic,
             epilogue=self.epilogue,
@@ -210,20 +230,33 @@ class Depthwise(DepthwiseRows, ABC):
             parameters=buffers.parameters,
             out=buffers.out,
         )
-        self._emit_threads()
 
     def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
-        """Emit the blocks of channels: a loop over those of 64, then the narrower ones.
+        def emit(strips: StripEmitter, first_weight: int) -> None:
+            def pixels(channels: Channels) -> None:
+                self._emit_pixels(strips, source, image, first_row, out_base, rows, channels)
+
+            self._emit_blocks(strips.window, first_weight, pixels)
+
+        narrow = self.narrow_strips
+        if narrow is None:
+            emit(self.strips, 0)
+            return
+        where_at_least(
+            self.spec.out_width, self.window.outputs, lambda: emit(self.strips, 0), lambda: emit(narrow, self.narrow_weights)
+        )
+
+    def _emit_blocks(self, window: Window, first_weight: int, pixels: Callable[[Channels], None]) -> None:
+        """Emit the blocks of channels: a loop over those of 64, then the narrower ones. Weights of a window lie from one on.
 
         In a per-tensor quantized layer one channel or two hold the extreme weights that are to be shifted: the loop tells
         their blocks apart.
         """
-        weights_per_channel = self.constants["weights"].size // sum(width for _, width in self.blocks_of_channels)
+        weights_per_channel = self.spec.kernel[0] * len(window.patterns) * 4
 
         def block(start: Expr, packed: Expr, width: int, is_shifted: bool) -> None:
-            weights, shifts = T.Bind(T.int32(weights_per_channel) * packed), T.Bind(T.int32(4) * packed)
-            channels = Channels(start=start, width=width, packed=packed, weights=weights, shifts=shifts, is_shifted=is_shifted)
-            self._emit_pixels(source, image, first_row, out_base, rows, channels)
+            weights, shifts = T.Bind(T.int32(weights_per_channel) * packed + first_weight), T.Bind(T.int32(4) * packed)
+            pixels(Channels(start=start, width=width, packed=packed, weights=weights, shifts=shifts, is_shifted=is_shifted))
 
         full = self.channels // self.widest
         shifted = [index for index, is_shifted in enumerate(self.are_shifted[:full]) if is_shifted]
@@ -243,29 +276,47 @@ class Depthwise(DepthwiseRows, ABC):
             block(start, packed, width, is_shifted)
             packed += width
 
-    def _emit_pixels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr, channels: Channels) -> None:
+    def _emit_pixels(
+        self,
+        strips: StripEmitter,
+        source: Expr,
+        image: Expr,
+        first_row: Expr,
+        out_base: Expr,
+        rows: Expr,
+        channels: Channels,
+    ) -> None:
         """Emit all pixels of one block of channels; a last strip that does not fit starts earlier and repeats some pixels."""
-        spec, window = self.spec, self.window
-        with T.serial(0, -(-spec.out_width // window.outputs)) as index:
-            column: Expr = index * window.outputs
-            if spec.out_width % window.outputs:
-                column = T.min(column, T.int32(spec.out_width - window.outputs))
+        spec, outputs, left = self.spec, strips.window.outputs, self.spec.out_width % strips.window.outputs
+        with T.serial(0, -(-spec.out_width // outputs)) as index:
+            column: Expr = index * outputs
+            if is_open(left) or left:
+                column = T.min(column, T.int32(0) + (spec.out_width - outputs))
             column = T.Bind(column)
             out_at = T.Bind(out_base + column * spec.out_channels + channels.start)
             if self.scratch is not None:
                 pixel_bytes = self.scratch.channels
                 at = T.Bind(column * (spec.strides[1] * pixel_bytes) + channels.start)
-                columns = self._columns(lambda column: column * pixel_bytes)
+                columns = _columns(strips.window, lambda column: column * pixel_bytes)
                 strip = Strip(
                     buffer=source, at=at, row_bytes=self.row_bytes, columns=columns, interior=None, top=T.int32(0), padding=None
                 )
-                self.strips.emit(strip, out_at, rows, channels)
+                strips.emit(strip, out_at, rows, channels)
             else:
-                self._emit_in_place(image, first_row, column, out_at, rows, channels)
+                self._emit_in_place(strips, image, first_row, column, out_at, rows, channels)
 
-    def _emit_in_place(self, image: Expr, first_row: Expr, column: Expr, out_at: Expr, rows: Expr, channels: Channels) -> None:
+    def _emit_in_place(
+        self,
+        strips: StripEmitter,
+        image: Expr,
+        first_row: Expr,
+        column: Expr,
+        out_at: Expr,
+        rows: Expr,
+        channels: Channels,
+    ) -> None:
         """Emit the strip of an output column over the input itself; a strip at the edge of the image has a loop of its own."""
-        spec = self.spec
+        spec, window = self.spec, strips.window
         top = T.Bind(first_row * spec.strides[0] - spec.padding[0])
         left = T.Bind(column * spec.strides[1] - spec.padding[1])
         at = T.Bind(image * (spec.in_height * self.row_bytes) + channels.start)
@@ -278,25 +329,28 @@ class Depthwise(DepthwiseRows, ABC):
             strip = Strip(
                 buffer=self.x, at=at, row_bytes=self.row_bytes, columns=columns, interior=interior, top=top, padding=padding
             )
-            self.strips.emit(strip, out_at, rows, channels)
+            strips.emit(strip, out_at, rows, channels)
 
         def interior() -> None:
-            emit(T.Bind(at + left * spec.in_channels), self._columns(lambda column: column * spec.in_channels), None)
+            emit(T.Bind(at + left * spec.in_channels), _columns(window, lambda column: column * spec.in_channels), None)
 
         def at_border() -> None:
-            nearest = self._columns(lambda column: T.min(T.max(left + column, T.int32(0)), T.int32(spec.in_width - 1)))
+            last = T.int32(0) + (spec.in_width - 1)
+            nearest = _columns(window, lambda column: T.min(T.max(left + column, T.int32(0)), last))
             columns = {column: T.Bind(each * spec.in_channels) for column, each in nearest.items()}
-            emit(at, columns, self._columns(lambda column: T.Bind(T.And(left + column >= 0, left + column < spec.in_width))))
+            width = bound(spec.in_width)
+            emit(at, columns, _columns(window, lambda column: T.Bind(T.And(left + column >= 0, left + column < width))))
 
         if max(spec.padding[1], spec.padding[3]) <= 0:
             interior()
             return
-        with T.If(T.And(left >= 0, left < spec.in_width - self.window.columns[-1][-1])):
+        with T.If(T.And(left >= 0, left < bound(spec.in_width) - window.columns[-1][-1])):
             with T.Then():
                 interior()
             with T.Else():
                 at_border()
 
-    def _columns(self, of_column: Callable[[int], Expr]) -> dict[int, Expr]:
-        """Return `of_column` of every column that a window reads."""
-        return {column: of_column(column) for four in self.window.columns for column in four}
+
+def _columns(window: Window, of_column: Callable[[int], Expr]) -> dict[int, Expr]:
+    """Return `of_column` of every column that a window reads."""
+    return {column: of_column(column) for four in window.columns for column in four}

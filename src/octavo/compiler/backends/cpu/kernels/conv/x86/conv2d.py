@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .......runtime.size import is_open, names_in
+from .......runtime.size import names_in
 from .....tunable import Tunable, check_schedule
 from ...depthwise.x86.vnni_depthwise import VnniDepthwise
 from ...depthwise.x86.word_depthwise import WordDepthwise
@@ -30,7 +30,7 @@ def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
     """Return the kernel of a convolution."""
     if spec.groups == spec.in_channels > 1:
         name = f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
-        if isa == AVX2 or is_open(spec.in_width):
+        if isa == AVX2:
             kernel = WovenDepthwise if takes_woven_rows(spec) else WordDepthwise
             return kernel(spec, weights, schedules=schedules).build(name)
         return VnniDepthwise(spec, weights, isa=isa, schedules=schedules).build(name)
