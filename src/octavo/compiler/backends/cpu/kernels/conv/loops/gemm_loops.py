@@ -20,7 +20,7 @@ from .......runtime.size import TYPICAL, is_open, largest, smallest, typical
 from .....tunable import Tunable, check_schedule
 from ...language.lane_order import LANES
 from ...language.schedule import Schedule, Schedules, TileSchedule
-from ...language.vectors import Expr, bound, for_open_tiles, interior, split
+from ...language.vectors import Expr, bound, for_open_tiles, interior, kept, split
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
@@ -304,8 +304,9 @@ class GemmLoops(ABC):
             image, unit = split(unit, blocks)
         # In 64 bits: a product of two sizes may leave 32. A quotient that is rounded down takes LLVM seconds to see through.
         bounds = [T.cast(T.truncdiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
-        first_row = T.Bind(bounds[0])
-        self.filled = T.Bind(bounds[1] - first_row)
+        # Kept, for TVM's passes and LLVM would see the quotients in every address below: it takes them 3 times as long.
+        first_row = kept(bounds[0], "int32")
+        self.filled = kept(bounds[1] - first_row, "int32")
         return image, unit, first_row
 
     def _out_base(self, image: Expr, first_row: Expr) -> Expr:
@@ -374,7 +375,9 @@ class GemmLoops(ABC):
 
         def row_of_tiles(row: Expr, height: int) -> None:
             if is_open(columns):
-                for_open_tiles(columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())))
+                for_open_tiles(
+                    columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())), overlaps=False
+                )
             for each in tiles:
                 if each.count == 1:
                     body(TilePlace(row, each.first, height, each.width, each.runs))

@@ -101,8 +101,8 @@ class Scratch:
         scratch = T.alloc_buffer((dimension(self.rows * self.row_size + SLACK),), self.dtype)
         width, skipped = bound(self.width), max(-spec.padding[1], 0)
         row_size = width * self.channels
-        left = least(max(spec.padding[1], 0), width)
-        columns = least(bound(spec.in_width) - skipped, width - left)
+        left = self._bound(least(max(spec.padding[1], 0), width))
+        columns = self._bound(least(bound(spec.in_width) - skipped, width - left))
         with T.serial(0, self.rows if filled is None else self._read_by(filled)) as row:
             source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
             start = T.Bind(row * row_size)
@@ -117,6 +117,9 @@ class Scratch:
                 with T.Else():
                     self._fill(scratch, start, row_size, padding)
         return scratch
+
+    def _bound(self, size: Expr) -> Expr:
+        return size if isinstance(size, int) else T.Bind(size)
 
     def _element(self, value: Expr) -> Expr:
         return T.cast(value, "int16") if self.is_widened else value
