@@ -1,12 +1,12 @@
 """One executable for any size: how fast is it beside one for each size, and beside ONNX Runtime? Are its results the same bytes?
 
     python benchmarks/open_sizes.py MODEL.onnx --size batch=1,sequence=8 --size batch=1,sequence=128 [--int8] [--threads 2]
-    python benchmarks/open_sizes.py MODEL.onnx --random 50
+    python benchmarks/open_sizes.py MODEL.onnx --random 50 [--range 32..96]
 
 A model whose dimensions are open is compiled once for all sizes and once for each. A line a size: milliseconds of the open and of
 the static executable and of ONNX Runtime's session with open sizes, measured in turn, medians; whether bytes are equal. At the
 end compile times and file sizes. With --int8 the model is quantized first, on random samples of many sizes. --random checks the
-bytes alone, at so many sizes.
+bytes alone, at so many sizes: of --range, for images have a least one; batches, whose names begin with b or N, are small.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from octavo.runtime.size import evaluated, names_in
 
 Arrays = dict[str, npt.NDArray[Any]]
 ROUNDS, ENOUGH = 15, 0.02
-SAMPLES, LARGEST = 24, 48
+SAMPLES, SIZES = 24, (1, 47)
 
 
 def inputs_of(specs: tuple[InputSpec, ...], sizes: Mapping[str, int], seed: int) -> Arrays:
@@ -69,8 +69,8 @@ def in_turn(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 class Subject:
     """A model of open sizes, compiled for all of them, and what makes it for one."""
 
-    def __init__(self, path: Path, threads: int, *, is_int8: bool) -> None:
-        self._threads = threads
+    def __init__(self, path: Path, threads: int, span: tuple[int, int], *, is_int8: bool) -> None:
+        self._threads, self._span = threads, span
         model: Any = octavo.load(path)
         specs = octavo.compile(model).inputs
         self.names = sorted(names_in(dim for spec in specs for dim in spec.shape))
@@ -84,8 +84,10 @@ class Subject:
         self.seconds = time.perf_counter() - start
 
     def random_sizes(self, rng: np.random.Generator) -> dict[str, int]:
-        """Return sizes from 1 on; batches are small."""
-        return {name: int(rng.integers(1, 4 if name.startswith("b") else LARGEST)) for name in self.names}
+        """Return sizes of the range; batches are small."""
+        return {
+            name: int(rng.integers(1, 4) if name[0] in "bN" else rng.integers(*self._span, endpoint=True)) for name in self.names
+        }
 
     def static(self, sizes: Mapping[str, int]) -> tuple[Any, float]:
         """Return the executable of one size, and the seconds that it took to compile."""
@@ -147,9 +149,11 @@ def main() -> int:
     parser.add_argument("--size", action="append", default=[], help="NAME=N,NAME=N ...: all open dimensions")
     parser.add_argument("--random", type=int, default=0, help="check the bytes at so many random sizes")
     parser.add_argument("--int8", action="store_true", help="quantize first")
+    parser.add_argument("--range", default="{}..{}".format(*SIZES), help="of random sizes: LEAST..GREATEST")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    subject = Subject(args.model, args.threads, is_int8=args.int8)
+    least, _, greatest = args.range.partition("..")
+    subject = Subject(args.model, args.threads, (int(least), int(greatest)), is_int8=args.int8)
     given = [{name: int(size) for name, size in (each.split("=") for each in text.split(","))} for text in args.size]
     same = show_speed(subject, args.model, given, args.threads) if given else True
     rng, differing = np.random.default_rng(1), []
