@@ -26,6 +26,7 @@ from ....ir.graph.sizes import buffers_and_dimensions, open_dimensions
 from ....ir.untyped import relax, tirx
 from ..external import static_libraries
 from .context import PlacedKernel
+from .join_sizes import join_sizes
 from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered
@@ -42,6 +43,7 @@ def float_passes() -> tvm.transform.Pass:
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.FuseOps(),
+            tvm.transform.module_pass(lambda module, _: join_sizes(module), opt_level=0, name="JoinSizes"),
             relax.transform.FuseTIR(),
             tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
             # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
