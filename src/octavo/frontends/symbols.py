@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -170,6 +171,33 @@ class Symbols:
         self._values = {each: self._replaced(old, name, value) for each, old in self._values.items()} | {name: value}
         self._bind()
         raise NewlyKnownError
+
+    def be_size(self, size: Size) -> None:
+        """Take in that a tensor has this size, which is not negative then: where one symbol alone makes it and makes it grow.
+
+        Raises
+        ------
+        NewlyKnownError
+            If more is known of the symbols now.
+        RejectedOpError
+            If the symbol's bounds exclude it.
+        """
+        if isinstance(size, int) or self.at_least(size, 0):
+            return
+        for name, var in self._vars.items():
+            low, high = self._bounds[name]
+
+            def at(value: int, var: Any = var) -> Size:
+                return self.simplify(_substituted(size, {var: _expr(value)}))
+
+            if isinstance(at(low), int) and at(low) < 0 and self.can_prove(_substituted(size, {var: var + 1}) >= size):
+                values = range(low, (_UNBOUNDED if high is None else high) + 1)
+                place = bisect_left(values, 0, key=at)
+                if place == len(values):
+                    raise RejectedOpError(f"dimension {name} may be {high} at most, for which {self.text(size)} is no size")
+                self._bounds[name] = (values[place], high)
+                self._bind()
+                raise NewlyKnownError
 
     def _replaced(self, size: Size, name: str, value: Size) -> Size:
         return size if isinstance(size, int) else self.simplify(_substituted(size, {self._vars[name]: _expr(value)}))

@@ -419,6 +419,22 @@ def test_a_table_bounds_what_is_cut_off_it():
     assert load(proto, sizes={"s": (2, 100)}).sizes["s"] == (2, 100)
 
 
+def test_a_tensor_bounds_what_its_size_is_made_of(rng):
+    """A convolution leaves s - 3, what cuts the last of s - 2 off max(s - 3, 0): they are one where s is 3 or more."""
+    weights = {f"w{taps}": rng.normal(size=(2, 1, 1, taps)).astype(np.float32) for taps in (3, 4)}
+    nodes = [
+        node("Conv", ["x", "w4"], ["a"]),
+        node("Conv", ["x", "w3"], ["b"]),
+        node("Slice", ["b", "l0", "minus", "l3"], ["c"]),
+        node("Add", ["a", "c"], ["y"]),
+    ]
+    proto = graph(nodes, {"x": ("n", 1, 1, "s")}, constants=weights)
+    compare(proto, [{"n": 1, "s": 4}, {"n": 2, "s": 9}], rng)
+    assert load(proto).sizes["s"] == (3, None)
+    with pytest.raises(ModelError, match="dimension s may be 2 at most, for which s - 3 is no size"):
+        load(proto, sizes={"s": (1, 2)})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

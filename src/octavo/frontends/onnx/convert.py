@@ -101,7 +101,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             result = self._merged(node, self._bind(result))
             if self._is_open:
-                open_shapes.check_known(result)
+                open_shapes.check_known(self._symbols, result)
             return result
 
     def _tensors(self, op_name: str, inputs: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from tvm.ir import GenericConst as Constant
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, is_static, nonnegative_indices, padded, shape_of, size_tensor
-from ..symbols import Size
+from ..symbols import Size, Symbols
 from .ops import Converter, NodeContext, input_at, resized
 from .sizes import Ratio, SizeTensor, sizes_of
 
@@ -368,10 +368,14 @@ def learn_sizes(context: NodeContext, inputs: Sequence[Any]) -> None:
         meeting(context, list(inputs))
 
 
-def check_known(result: Any) -> None:
-    """Raise RejectedOpError for a result whose shape is known at run time only."""
+def check_known(symbols: Symbols, result: Any) -> None:
+    """Raise RejectedOpError for a result whose shape is known at run time only; of others, sizes are not negative."""
     for value in result.fields if isinstance(result, relax.Tuple) else [result]:
         ty = value.ty
         for each in ty.fields if isinstance(ty, tvm.ir.TupleType) else [ty]:
-            if isinstance(each, relax.TensorType) and not isinstance(each.shape, relax.ShapeExpr):
+            if not isinstance(each, relax.TensorType):
+                continue
+            if not isinstance(each.shape, relax.ShapeExpr):
                 raise RejectedOpError("the shape of its result depends on values, which must be known before the run")
+            for size in each.shape.values:
+                symbols.be_size(symbols.simplify(size))
