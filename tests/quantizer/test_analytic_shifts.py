@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 import octavo
@@ -76,6 +77,29 @@ def test_mean_errors_go(name: str, rng: np.random.Generator) -> None:
         return float(
             np.sqrt(np.mean(found.mean(axis=tuple(each for each in range(found.ndim) if each != axis % found.ndim)) ** 2))
         )
+
+    assert error("analytic") < error(False) / 4
+
+
+def test_mean_errors_go_where_sizes_are_open(rng: np.random.Generator) -> None:
+    sizes: Any = [1, 6, *(tvm.tirx.Var(name, "int64") for name in ("height", "width"))]
+    x = relax.Var("x", relax.TensorType(sizes, "float32"))
+    builder: Any = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            made = builder.emit(conv(padding=[1, 1])(x, relax.const(rng.uniform(-1, 1, (8, 6, 3, 3)).astype(np.float32))))
+            made = relax.op.add(made, relax.const(rng.normal(size=(1, 8, 1, 1)).astype(np.float32)))
+            y = builder.emit_output(made)
+        builder.emit_func_output(y)
+    model = octavo.load(builder.get())
+    samples = [samples_of(rng, (1, 6, size, size + 3))[:10] for size in (16, 24)]
+    profile = octavo.profile(model, samples)
+    exact = run(model, samples[1])
+
+    def error(correction: Any) -> float:
+        recipe = octavo.Recipe(bias_correction=correction, weight_bits=5, weight_granularity="per_tensor", **BARE)
+        found = run(octavo.quantize(model, profile, recipe=recipe), samples[1]) - exact
+        return float(np.sqrt(np.mean(found.mean(axis=(0, 2, 3)) ** 2)))
 
     assert error("analytic") < error(False) / 4
 

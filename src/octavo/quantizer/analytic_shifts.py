@@ -19,6 +19,7 @@ from ..ir.graph.weighted import Weighted
 from ..ir.identity import TensorId
 from ..numerics import QuantParams, dequantize
 from ..numerics.statistics.histogram_estimates import moments
+from ..runtime.size import is_open
 from .equalized_float import EqualizedFloat
 from .placement import Layer
 from .ranges import TensorRange
@@ -85,7 +86,7 @@ def _means(read: TensorRange, x: Var, source: TensorId, axis: int) -> Floats:
 
 
 def _shares(op: Weighted, size: int, outputs: int, place: int) -> Floats:
-    """Return at which share of the outputs along an axis each tap reads a value, and no padding.
+    """Return at which share of the outputs along an axis each tap reads a value, and no padding: of open sizes, of endless ones.
 
     Parameters
     ----------
@@ -100,6 +101,8 @@ def _shares(op: Weighted, size: int, outputs: int, place: int) -> Floats:
     stride, dilation = int(attrs.strides[place]), int(attrs.dilation[place])
     before = int(attrs.padding[place if len(attrs.padding) > 1 else 0])
     offsets = np.arange(taps[str(attrs.kernel_layout).index("HW"[place])]) * dilation - before
+    if is_open(size) or is_open(outputs):
+        return np.full(len(offsets), 1 / stride if is_transposed else 1.0)
     if is_transposed:  # each value goes to one output for each tap
         at = np.arange(size)[:, np.newaxis] * stride + offsets
         return ((at >= 0) & (at < outputs)).sum(axis=0) / outputs
