@@ -9,13 +9,14 @@ import pytest
 import tvm
 from tvm import tirx
 from tvm.ir import StringImm
-from tvm_ffi import structural_hash
+from tvm_ffi import structural_equal, structural_hash
 
 import octavo
 from nets import residual_net
 from octavo.compiler.codegen import generate as codegen
 from octavo.compiler.codegen.objects import named_functions
-from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.compiler.codegen.tir_passes import as_given, llvm_module, with_hidden_values
+from octavo.ir.graph.kernel_attributes import OPEN_ATTR
 from octavo.runtime.llvm_host import host_target
 
 BASELINE = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"})
@@ -66,3 +67,23 @@ def test_a_library_needs_no_libraries_of_cpp_and_links_without_ours(monkeypatch)
     usual = octavo.compile(residual_net())
     assert usual._code.image is not None
     np.testing.assert_array_equal(*executable(x).values(), *usual(x).values())
+
+
+def test_passes_do_not_see_what_a_size_is_made_of():
+    """They would put one quotient into the next, wherever it is read."""
+    size, width, height = (tirx.Var(name, "int32") for name in ("size", "width", "height"))
+    statements = [
+        tirx.Bind(width, tirx.truncdiv(size + 1, 2) * size),
+        tirx.Bind(height, tirx.truncdiv(width, size) + width),
+        tirx.Evaluate(tirx.call_extern("int32", "f", width, height - width)),
+    ]
+    function = tirx.PrimFunc([size], tirx.SeqStmt(statements)).with_attr("global_symbol", "main")
+    assert with_hidden_values(function) is function, "a kernel of known sizes"
+
+    function = function.with_attr(OPEN_ATTR, 1)
+    hidden = with_hidden_values(function)
+    simplified = tirx.transform.StmtSimplify()(tvm.IRModule({"main": hidden}))["main"]
+    assert structural_equal(simplified.body.seq[2], hidden.body.seq[2], map_free_vars=True)
+    assert structural_equal(as_given(hidden), function)
+    seen = tirx.transform.StmtSimplify()(tvm.IRModule({"main": function}))["main"]
+    assert not structural_equal(seen.body.seq[2], function.body.seq[2], map_free_vars=True), "TVM simplifies less: is it needed?"

@@ -14,10 +14,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm.ir import Call, StringImm
-from tvm.tirx import AllocBuffer, IntImm
+from tvm.tirx import AllocBuffer, Bind, IntImm, Var
 
 from ...ir.graph.evaluate import at_level
-from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR
+from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR, OPEN_ATTR
 from ...ir.untyped import s_tir, tirx
 from ...runtime.llvm_host import has_features
 
@@ -45,6 +45,9 @@ _NEED_WRAPPING = (
     "tirx.tvm_stack_make_shape",
 )
 """Builtins that LowerTVMBuiltin must rewrite."""
+
+_AS_IT_IS = "octavo_as_it_is"
+"""Stands, while TVM's passes run, for a function that returns its argument and that they know nothing about."""
 
 HALF_CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
 _NO_HALF_CONVERSIONS = "".join(f"@{name} = common hidden global i8 0\n" for name in HALF_CONVERSIONS)
@@ -108,7 +111,8 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         lowered: dict[Any, Any] = {}
         for passes, some in ((kernel_passes(), kernels), (call_passes(), callers), (default, others)):
             if some:
-                lowered.update(passes(_bound(some, target)).functions.items())
+                hidden = {symbol: with_hidden_values(function) for symbol, function in some.items()}
+                lowered.update(passes(_bound(hidden, target)).functions.items())
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else KERNEL_LEVEL
@@ -158,7 +162,38 @@ def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModu
         for each in filter(None, texts):
             body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", StringImm(each), body)
         complete[var] = function if body is function.body else function.with_body(body)
-    return tirx.transform.LowerIntrin()(tvm.IRModule(complete))
+    final = tirx.transform.LowerIntrin()(tvm.IRModule(complete))
+    return tvm.IRModule({var: as_given(function) for var, function in final.functions.items()})
+
+
+def with_hidden_values(function: Any) -> Any:
+    """Hide from TVM's passes what the integers that a kernel of open sizes binds are made of.
+
+    Their simplifier puts the value of a variable in wherever the variable is read, and the values of those in turn: with numbers
+    little is left of that, with products and quotients of sizes it takes seconds for one convolution.
+    """
+    if OPEN_ATTR not in function.attrs:
+        return function
+
+    def hidden(node: Any) -> Any:
+        value, dtype = node.value, str(node.value.ty.dtype)
+        if dtype not in ("int32", "int64") or isinstance(value, (IntImm, Var)):
+            return node
+        return Bind(node.var, tirx.call_extern(dtype, _AS_IT_IS, value))
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (Bind, hidden)))
+
+
+def as_given(function: Any) -> Any:
+    """Undo `with_hidden_values`: LLVM is to see the values."""
+    if OPEN_ATTR not in function.attrs:
+        return function
+
+    def shown(node: Any) -> Any:
+        is_hidden = getattr(node.op, "name", "") == "tirx.call_extern" and str(node.args[0].value) == _AS_IT_IS
+        return node.args[1] if is_hidden else node
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (Call, shown)))
 
 
 def _is_light(function: Any) -> bool:

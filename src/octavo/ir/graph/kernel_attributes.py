@@ -19,3 +19,6 @@ to the source's integers (`shift`). Several where later ops move nothing: a resh
 IN_PLACE_ATTR = "octavo.in_place"
 """Attribute of a kernel that reads each element of its first operand before it writes the result's element at the same place, and
 never after: the two may be one memory."""
+
+OPEN_ATTR = "octavo.open"
+"""Attribute of a kernel whose statements read sizes that are known only when it runs."""

@@ -19,6 +19,7 @@ from tvm.ir import Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
+from ......ir.graph.kernel_attributes import OPEN_ATTR
 from ......runtime.size import Size, dimension, expressed_by, is_open, typical
 
 # TVM annotates its constructors more narrowly than what they take.
@@ -87,7 +88,7 @@ def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., Non
     params = list(func.params)
     params[-1:-1] = sizes.dimensions.values()
     statements = func.body if computed is None else tirx.SeqStmt([computed, func.body])
-    return tirx.PrimFunc(params, statements, func.ret_type, func.attrs)
+    return tirx.PrimFunc(params, statements, func.ret_type, func.attrs).with_attr(OPEN_ATTR, 1)
 
 
 class _Sizes:
