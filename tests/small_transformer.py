@@ -1,4 +1,4 @@
-"""Transformers of two blocks, in ONNX: residual streams behind norms, whose channels can be rotated."""
+"""Transformers of few blocks, in ONNX: residual streams behind norms, whose channels can be rotated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ TOKENS = 6
 
 
 class Net:
-    """A transformer of one block, in ONNX."""
+    """A transformer, in ONNX."""
 
     def __init__(self, width: int, heads: int, *, groups: int = 1, seed: int = 0) -> None:
         self.rng, self.nodes, self.values = np.random.default_rng(seed), [], []
@@ -77,14 +77,15 @@ class Net:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def transformer(width: int = 32, heads: int = 4, *, groups: int = 1, kind: str = "layer", seed: int = 0) -> Any:
+def transformer(width: int = 32, heads: int = 4, *, groups: int = 1, kind: str = "layer", seed: int = 0, blocks: int = 2) -> Any:
     """Return one whose residual stream begins behind a dense layer."""
     net = Net(width, heads, groups=groups, seed=seed)
     norm, bias = (net.layer_norm, True) if kind == "layer" else (net.rms_norm, False)
     x = net.dense("x", width, width)
     if kind != "bare":
         x = net.node("Add", x, net.normal(1, TOKENS, width))
-    x = net.block(net.block(x, norm, bias=bias), norm, bias=bias)
+    for _ in range(blocks):
+        x = net.block(x, norm, bias=bias)
     return net.model(net.dense(norm(x), width, 5))
 
 

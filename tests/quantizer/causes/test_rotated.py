@@ -30,9 +30,11 @@ PLAIN = replace(DEFAULT, bias_correction=False, weight_rounding="nearest", equal
 
 
 @cache
-def rotated(kind: str, recipe: octavo.Recipe = DEFAULT) -> tuple[octavo.Model, octavo.Profile, QuantizedModel]:
+def rotated(
+    kind: str, recipe: octavo.Recipe = DEFAULT, *, blocks: int = 1
+) -> tuple[octavo.Model, octavo.Profile, QuantizedModel]:
     """Return a model, its profile, and quantized with all rotated that can be, and static parameters."""
-    model = octavo.load(transformer(kind=kind))
+    model = octavo.load(transformer(kind=kind, blocks=blocks))
     profile = octavo.profile(model, SAMPLES, keep_samples=16)
     simple = simplify(model)[0]
     equalizer = Equalizer(profile, samples_of(model, profile), Programs(simple=simple).floats)
@@ -44,7 +46,7 @@ def rotated(kind: str, recipe: octavo.Recipe = DEFAULT) -> tuple[octavo.Model, o
 @cache
 def per_row() -> tuple[octavo.Model, octavo.Profile, QuantizedModel]:
     """Return a model, its profile, and what `quantize` makes of them by default: rotated, and per row."""
-    model = octavo.load(transformer(kind="layer"))
+    model = octavo.load(transformer(kind="layer", blocks=1))
     profile = octavo.profile(model, draws(32, 24), keep_samples=24)
     quantized = octavo.quantize(model, profile)
     assert any(layer.per_row for layer in quantized.plan.layers)
@@ -75,7 +77,7 @@ def test_a_fault_in_what_is_rotated_is_named_and_repaired(kind: str) -> None:
 
 
 def test_what_is_quantized_anew_may_be_rotated_otherwise() -> None:
-    model, profile, sound = rotated("layer", PLAIN)
+    model, profile, sound = rotated("layer", PLAIN, blocks=2)
     result = octavo.fix(model, sound, profile)
     assert not result.quantized.plan.equalization.rotations
     [anew] = [entry for entry in result.entries if entry.step == "equalize"]

@@ -220,7 +220,7 @@ def test_exported_model_computes_the_same(quantized: tuple[Any, Any, Any], tmp_p
 
 
 def test_step_is_tried_and_says_what_it_rotated() -> None:
-    model = octavo.load(transformer())
+    model = octavo.load(transformer(blocks=1))
     profile = octavo.profile(model, draws(32, 24), keep_samples=24)
     found = octavo.quantize(model, profile)
     assert any(entry.step == "rotate" for entry in found.plan.journal.entries)
