@@ -89,7 +89,7 @@ def test_onnx_runtime_computes_the_simulation(conv_net: Any, tmp_path: Path, rec
     export_onnx(quantized, tmp_path / "int8.onnx")
     proto = onnx.load(tmp_path / "int8.onnx")
     onnx.checker.check_model(proto, full_check=True)
-    assert [item.name for item in proto.graph.output] == [item.name for item in model.source.graph.output]
+    assert [item.name for item in proto.graph.output] == [item.name for item in model.source.proto.graph.output]
     count = Counter(node.op_type for node in proto.graph.node)
     assert count["QuantizeLinear"] == len(quantized.plan.activations)
     assert count["BatchNormalization"] == count["Pad"] == 0
@@ -386,9 +386,9 @@ def test_factors_of_gemm_are_written_once_and_constants_that_are_results_keep_th
 
 def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
     model = load(convolutional(), tmp_path)
-    before = model.source.SerializeToString()
+    before = model.source.proto.SerializeToString()
     export_onnx(quantize_graph(model, ranged(model), target=NPU), tmp_path / "int8.onnx")
-    assert model.source.SerializeToString() == before
+    assert model.source.proto.SerializeToString() == before
 
 
 def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm import relax
@@ -41,6 +40,7 @@ from ..ir.graph.dataflow import call_to
 from ..ir.graph.model import SourceFormat
 from ..ir.graph.nodes import elements
 from ..ir.identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
+from ..runtime.tensors import values_of
 from .source_tensor import SourceTensor
 
 
@@ -329,7 +329,7 @@ def assemble(
     return Assembled(
         module=tvm.IRModule(functions),
         tensors=TensorTable(group.entry(in_module=_key(group.holder) in new) for group in assembly.groups),
-        params={group.id: np.asarray(group.holder.value.numpy(), order="C") for group in constants},
+        params={group.id: values_of(group.holder.value) for group in constants},
         input_ids=tuple(assembly.by_holder[_key(holder)].id for holder in inputs),
         output_ids=tuple(group.id for group in outputs),
         output_names=tuple(sources[position].name for position in output_positions),

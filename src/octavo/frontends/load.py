@@ -1,10 +1,11 @@
 """load: a model file or object becomes a Model. Decides the format by content; the formats' own modules do the work.
 
-Loading reads data only: nothing of a file is executed, and the file is not changed.
+Loading reads data only: nothing of a file is executed, and the file is not changed. Large files are mapped, not read.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ import tvm
 from ..errors import ModelError, OctavoError, UnsupportedOpError, check_path, check_type, shape_advice
 from ..ir.graph import Model
 from ..ir.graph.model import read_model
+from ..runtime.mapped import contents
 from . import relax_source
 from .assemble import Assembled
 from .frontend import NewlyKnownError, reason
@@ -25,6 +27,7 @@ from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
 from .onnx.batch import batch_obstacle
 from .onnx.inputs import InputShapes, input_shapes
+from .onnx.large_tensors import OnnxSource
 from .symbols import SizeOption
 from .tflite import convert as tflite_convert
 from .tflite import source as tflite_source
@@ -49,7 +52,8 @@ def load(
     source
         Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, a
         torch.export.ExportedProgram, or an IRModule: what octavo.partition returned, or one whose tensors and results go by the
-        names of the variables that hold them.
+        names of the variables that hold them. Constants of files of more than 64 MiB (of an ONNX model, or its external data)
+        are read where they lie as long as the model is in use: such a file may be replaced meanwhile, but not written to.
     shapes
         Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; a string in
         place of a size names a dimension that stays open. Of a torch program's inputs, for dimensions it leaves open.
@@ -82,7 +86,7 @@ def load(
         assembled = relax_source.convert(source)
         return assembled.model(relax_source.relax_fingerprint(assembled), "relax")
     if isinstance(source, onnx.ModelProto):
-        return _load_onnx(source, shapes, sizes, _PROTO, None)
+        return _load_onnx(onnx_source.of_proto(source, _PROTO), shapes, sizes, _PROTO, None)
     if torch_source.is_program(source):
         _no_shapes(sizes, "a torch program")
         return _load_torch(source, shapes)
@@ -95,7 +99,7 @@ def load(
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
         _no_shapes(shapes or sizes, f"{path}: a .tflite file")
-        graph = tflite_source.read(data, str(path))
+        graph = tflite_source.read(bytes(data), str(path))
         assembled, kept = tflite_convert.convert(graph, str(path))
         return assembled.model(tflite_source.fingerprint(graph), "tflite", kept)
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, sizes, str(path), path.parent)
@@ -110,13 +114,14 @@ def _load_torch(program: Any, shapes: Mapping[str, Any]) -> Model:
     return replace(model, any_batch=source.any_batch, batch_range=torch_source.batch_range(source))
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> bytes | mmap.mmap:
     if path.is_dir():
         raise ModelError(f"{path}: is a folder; give the path of a .onnx or .tflite file")
     if path.is_char_device():  # /dev/zero has no end
         raise ModelError(f"{path}: is a device; give the path of a .onnx or .tflite file")
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = contents(file)
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
@@ -126,9 +131,9 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _refuse_archive(data: bytes, path: Path) -> None:
+def _refuse_archive(data: bytes | mmap.mmap, path: Path) -> None:
     archives = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
-    command = next((command for magic, command in archives.items() if data.startswith(magic)), None)
+    command = next((command for magic, command in archives.items() if data[: len(magic)] == magic), None)
     if command is not None:
         raise ModelError(f"{path}: is compressed; unpack it first: {command} {path.name}")
 
@@ -138,8 +143,9 @@ def _no_shapes(given: Mapping[str, Any], what: str) -> None:
         raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models and torch programs only")
 
 
-def _load_onnx(proto: onnx.ModelProto, shapes: ShapeOptions, sizes: SizeOptions, origin: str, folder: Path | None) -> Model:
-    onnx_source.load_external_data(proto, folder, origin)
+def _load_onnx(given: OnnxSource, shapes: ShapeOptions, sizes: SizeOptions, origin: str, folder: Path | None) -> Model:
+    source = onnx_source.load_external_data(given, folder, origin)
+    proto = source.proto
     onnx_source.check(proto, origin)
     inputs = input_shapes(proto.graph, shapes, sizes, origin)
     fingerprint = _checked(lambda: onnx_source.fingerprint(proto), origin)
@@ -150,7 +156,7 @@ def _load_onnx(proto: onnx.ModelProto, shapes: ShapeOptions, sizes: SizeOptions,
         canonical = _checked(lambda: canonicalize.canonicalize(proto, single.shapes, onnx_convert.supported, origin), origin)
         obstacle = batch_obstacle(canonical, inputs, onnx_convert.supported, origin)
         if not obstacle:
-            model = _convert_onnx(canonical, single, origin).model(fingerprint, "onnx", canonical)
+            model = _convert_onnx(canonical, single, origin).model(fingerprint, "onnx", OnnxSource(canonical, source.values))
             return replace(model, any_batch=True, batch_range=inputs.symbols.bounds[batch])
     try:
         while True:
@@ -163,9 +169,9 @@ def _load_onnx(proto: onnx.ModelProto, shapes: ShapeOptions, sizes: SizeOptions,
     except UnsupportedOpError as error:
         if not shapes:
             raise
-        given = "; ".join(shape_advice(name, tuple(shape)) for name, shape in shapes.items())
-        raise UnsupportedOpError(f"{error}; do the shapes that are given fit the network ({given})?") from error
-    model = assembled.model(fingerprint, "onnx", canonical, inputs.symbols.bounds)
+        shown = "; ".join(shape_advice(name, tuple(shape)) for name, shape in shapes.items())
+        raise UnsupportedOpError(f"{error}; do the shapes that are given fit the network ({shown})?") from error
+    model = assembled.model(fingerprint, "onnx", OnnxSource(canonical, source.values), inputs.symbols.bounds)
     return replace(model, batch_obstacle=obstacle if inputs.is_static else "")
 
 

@@ -37,6 +37,11 @@ def tensor_from(array: npt.NDArray[Any]) -> Any:
     return made
 
 
+def shares_dtype(dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy and TVM pass each other arrays of this dtype in memory."""
+    return dtype in _DTYPES
+
+
 def values_of(tensor: Any) -> npt.NDArray[Any]:
     """Return a tensor's values, to be read: the tensor's own memory where NumPy knows the dtype."""
     return np.from_dlpack(tensor) if str(tensor.dtype) in _DTYPES_BY_NAME else tensor.numpy()

@@ -26,7 +26,7 @@ def test_symbolic_batch_becomes_one(make_onnx):
     assert model.tensors["x"].shape == (1, 3)
     assert model.tensors["y"].shape == (1, 3)
     assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N", "the caller's proto is left alone"
-    assert model.source is proto
+    assert model.source.proto is proto
 
 
 def test_shapes_override_what_the_model_states(make_onnx):

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import tflite
 import tvm
 from tvm import relax
@@ -26,6 +25,7 @@ from tvm.relax import Expr, Var
 
 from ...errors import ModelError
 from ...export.onnx.equalized_tensor import METADATA_KEY, EqualizedTensor
+from ...frontends.onnx.large_tensors import OnnxSource
 from ...frontends.tflite.source import TfliteSource
 from ...ir.graph import Model
 from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, with_main
@@ -184,8 +184,8 @@ def equalized_tensors(model: Model) -> dict[str, EqualizedTensor]:
 
 
 def _metadata(model: Model) -> str | bytes | None:
-    if isinstance(model.source, onnx.ModelProto):
-        return next((each.value for each in model.source.metadata_props if each.key == METADATA_KEY), None)
+    if isinstance(model.source, OnnxSource):
+        return next((each.value for each in model.source.proto.metadata_props if each.key == METADATA_KEY), None)
     if not isinstance(model.source, TfliteSource):
         return None
     root: Any = tflite.Model.GetRootAs(model.source.graph.data, 0)

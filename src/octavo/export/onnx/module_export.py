@@ -20,6 +20,7 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...errors import QuantizationError
+from ...frontends.onnx.large_tensors import OnnxSource
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...ir.identity import TensorId
@@ -418,8 +419,4 @@ def quantized_source(model: Model) -> Any:
     """Return the file of a model that was quantized already when it was loaded."""
     if not is_quantized(model):
         raise QuantizationError("the model is not quantized; call quantize before writing it")
-    if not isinstance(model.source, onnx.ModelProto):
-        return module_as_onnx(model)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.source)
-    return proto
+    return model.source.complete() if isinstance(model.source, OnnxSource) else module_as_onnx(model)

@@ -7,7 +7,6 @@ than the source's, and named `<name>_divided`.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from onnx import helper
 from tvm import relax
 
 from ...errors import QuantizationError, check_type
+from ...frontends.onnx.large_tensors import OnnxSource
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.identity import TensorId
@@ -63,7 +63,7 @@ def onnx_model(model: Model) -> Any:
     check_type(model, Model, QuantizationError, "a Model that octavo.quantize returned")
     if not isinstance(model, QuantizedModel):
         return quantized_source(model)
-    if not isinstance(model.source, onnx.ModelProto):
+    if not isinstance(model.source, OnnxSource):
         raise QuantizationError(
             f"only a model loaded from ONNX can be written as ONNX, this one came from {model.source_format}; compile it instead"
         )
@@ -98,8 +98,8 @@ def _state_output_ranks(model: Model, proto: Any) -> None:
                     dimension.dim_param = str(dim)
 
 
-def _at_least(opset: int, source: Any) -> Any:
-    proto = copy.deepcopy(source)
+def _at_least(opset: int, source: OnnxSource) -> Any:
+    proto: Any = source.complete()
     if _opset(proto) >= opset:
         return proto
     try:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx.helper
-import onnx.numpy_helper
 
 from .graph import describe, graph_inputs
 from .inputs import InputShapes
+from .large_tensors import tensor_array
 from .prepare import PreparedOnnx, prepare
 
 _SIZES = (2, 3)
@@ -292,7 +292,7 @@ class _Walk:
         if pair[0] is None or pair[1] is None:  # a large one, or an absent value
             self._along[name] = None
             return pair[0] is pair[1] and self._shape(name, 0) == self._shape(name, 1)
-        small, large = (onnx.numpy_helper.to_array(tensor) for tensor in pair if tensor is not None)
+        small, large = (tensor_array(tensor) for tensor in pair if tensor is not None)
         if small.shape == large.shape and small.tobytes() == large.tobytes():
             self._along[name] = None
             return True
@@ -319,4 +319,4 @@ class _Walk:
 
     def _value(self, name: str) -> npt.NDArray[Any] | None:
         tensor = self._values[0].get(name)
-        return None if tensor is None else onnx.numpy_helper.to_array(tensor)
+        return None if tensor is None else tensor_array(tensor)

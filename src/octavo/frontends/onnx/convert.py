@@ -19,6 +19,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from ...errors import ModelError, OctavoError, UnsupportedOpError
 from ...ir.graph.dataflow import call_to
+from ...runtime.mapped import shared_tensor
 from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
 from ..frontend import NewlyKnownError, conversion_errors, discard, quiet, reason
@@ -28,6 +29,7 @@ from ..symbols import size_text
 from . import conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
 from .graph import describe
 from .inputs import InputShapes
+from .large_tensors import tensor_array
 from .ops import NodeContext
 from .prepare import PreparedOnnx
 from .sizes import size_value, tensor_of
@@ -76,6 +78,10 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         """Read the attributes; an empty list, which TVM's importer rejects, means the default."""
         declared: Any = [a for a in attr_proto if onnx.helper.get_attribute_value(a) not in ([], ())]
         return super()._parse_attr(declared)
+
+    def _parse_array(self, tensor_proto: Any) -> Any:
+        """Return a constant's values, those of a large one in the memory that it lies in."""
+        return shared_tensor(tensor_array(tensor_proto, align=True).reshape(tuple(tensor_proto.dims)))
 
     def _construct_nodes(self, graph: Any) -> None:
         super()._construct_nodes(graph)

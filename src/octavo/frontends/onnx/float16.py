@@ -15,6 +15,7 @@ import onnx.numpy_helper
 from onnx import TensorProto
 
 from .graph import replace_nodes
+from .large_tensors import retype, tensor_array
 
 _NARROW_FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
@@ -60,8 +61,8 @@ def _names_float16(attribute: onnx.AttributeProto) -> bool:
 
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _NARROW_FLOATS:
-        values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+    if tensor.data_type in _NARROW_FLOATS and not retype(tensor, TensorProto.FLOAT):
+        values = tensor_array(tensor).astype(np.float32)
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx.numpy_helper
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst as Constant
@@ -20,6 +19,7 @@ from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, is_static, nonnegative_indices, padded, shape_of, size_tensor
 from ..symbols import Size, Symbols
+from .large_tensors import tensor_array
 from .ops import Converter, NodeContext, input_at, resized
 from .sizes import Ratio, SizeTensor, sizes_of
 
@@ -187,7 +187,7 @@ def _gather_nd(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _constant_of_shape(context: NodeContext, inputs: list[Any]) -> Any:
     given: Any = context.attrs.get("value")
-    value = np.zeros(1, np.float32) if given is None else onnx.numpy_helper.to_array(given)
+    value = np.zeros(1, np.float32) if given is None else tensor_array(given)
     shape = relax.ShapeExpr(_wanted_sizes(inputs[0], "shape"))
     return ops.full(shape, relax.const(value.reshape(-1)[0], str(value.dtype)), str(value.dtype))
 

@@ -23,6 +23,7 @@ from ..frontend import conversion_errors
 from ..source_tensor import SourceTensor
 from ..symbols import Size, size_text
 from .graph import STANDARD_DOMAINS, describe, dtype_name, graph_inputs, opset_of, replace_nodes
+from .large_tensors import tensor_array
 from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
 
@@ -105,7 +106,7 @@ def known_values(source: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], 
     """Return what is known without a run, by name: constants, and what depends on them and on static shapes alone."""
     model, _ = _with_shapes(source, shapes, origin)
     model, _ = _fold(model)
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    return {tensor.name: tensor_array(tensor) for tensor in model.graph.initializer}
 
 
 def _with_shapes(
@@ -171,7 +172,9 @@ def _constants_to_initializers(graph: onnx.GraphProto, nodes: tuple[onnx.NodePro
         value = _constant_value(node)
         if value is None:
             raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])} holds a sparse tensor or text")
-        graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
+        constant = value if isinstance(value, onnx.TensorProto) else onnx.numpy_helper.from_array(value)
+        graph.initializer.add().CopyFrom(constant)
+        graph.initializer[-1].name = node.output[0]
     replace_nodes(graph, kept)
 
 
@@ -187,12 +190,12 @@ def _to_qdq(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], opset: in
     replace_nodes(graph, kept)
 
 
-def _constant_value(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
+def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | npt.NDArray[Any] | None:
     """Return the value of a Constant node; None where it is no plain number."""
     attribute = node.attribute[0]
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.name == "value":
-        return onnx.numpy_helper.to_array(value)
+        return value
     if attribute.name in ("value_float", "value_floats"):
         return np.asarray(value, np.float32)
     if attribute.name in ("value_int", "value_ints"):
@@ -258,7 +261,7 @@ def _evaluate(
             return None
     for name in (name for name in node.input if name):
         if name in constants:
-            feeds[name] = onnx.numpy_helper.to_array(constants[name])
+            feeds[name] = tensor_array(constants[name])
         else:
             # The values do not matter to Shape and Size; a broadcast zero takes no memory.
             feeds[name] = np.broadcast_to(np.float32(0), [int(dim) for dim in types[name][0] or ()])

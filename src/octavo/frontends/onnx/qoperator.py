@@ -30,6 +30,7 @@ import onnx.numpy_helper
 
 from ...ir.identity import NameSupply
 from ..frontend import RejectedOpError
+from .large_tensors import tensor_array
 
 _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = [0, 3, 1, 2], [0, 2, 3, 1]
 
@@ -84,7 +85,7 @@ class NodeRewrite:
         found = self._values.get(self.required(index, what))
         if found is None:
             raise RejectedOpError(f"its {what} (input {index}) must be constant")
-        return onnx.numpy_helper.to_array(found)
+        return tensor_array(found)
 
     def emit(self, op: str, inputs: Iterable[str], *, to: str = "", **attrs: Any) -> str:
         """Add a node of the standard operator set and return the name of its output, `to` if given.

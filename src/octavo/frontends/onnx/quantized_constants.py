@@ -15,6 +15,7 @@ import onnx.numpy_helper
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ...numerics import quantize as quantize_values
 from .graph import replace_nodes
+from .large_tensors import retype, tensor_array
 
 _NARROW: dict[int, tuple[str, int, int, int]] = {
     onnx.TensorProto.INT4: ("int4", onnx.TensorProto.INT8, -8, 7),
@@ -31,7 +32,7 @@ def quantized_constant(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
     The integers take the place of the float weight, which nothing reads any more.
     """
     values = [constants.get(name) for name in node.input if name]
-    data = [onnx.numpy_helper.to_array(value) for value in values if value is not None]
+    data = [tensor_array(value) for value in values if value is not None]
     attrs = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if len(data) != len(values) or attrs.get("block_size", 0) or not 2 <= len(data) <= 3 or data[0].dtype != np.float32:
         return None
@@ -71,8 +72,9 @@ def widen(graph: onnx.GraphProto) -> dict[str, str]:
             name, container_type, _, _ = _NARROW[tensor.data_type]
             constants[tensor.name] = name
             container = onnx.helper.tensor_dtype_to_np_dtype(container_type)
-            wide = onnx.numpy_helper.to_array(tensor).astype(container)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
+            if not retype(tensor, container_type):
+                wide = tensor_array(tensor).astype(container)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
     for value in (*graph.input, *graph.output):
         tensor_type = value.type.tensor_type
         if tensor_type.elem_type in _NARROW:

@@ -13,50 +13,103 @@ import onnx
 import onnx.checker
 import onnx.external_data_helper
 import onnx.helper
-import onnx.numpy_helper
-from google.protobuf.message import DecodeError
+import onnx.onnx_cpp2py_export.checker
+from google.protobuf.message import DecodeError, EncodeError
 
 from ...errors import ModelError
+from ...runtime.mapped import MappedBytes, contents
 from ..fingerprint import Fingerprint
 from .graph import graph_inputs
+from .large_tensors import OnnxSource, all_tensors, check_sizes, is_outside, move_outside, register, tensor_array, without_values
+from .wire_format import LARGE_BYTES, WireError, split_large
 
-MAX_PROTO_BYTES = 2**31 - 1
-"""Protobuf's own limit, in bytes."""
+_checker: Any = onnx.onnx_cpp2py_export.checker
 
 
-def parse(data: bytes, origin: str) -> onnx.ModelProto:
-    """Decode a ModelProto; `origin` names the file in messages."""
-    model = onnx.ModelProto()
+def parse(data: Any, origin: str) -> OnnxSource:
+    """Decode a ModelProto, its large tensors aside.
+
+    Parameters
+    ----------
+    data
+        The file's bytes, which the result goes on to read.
+    origin
+        Names the file in messages.
+    """
+    model, kept = onnx.ModelProto(), list[MappedBytes]()
+
+    def key_of(offset: int, length: int) -> str:
+        kept.append(MappedBytes(data, offset, length))
+        return register(kept[-1])
+
     try:
-        model.ParseFromString(data)
-    except (DecodeError, RecursionError) as error:
+        model.ParseFromString(split_large(data, key_of))
+    except (DecodeError, RecursionError, WireError) as error:
         raise ModelError(f"{origin}: not a complete ONNX model ({_first_line(error)}); is it truncated?") from None
     if not model.ir_version or not model.HasField("graph"):
         raise ModelError(f"{origin}: not an ONNX model: it states no IR version or holds no graph")
-    return model
+    return OnnxSource(model, tuple(kept))
 
 
-def load_external_data(model: onnx.ModelProto, folder: Path | None, origin: str) -> None:
-    """Read the tensors that lie beside the file into `model`; without a folder there must be none."""
-    external = [t.name for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+def of_proto(model: onnx.ModelProto, origin: str) -> OnnxSource:
+    """Return a model of the caller's, its large tensors aside; without these it is the caller's own message."""
+    if all(len(tensor.raw_data) < LARGE_BYTES for tensor in all_tensors(model)):
+        return OnnxSource(model)
+    try:
+        return parse(model.SerializeToString(), origin)
+    except (EncodeError, ValueError) as error:
+        advice = "save it with external data and give the path"
+        raise ModelError(f"{origin}: takes more than the 2 GB of a message ({_first_line(error)}); {advice}") from None
+
+
+def load_external_data(source: OnnxSource, folder: Path | None, origin: str) -> OnnxSource:
+    """Return a model with the tensors that lie beside the file; without a folder there must be none."""
+    external = [t for t in all_tensors(source.proto) if t.data_location == onnx.TensorProto.EXTERNAL and not is_outside(t)]
     if not external:
-        return
+        return source
     if folder is None:
         raise ModelError(
-            f"{origin}: {len(external)} tensors ({external[0]!r}) lie in another file; give a path instead of a proto"
+            f"{origin}: {len(external)} tensors ({external[0].name!r}) lie in another file; give a path instead of a proto"
         )
-    try:
-        onnx.external_data_helper.load_external_data_for_model(model, os.fspath(folder))
-    except Exception as error:
-        raise ModelError(
-            f"{origin}: cannot read the external data of {external[0]!r}: {_first_line(error)}; put it beside the model"
-        ) from None
+    proto, files, kept = source.proto, dict[str, Any](), list(source.values)
+    for tensor in external:
+        try:
+            values = _external(tensor, folder, files)
+        except Exception as error:
+            raise ModelError(
+                f"{origin}: cannot read the external data of {tensor.name!r}: {_first_line(error)}; put it beside the model"
+            ) from None
+        if values.values.size >= LARGE_BYTES:
+            move_outside(tensor, values)
+            kept.append(values)
+        else:
+            tensor.raw_data = values.values.tobytes()
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+    return OnnxSource(proto, tuple(kept))
+
+
+def _external(tensor: onnx.TensorProto, folder: Path, files: dict[str, Any]) -> MappedBytes:
+    """Return the bytes that a tensor names; `files` are the contents of those that were opened already."""
+    info = onnx.external_data_helper.ExternalDataInfo(tensor)
+    if info.location not in files:
+        # ONNX's own function opens it: it refuses paths that lead out of the folder, and links.
+        number = _checker._open_external_data(os.fspath(folder) or ".", info.location, tensor.name, True)
+        with os.fdopen(number, "rb") as file:
+            files[info.location] = contents(file)
+    data = files[info.location]
+    offset = int(info.offset or 0)
+    length = len(data) - offset if info.length is None else int(info.length)
+    if length < 0 or offset + length > len(data):
+        what = f"bytes {offset} to {offset + max(length, 0)} of {info.location!r}"
+        raise ValueError(f"it is {what}, which has {len(data)}")
+    return MappedBytes(data, offset, length)
 
 
 def check(model: onnx.ModelProto, origin: str) -> None:
     """Raise ModelError where ONNX's own checker finds the model invalid."""
     try:
-        onnx.checker.check_model(_with_all_shapes(model))
+        onnx.checker.check_model(_with_all_shapes(without_values(model)))
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{origin}: invalid ONNX model: {_first_line(error)}") from None
     except Exception as error:
@@ -65,6 +118,7 @@ def check(model: onnx.ModelProto, origin: str) -> None:
         raise ModelError(f"{origin}: the graph has no outputs; there is nothing to compute")
     if model.graph.sparse_initializer:
         raise ModelError(f"{origin}: sparse initializers are not supported; store them dense")
+    check_sizes(model, origin)
 
 
 def _with_all_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -78,12 +132,6 @@ def _with_all_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     return copy
-
-
-def _tensors(model: onnx.ModelProto) -> list[Any]:
-    tensors = list(model.graph.initializer)
-    tensors.extend(attr.t for node in model.graph.node for attr in node.attribute if attr.HasField("t"))
-    return tensors
 
 
 def _first_line(error: BaseException) -> str:
@@ -103,7 +151,7 @@ def fingerprint(model: onnx.ModelProto) -> str:
     _add_nodes(result, model.graph.node)
     for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
         result.add(tensor.name)
-        result.add_array(onnx.numpy_helper.to_array(tensor))
+        result.add_array(tensor_array(tensor))
     return result.digest()
 
 
@@ -119,6 +167,6 @@ def _add_nodes(result: Fingerprint, nodes: Any) -> None:
             value = onnx.helper.get_attribute_value(attribute)
             result.add([attribute.name, attribute.type, attribute.ref_attr_name])
             if isinstance(value, onnx.TensorProto):
-                result.add_array(onnx.numpy_helper.to_array(value))
+                result.add_array(tensor_array(value))
             elif not hasattr(value, "SerializeToString"):
                 result.add(value if isinstance(value, int | float | str | bytes) else list(value))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class TfliteSource:
     ids: tuple[TensorId, ...]
 
 
-def is_tflite(data: bytes) -> bool:
+def is_tflite(data: bytes | mmap) -> bool:
     """Whether the bytes carry TFLite's file identifier."""
     return data[4:8] == _IDENTIFIER
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def is_program(source: object) -> bool:
     return module is not None and isinstance(source, module.ExportedProgram)
 
 
-def refuse_file(data: bytes, path: Path) -> None:
+def refuse_file(data: bytes | mmap, path: Path) -> None:
     """Raise ModelError for a file that PyTorch wrote: reading one unpickles it, which runs whatever code it holds."""
     is_archive = data[:4] == b"PK\x03\x04"
     is_pickle = data[:1] == b"\x80" and path.suffix in _SUFFIXES

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax import Expr
 
 from ...errors import ModelError, ProfileError, check_type
-from ...runtime.tensors import tensor_from
+from ...runtime.mapped import shared_tensor
 from ..identity import TensorEntry, TensorId, TensorTable
 from .dataflow import BodyWriter, DataflowView, attrs_of, new_main, operand_vars
 
@@ -49,7 +49,7 @@ class Model:
     source_format
         Where it came from.
     source
-        The source's own object (an onnx.ModelProto) where a later stage can write it back, else None.
+        The source's own object (of ONNX: its message, large tensors beside it) where a later stage can write it back, else None.
     any_batch
         Whether the source leaves the first dimension of every input open (the module is of batch 1 then) and computes each
         sample from that sample alone.
@@ -118,7 +118,7 @@ class Model:
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
-        bindings: dict[Any, Any] = {str(name): tensor_from(value) for name, value in self.params.items()}
+        bindings: dict[Any, Any] = {str(name): shared_tensor(value) for name, value in self.params.items()}
         with tvm.transform.PassContext(opt_level=3):  # no pass of a pipeline: the instruments of one are not to see it
             return relax.transform.BindParams("main", bindings)(self.module)
 
