@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from .code import Code
 from .control_block import control_layout
 from .cpu_features import machine_features, missing_features
 from .description import Description, OutputSpec
-from .file import read_executable, read_library, write_executable
+from .file import Contents, read_executable, write_executable
 from .input_check import InputCheck
 from .inputs import InputSpec, check_batch_size, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
@@ -26,7 +25,7 @@ from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Pr
 from .session import Session
 from .size import fits, names_in
 from .tensors import tensor_from
-from .versions import extracted, read_versions
+from .versions import Version, read_versions
 
 Outputs = dict[str, npt.NDArray[Any]]
 
@@ -288,26 +287,28 @@ class Executable:
         present = machine_features() if features is None else features
         versions = read_versions(path)
         if versions is None:
-            return Executable._load(Path(path), Path(path), present, device_loader)
+            return Executable._load(Path(path), None, present, device_loader)
         chosen = next((each for each in versions if not missing_features(each.features, present)), versions[-1])
-        with extracted(Path(path), chosen) as part:
-            return Executable._load(part, Path(path), present)
+        return Executable._load(Path(path), chosen, present)
 
     @staticmethod
-    def _load(file: Path, path: Path, present: Collection[str] | None, device_loader: DeviceLoader | None = None) -> Executable:
-        """Load one version from a file; errors name `path`."""
-        constants, description_json = read_executable(file)
-        description = Description.from_json(description_json)
+    def _load(
+        path: Path, version: Version | None, present: Collection[str] | None, device_loader: DeviceLoader | None = None
+    ) -> Executable:
+        """Load what a file holds, or one of its versions."""
+        start, length = (0, None) if version is None else (version.start, version.length)
+        kept = read_executable(path, start, length)
+        description = Description.from_json(kept.description)
         if description.device:
-            return Executable(_device_code(file, path, description, constants, device_loader), description)
+            return Executable(_device_code(path, kept, description, device_loader), description)
         _check_machine(path, description, present)
-        return Executable._of_library(file, path, description, constants)
+        return Executable._of_library(path, start, kept, description)
 
     @staticmethod
-    def _of_library(file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8]) -> Executable:
-        """Return the executable of a shared library; errors name `path`."""
+    def _of_library(path: Path, start: int, kept: Contents, description: Description) -> Executable:
+        """Return the executable of a shared library, which starts there in a file."""
         try:
-            library = _loaded(file)
+            library = _loaded(path, start, kept.library)
             if description.workspace is None:
                 return Executable(Code(library=library), description)
             outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)
@@ -316,7 +317,7 @@ class Executable:
                 control = control_layout(description.threads, len(description.inputs), len(outputs), description.shared_units)
             code = Code(
                 library=library,
-                constants=constants,
+                constants=kept.constants,
                 workspace=description.workspace,
                 outputs=outputs,
                 control=control,
@@ -331,14 +332,13 @@ DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], DeviceCode]
 """From a device's name, the code in a file for it and its constants, to the code; ValueError where it can't be read."""
 
 
-def _device_code(
-    file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], loader: DeviceLoader | None
-) -> DeviceCode:
+def _device_code(path: Path, kept: Contents, description: Description, loader: DeviceLoader | None) -> DeviceCode:
     """Return the code in a file for a device; errors name `path`."""
     if loader is None:
         raise ExecutableError(f"{path}: built for {description.device}: load it with octavo.load_executable")
     try:
-        return loader(description.device, read_library(file), constants)
+        with path.open("rb") as file:
+            return loader(description.device, file.read(kept.library), kept.constants)
     except (ValueError, KeyError, TypeError) as error:
         raise ExecutableError(f"{path}: cannot load the executable (built for {description.device}): {error}") from error
 
@@ -392,13 +392,14 @@ def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:
     return [tensor_from(array) for array in arrays]
 
 
-def _loaded(path: Path) -> Any:
-    """Load a copy of a library, under a name of its own.
+def _loaded(path: Path, start: int, length: int) -> Any:
+    """Load a copy of a library that lies within a file, under a name of its own.
 
     TVM knows a library by the suffix .so alone, and the loader of the system takes a name that it has seen before for the file it
     saw then, which may have been written anew.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, path.open("rb") as file:
         copied = Path(folder) / "library.so"
-        shutil.copyfile(path, copied)  # TVM follows a link back to the other name
+        file.seek(start)
+        copied.write_bytes(file.read(length))
         return tvm.runtime.load_module(str(copied))

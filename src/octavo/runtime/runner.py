@@ -16,6 +16,7 @@ from tvm import relax
 from ..errors import ExecutableError
 from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
+from .mapped import can_share, shared_tensor
 from .size import dimension_places
 from .size_functions import Numbers, size_function
 from .tensors import empty_tensor, tensor_from
@@ -141,7 +142,8 @@ class NativeRunner:
         self._library = code.library
         self._control = code.control
         self._entry: Callable[..., None] = code.library[ENTRY]
-        self._constants: Any = tensor_of(code.constants)
+        # In the memory that the compiler made for them, or that a file is mapped to; in pages of their own otherwise.
+        self._constants: Any = shared_tensor(code.constants) if can_share(code.constants) else tensor_of(code.constants)
         self._names = sorted({**dimensions.places, **dimensions.others})
         self._workspace = size_function([code.workspace], self._names)
         self._shapes = [size_function(shape, self._names) for shape, _ in code.outputs]

@@ -1,24 +1,25 @@
-"""One file of several executables, each for CPUs of other features: which they are, and how one is taken out.
+"""One file of several executables, each for CPUs of other features: which they are, and where each lies.
 
-Layout: the executables' files one after the other, best first, a directory (UTF-8 JSON), then a trailer of fixed size: length of
-the directory, SHA-256 over it, magic. Each executable has a checksum of its own; what is not taken is not read.
+Layout: the executables' files one after the other, best first, each at a whole page, a directory (UTF-8 JSON), then a trailer of
+fixed size: length of the directory, SHA-256 over it, magic. Each executable has a checksum of its own; what is not taken is not
+read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import struct
-import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import ExecutableError, check_path
 from .atomic_write import draft_beside
-from .file import VERSIONS_MAGIC
+from .file import PAGE, VERSIONS_MAGIC
+from .memory import align
 
 _TRAILER = struct.Struct("<Q32s16s")
 
@@ -38,8 +39,10 @@ def write_versions(path: str | Path, files: Sequence[Path], features: Sequence[t
     with draft_beside(path, "versions", ExecutableError, "the executable") as draft, draft.open("wb") as out:
         directory: list[Version] = []
         for each, required in zip(files, features, strict=True):
-            start = out.tell()
-            out.write(each.read_bytes())
+            start = align(out.tell(), PAGE)
+            out.write(bytes(start - out.tell()))
+            with each.open("rb") as file:
+                shutil.copyfileobj(file, out, 1 << 20)
             directory.append(Version(features=required, start=start, length=out.tell() - start))
         text = json.dumps([asdict(version) for version in directory], separators=(",", ":")).encode()
         out.write(text + _TRAILER.pack(len(text), hashlib.sha256(text).digest(), VERSIONS_MAGIC))
@@ -65,14 +68,3 @@ def read_versions(path: str | Path) -> list[Version] | None:
         raise ExecutableError(f"{path}: the executable is damaged (checksum differs); compile it again")
     entries: list[dict[str, Any]] = json.loads(text)
     return [Version(features=tuple(each["features"]), start=each["start"], length=each["length"]) for each in entries]
-
-
-@contextmanager
-def extracted(path: Path, version: Version) -> Generator[Path]:
-    """Give a file that holds one of the executables alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        part = Path(folder) / path.name
-        with path.open("rb") as file:
-            file.seek(version.start)
-            part.write_bytes(file.read(version.length))
-        yield part

@@ -8,7 +8,6 @@ where dimensions are open. A module that calls anything but PrimFuncs on tensors
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from ...runtime.memory import Lifetime, align, place, place_in_slots
 from ...runtime.size import Size, is_open, names_in
 from ...runtime.tensors import values_of
 from ...target.op_facts import movers
+from .constants import Constants
 from .scratch import with_scratch
 from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
 from .tir_passes import CALLS_ATTR, PLAIN_CALL
@@ -141,33 +141,6 @@ class NeedsMachine(Exception):
     """Something other than a call of a PrimFunc on tensors of static shape."""
 
 
-class _Constants:
-    """Where constants lie: each at a multiple of 64 bytes, and once those of the same bytes."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._arrays: list[npt.NDArray[Any]] = []
-        self._known: dict[bytes, int] = {}
-
-    def place(self, array: npt.NDArray[Any]) -> int:
-        """Return where an array's bytes lie; they are added where no other has the same."""
-        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
-        if digest not in self._known:
-            self._known[digest] = self.size
-            self._arrays.append(array)
-            self.size += align(array.nbytes)
-        return self._known[digest]
-
-    def blob(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes of all."""
-        blob = np.zeros(max(self.size, 1), np.uint8)
-        offset = 0
-        for array in self._arrays:
-            blob[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-            offset += align(array.nbytes)
-        return blob
-
-
 @dataclass(eq=False, kw_only=True, slots=True)
 class _Memory:
     """Where the bytes of a value lie: in argument `argument` of the entry, `offset` bytes from its start.
@@ -230,7 +203,7 @@ class _Plan:
         self._values: dict[Var, _Memory | list[_Memory]] = {
             param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
         }
-        self._constants = _Constants()
+        self._constants = Constants()
         self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
         self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))

@@ -158,7 +158,8 @@ def run_executable(
         folder = Path(name)
         file = folder / "model.so"
         executable.save(file)
-        constants, description = read_executable(file)
+        held = read_executable(file)
+        constants, description = held.constants, held.description
         workspace = np.zeros(max(description["workspace"], 1), np.uint8)
         arrays = [inputs[spec.source_name] for spec in executable.inputs]
         # What it takes from TVM's runtime is the program's.
