@@ -149,6 +149,9 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
     steps, batch, _ = shape_of(x)
     count = shape_of(weight)[0]
     writer.hidden = shape_of(weight)[1] // _GATES[context.op]
+    if not isinstance(steps, int):
+        sizes = context.symbols
+        raise RejectedOpError(f"its steps are written out, and their number, {sizes.text(steps)}, is open; {sizes.advice()}")
     if not 0 < steps <= _MAX_STEPS:
         raise RejectedOpError(f"a sequence of {steps} steps is not unrolled; from 1 to {_MAX_STEPS} are")
     if context.attrs.get("input_forget", 0):
