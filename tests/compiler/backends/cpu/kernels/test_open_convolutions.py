@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from conv2d_cases import Layers, of_sizes, opened
+from conv2d_cases import Layers, exact_case, of_sizes, opened
 from emulated_kernels import MACHINES, RISCV, call_of, check_emulated
 from kernel_runner import EACH_ISA, EACH_NARROW_ISA, HOST_ISAS, Case, check
 from test_float_conv2d_kernels import operands, run_all, spec_of
 
-from octavo.compiler.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, float_conv2d
+from octavo.compiler.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, AVX2, GENERIC, float_conv2d
 from octavo.runtime.llvm_host import host_target
 
 SAME = {"padding": (1, 1, 1, 1)}
@@ -69,6 +69,21 @@ def test_depthwise_rows_around_a_strip(isa: str) -> None:
     for width in (1, 4, 7):
         spec = layers.spec((5, width), (64, 64), (5, 5), groups=64, padding=(2, 2, 2, 2))
         found.append(layers.case(spec, isa, w_zero_point=0, is_open=True))
+    check(found)
+
+
+@pytest.mark.needs_isa("x86.avx2")
+@pytest.mark.parametrize("window", [{}, {"threads": 2}, {"strides": (2, 2)}, {"batch": 3, "padding": (1, 1, 0, 2)}])
+def test_minimal_filtering(window: dict[str, object], rng: np.random.Generator) -> None:
+    """Images smaller than a tile of outputs, around whole tiles, and of several blocks of these."""
+    layers, found = Layers(45), []
+    for size in ((1, 1), (2, 3), (4, 8), (5, 9), (12, 16), (13, 70)):
+        spec = layers.spec(size, (64, 72), (3, 3), **{"padding": (1, 1, 1, 1), **window})
+        x = rng.integers(0, 256, (spec.batch, *size, 64)).astype(np.uint8)
+        w = rng.integers(-40, 41, (3, 3, 64, 72)).astype(np.int8)
+        case = exact_case(spec, AVX2, x, w, 0, layers.bias(72), layers.multiplier(w), is_open=True)
+        assert case.kernel.name.startswith("conv2d.winograd")
+        found.append(case)
     check(found)
 
 

@@ -121,8 +121,8 @@ class GemmLoops(ABC):
         Whether a tile may begin with any row of a block.
     borders
         Which taps are left out where they lie in the padding; None where none are.
-    x, filled
-        The input buffer, and of open rows those that a block holds, else None; known once emission starts.
+    x, filled, first_row
+        The input buffer, and of open rows those that a block holds and the first of them, else None; known once emission starts.
     """
 
     geometry: Geometry
@@ -141,6 +141,7 @@ class GemmLoops(ABC):
     borders: Borders | None = None
     x: Expr
     filled: Expr | None = None
+    first_row: Expr | None = None
 
     @abstractmethod
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -307,6 +308,7 @@ class GemmLoops(ABC):
         # Kept, for TVM's passes and LLVM would see the quotients in every address below: it takes them 3 times as long.
         first_row = kept(bounds[0], "int32")
         self.filled = kept(bounds[1] - first_row, "int32")
+        self.first_row = first_row
         return image, unit, first_row
 
     def _out_base(self, image: Expr, first_row: Expr) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .......runtime.size import names_in
+from .......runtime.size import evaluated, names_in
 from .....tunable import Tunable, check_schedule
 from ...depthwise.x86.vnni_depthwise import VnniDepthwise
 from ...depthwise.x86.word_depthwise import WordDepthwise
@@ -24,6 +24,9 @@ from .bilinear.winograd_choice import WinogradPlan, winograd_plans
 from .cores import CORES
 from .implicit_gemm import ImplicitGemm
 from .word_gemm import WordGemm, direct_choice
+
+LIKELY = 128
+"""Rows and columns of a network's image for which kernels of open sizes are chosen where it matters."""
 
 
 def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:
@@ -48,8 +51,9 @@ def matmul_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
 
 def _product_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules, kind: str) -> Kernel:
     """Return the kernel for AVX2: one of fewer products where it is exact and estimated to take less time, else the plain one."""
-    is_sized = not names_in((spec.batch, spec.in_height, spec.in_width))
-    plans: list[PointPlan] = [*winograd_plans(spec, CORES[AVX2]), *strassen_plans(spec, CORES[AVX2])] if is_sized else []
+    if names_in((spec.batch, spec.in_height, spec.in_width)):
+        return _of_open_size(spec, weights, schedules, kind)
+    plans: list[PointPlan] = [*winograd_plans(spec, CORES[AVX2]), *strassen_plans(spec, CORES[AVX2])]
     if not plans:
         return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
     key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
@@ -74,9 +78,24 @@ def _product_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules, 
     return replace(_of_points(chosen, weights, kind), tunable=tunable)
 
 
+def _of_open_size(spec: Conv2dSpec, weights: Weights, schedules: Schedules, kind: str) -> Kernel:
+    """Return the kernel for AVX2 of an open size: the one that is best for an image of a size between small and large ones."""
+    likely = replace(spec, batch=1, in_height=_likely(spec.in_height), in_width=_likely(spec.in_width))
+    if min(likely.out_height, likely.out_width) > 0:
+        direct, _ = direct_choice(likely)
+        for plan in winograd_plans(likely, CORES[AVX2]):
+            if total_cycles(plan) < direct and plan.is_exact(weights):
+                return Winograd(plan, weights, spec).build("conv2d.winograd")
+    return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
+
+
+def _likely(size: int) -> int:
+    return evaluated((size,), dict.fromkeys(names_in((size,)), LIKELY))[0]
+
+
 def _of_points(plan: PointPlan, weights: Weights, kind: str) -> Kernel:
     """Return the kernel of a plan."""
     if isinstance(plan, WinogradPlan):
-        return Winograd(plan, weights).build("conv2d.winograd")
+        return Winograd(plan, weights, plan.spec).build("conv2d.winograd")
     assert isinstance(plan, StrassenPlan), "plans are of two kinds"
     return Strassen(plan, weights).build(f"{kind}.strassen")

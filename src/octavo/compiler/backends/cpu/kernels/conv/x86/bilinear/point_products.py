@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ........runtime.size import dimension, largest, typical
 from ....language.isa import AVX2
 from ....language.kernel import Kernel
 from ....language.lane_order import groups_of
-from ....language.vectors import Expr, load, prefetch, store
+from ....language.vectors import Expr, bound, for_open_tiles, load, prefetch, store
 from ....language.x86 import vector as v
 from ....language.x86.narrow import narrowed
 from ....language.x86.vector import LANES
@@ -38,7 +39,7 @@ from ...spec import Conv2dSpec
 from ..epilogue import Group
 from ..wide_epilogue import emit_groups, epilogue_of
 from .float_sums import add_as_floats, subnormals
-from .point_plan import WORDS, PointPlan
+from .point_plan import CACHE_BYTES, WORDS, PointPlan
 
 HALF = 8  # int32 lanes of one register
 LINE_BYTES = 64  # of a cache
@@ -91,6 +92,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
     element_bytes = 1
     asks_for_panels: ClassVar[bool]
     plan: Plan
+    spec: Conv2dSpec
     spans: npt.NDArray[np.int32] | None = None
     """Of each point the steps of a span of its sums, and those that floats' adders take; None where integers' take all."""
 
@@ -119,15 +121,18 @@ class PointProducts(GemmLoops, Generic[Plan]):
 
     def _block_rows(self) -> int:
         """Rows of tiles of a block, enough blocks for the threads where these share rows."""
-        plan = self.plan
+        plan, tiling = self.plan, self.plan.tiling
+        if self.has_open_rows:  # as many as the cache holds; the kernel makes blocks of this size at most, all alike
+            # Each block reads all weights, each panel all inputs: where weights are most, inputs may rather leave the cache.
+            most = CACHE_BYTES * (4 if plan.weight_bytes > len(self.panels) * CACHE_BYTES else 1)
+            return largest((1, most // (tiling.points * tiling.channels * 2 * self.geometry.columns)))
         if self.threads == 1 or self._shares_panels:
             return plan.best_block
-        return balanced_block(plan.tiling.rows, plan.best_block, plan.tiling.images, self.threads)
+        return balanced_block(tiling.rows, plan.best_block, tiling.images, self.threads)
 
     def build(self, name: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
-        spec: Conv2dSpec = self.plan.spec
-        func = layer_function(spec, self.constants, self.epilogue.out_dtype, self._emit)
+        func = layer_function(self.spec, self.constants, self.epilogue.out_dtype, self._emit)
         constants = tuple(self.constants.values())
         return Kernel(name=f"{name} {self._transform_name}", isa=AVX2, func=narrowed(func, AVX2), constants=constants)
 
@@ -172,6 +177,8 @@ class PointProducts(GemmLoops, Generic[Plan]):
 
     def _tile_rows_of(self, block: Expr) -> Expr:
         """Return how many rows of tiles the block has."""
+        if self.has_open_rows:
+            return self.filled
         rows = self.geometry.rows
         return T.int32(self.block) if rows % self.block == 0 else T.min(T.int32(self.block), rows - block * self.block)
 
@@ -179,11 +186,9 @@ class PointProducts(GemmLoops, Generic[Plan]):
         """Emit one panel over one block; `shared` are the transformed inputs."""
         geometry, points, channels = self.geometry, self.plan.tiling.points, self.plan.tiling.channels
         tile_rows = self._tile_rows_of(block)
-        tiles = T.Bind(tile_rows * geometry.columns)
+        tiles = T.Bind(tile_rows * bound(geometry.columns))
         packed, begin, pitch = self._emit_panel_weights(panel)
-        sums = T.alloc_buffer((self._tiles * points * panel.vectors * LANES,), "int32")
-        last = geometry.rows - (self.blocks - 1) * self.block
-        rest, last_rest = self._tiles % self.plan.pixels, last * geometry.columns % self.plan.pixels
+        sums = T.alloc_buffer((dimension(self._tiles * points * panel.vectors * LANES),), "int32")
         with T.serial(0, points) as point, T.serial(0, panel.vectors) as vector:
             weights = T.Bind(begin + point * pitch + vector * (self.plan.tiling.steps * 2 * LANES))
             at = T.Bind(point * self._point_size)
@@ -197,17 +202,31 @@ class PointProducts(GemmLoops, Generic[Plan]):
                 self._emit_products(span, (shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
 
             with self._spans(point) as span:
-                with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
-                    group(span, T.Bind(index * self.plan.pixels), self.plan.pixels)
-                if rest == last_rest and rest:
-                    group(span, tiles - rest, rest)
-                for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
-                    if left and rest != last_rest:
-                        with T.If(is_here), T.Then():
-                            group(span, tiles - left, left)
-        with T.serial(0, tile_rows) as row, T.serial(0, geometry.columns) as column:
-            start = T.Bind((row * geometry.columns + column) * (points * panel.vectors * LANES))
-            self._emit_tile(sums, start, out_base, block * self.block + row, row, column, panel)
+                self._for_groups(tiles, block, lambda first, pixels, span=span: group(span, first, pixels))
+        columns = bound(geometry.columns)
+        with T.serial(0, tile_rows) as row, T.serial(0, columns) as column:
+            start = T.Bind((row * columns + column) * (points * panel.vectors * LANES))
+            self._emit_tile(sums, start, out_base, self._first_tile_row(block) + row, row, column, panel)
+
+    def _first_tile_row(self, block: Expr) -> Expr:
+        return self.first_row if self.has_open_rows else block * self.block
+
+    def _for_groups(self, tiles: Expr, block: Expr, body: Callable[[Expr, int], None]) -> None:
+        """Emit `body(first, pixels)` for groups of a block's tiles, and for those that are left."""
+        geometry, pixels = self.geometry, self.plan.pixels
+        if self.has_open_rows:
+            for_open_tiles(tiles, pixels, body, overlaps=False)
+            return
+        last = geometry.rows - (self.blocks - 1) * self.block
+        rest, last_rest = self._tiles % pixels, last * geometry.columns % pixels
+        with T.serial(0, T.floordiv(tiles, pixels)) as index:
+            body(T.Bind(index * pixels), pixels)
+        if rest == last_rest and rest:
+            body(tiles - rest, rest)
+        for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
+            if left and rest != last_rest:
+                with T.If(is_here), T.Then():
+                    body(tiles - left, left)
 
     def _emit_requests(self, panel: Panel, weights: Expr, number: Expr, group: Expr) -> None:
         """Emit the requests of a group of tiles, its share of the weights that are read next.
@@ -215,7 +234,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
         `weights` are those of the group's point and vector, which is that `number` of the panel's.
         """
         packed, constant = self.operands["weights"], self.constants["weights"]
-        groups, line = -(-self._tiles // self.plan.pixels), LINE_BYTES // constant.itemsize
+        groups, line = -(-typical(self._tiles) // self.plan.pixels), LINE_BYTES // constant.itemsize
         if self.asks_for_panels:
             size = constant.size // len(self.panels)
             first, turn = (panel.number + 1) * size, number * groups + group

@@ -14,13 +14,15 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ....language.vectors import Expr, chunks_for, intrinsic, load, store
+from ........runtime.size import dimension, typical
+from ....language.vectors import Expr, bound, chunks_for, intrinsic, load, store
 from ....language.x86.vector import LANES
 from ...loops.gemm_loops import Panel
 from ...loops.geometry import Geometry
 from ...loops.packing import Reduction, Weights, lane_channels
 from ...loops.scratch import Scratch, padding_value
 from ...loops.tiles import Tile
+from ...spec import Conv2dSpec
 from .minimal_filter import MinimalFilter
 from .point_plan import WORDS
 from .point_products import HALF, PointProducts
@@ -33,17 +35,19 @@ class Winograd(PointProducts[WinogradPlan]):
     is_copied = True
     asks_for_panels = False
 
-    def __init__(self, plan: WinogradPlan, weights: Weights) -> None:
-        self.plan, self.spec, self.transform = plan, plan.spec, plan.transform
-        spec, rows, columns = self.spec, self.transform.rows, self.transform.columns
+    def __init__(self, plan: WinogradPlan, weights: Weights, spec: Conv2dSpec) -> None:
+        """Take a plan, and the layer itself, which may be of an open size that the plan takes for some number."""
+        self.plan, self.spec, self.transform = plan, spec, plan.transform
+        rows, columns = self.transform.rows, self.transform.columns
         top, left, bottom, right = spec.padding
-        below = (plan.tiling.rows * rows.outputs - spec.out_height) * rows.stride
-        behind = (plan.tiling.columns * columns.outputs - spec.out_width) * columns.stride
+        down, across = -(-spec.out_height // rows.outputs), -(-spec.out_width // columns.outputs)
+        below = (down * rows.outputs - spec.out_height) * rows.stride
+        behind = (across * columns.outputs - spec.out_width) * columns.stride
         tiled = dataclasses.replace(spec, padding=(top, left, bottom + below, right + behind))
         self.geometry = Geometry(
             images=spec.batch,
-            rows=plan.tiling.rows,
-            columns=plan.tiling.columns,
+            rows=down,
+            columns=across,
             row_stride=rows.outputs * rows.stride * spec.in_width * spec.in_channels,
             column_stride=0,
             image_stride=0,
@@ -54,7 +58,8 @@ class Winograd(PointProducts[WinogradPlan]):
         )
         self.tile = Tile(rows=1, columns=1, vectors=min(PANEL, plan.tiling.vectors))
         self.cycles = plan.cycles
-        self.threads = chunks_for(spec.threads, self.cycles, max(spec.batch * plan.tiling.rows, len(self.panels)))
+        pieces = max(typical(spec.batch) * plan.tiling.rows, len(self.panels))
+        self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
         self.scratch = self.copy = _TileRows(
             spec=tiled, block=self.block * rows.outputs, channels=spec.in_channels, outputs=rows.outputs
@@ -92,9 +97,9 @@ class Winograd(PointProducts[WinogradPlan]):
     def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr:
         """Emit the transform of the inputs of all tiles of a block; return their buffer."""
         rows, columns = self.transform.rows, self.transform.columns
-        width, tile_columns = self.copy.width, self.geometry.columns
-        inputs = T.alloc_buffer((self.transform.points * self._point_size,), "int16")
-        strip = T.alloc_buffer((rows.points * width * WORDS,), "int16")
+        width, tile_columns = bound(self.copy.width), bound(self.geometry.columns)
+        inputs = T.alloc_buffer((dimension(self.transform.points * self._point_size),), "int16")
+        strip = T.alloc_buffer((dimension(rows.points * self.copy.width * WORDS),), "int16")
         with T.serial(0, self._tile_rows_of(block)) as row, T.serial(0, self.plan.tiling.channels // WORDS) as chunk:
             first = T.Bind(row * (rows.outputs * rows.stride * self.copy.row_size) + chunk * WORDS)
             with T.serial(0, width) as x:
@@ -158,12 +163,12 @@ class _TileRows(Scratch):
     outputs: int = 1
 
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
-        return Scratch.emit(self, x, image, first_row * self.outputs, padding, filled)
+        return Scratch.emit(self, x, image, first_row * self.outputs, padding, None if filled is None else filled * self.outputs)
 
 
 def _within(extent: int, size: int, index: Expr) -> Expr:
     """Return how many of the `size` outputs of a tile lie in range(extent)."""
-    return T.int32(size) if extent % size == 0 else T.min(T.int32(size), extent - index * size)
+    return T.int32(size) if extent % size == 0 else T.min(T.int32(size), bound(extent) - index * size)
 
 
 def _combination(coefficients: tuple[int, ...], values: list[Expr], dtype: str, lanes: int) -> Expr:
