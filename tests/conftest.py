@@ -28,8 +28,10 @@ settings.load_profile("octavo")
 
 _CACHE = pytest.StashKey[str]()
 _PLAIN_CODE = re.compile(
-    r"(compiler(/backends(/cuda)?|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*|export/tflite)/\w+\.py|docs/test_(notebook|pages)\w*\.py"
-    r"|(cli|conformance|evaluation|frontends|profiling|report|target)(/\w+)*/\w+\.py|test_(cmsisnn|dsp16|generate|toynpu|vendors|plan)\w*\.py"
+    r"(compiler(/backends(/cuda)?|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*|export/tflite)/\w+\.py"
+    r"|(cli|conformance|evaluation|frontends|profiling|report|target)(/\w+)*/\w+\.py"
+    r"|(docs/test_(notebook|pages|text)|export/test_(encodings|open)|runtime/test_(executable|open|session))\w*\.py"
+    r"|test_(cmsisnn|dsp16|generate|toynpu|vendors|plan)\w*\.py"
 )
 """Tests that look at no machine code, and write no library in C, which does without TVM's runtime only where LLVM takes away what
 does nothing. Their networks are small and run a few times, so that neither LLVM, half of whose time with a kernel goes there, nor

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,14 @@ class Import:
     module: str
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def imports_of(file: Path, package: Path) -> Iterator[Import]:
     here = ("octavo", *file.relative_to(package).with_suffix("").parts)
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(file, node.lineno, alias.name)
@@ -132,7 +138,7 @@ def circles(package: Path) -> list[set[Path]]:
 
 def words_of(file: Path) -> Iterator[tuple[int, str]]:
     """Yield every name and every string of a file that the program sees: neither comments nor docstrings."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file.read_text(encoding="utf-8"))
     docstrings = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }

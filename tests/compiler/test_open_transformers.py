@@ -122,9 +122,11 @@ def test_any_size_equals_the_executable_of_that_size(kind: str, has_past: bool, 
     executable = octavo.compile(model, threads=threads)
     assert ops_of(model) == ops_of(octavo.load(module)), "an op has a kernel of its own wherever that of one size has"
     past = int(rng.integers(1, 40)) if has_past else None
-    for batch, sequence in ((1, 1), (int(rng.integers(1, 5)), int(rng.integers(2, 70)))):
-        known = {ALL: sequence + (past or 0), BATCH: batch, SEQUENCE: sequence, PAST: past}
-        static = octavo.compile(loaded(module, {number: known[number] for number in sizes}), threads=threads)
-        data = draw(rng, batch, sequence, past)
-        for own, given in zip(static(data).values(), executable(data).values(), strict=True):
-            np.testing.assert_array_equal(given, own, err_msg=f"{batch, sequence, past}")
+    # Each kind at one token and at more, and both with and without a past.
+    is_one = (list(KINDS).index(kind) + has_past) % 2 == 0
+    batch, sequence = (1, 1) if is_one else (int(rng.integers(1, 5)), int(rng.integers(2, 70)))
+    known = {ALL: sequence + (past or 0), BATCH: batch, SEQUENCE: sequence, PAST: past}
+    static = octavo.compile(loaded(module, {number: known[number] for number in sizes}), threads=threads)
+    data = draw(rng, batch, sequence, past)
+    for own, given in zip(static(data).values(), executable(data).values(), strict=True):
+        np.testing.assert_array_equal(given, own, err_msg=f"{batch, sequence, past}")
