@@ -89,15 +89,15 @@ def build_executable(
         any_batch=model.any_batch and all(output.shape for output in outputs),
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
-        limits=tuple(dict.fromkeys(limit for kernel in lowered.kernels.values() for limit in kernel.limits)),
-        extents=_extents(lowered.module),
+        limits=lowered.limits,
+        extents=extents_of(lowered.module),
         states=tuple(StatePlace(**asdict(state), capacity=state.capacity, in_place=state.in_place) for state in lowered.states),
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
     )
     return Executable(code, description)
 
 
-def _extents(module: tvm.IRModule) -> tuple[Size, ...]:
+def extents_of(module: tvm.IRModule) -> tuple[Size, ...]:
     """Return the sizes of tensors that small inputs may leave nothing of, each once."""
     view = DataflowView(module["main"])
     dims = (dim for binding in view.bindings for dim in static_shape(binding.var) or ())

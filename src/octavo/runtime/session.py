@@ -57,7 +57,7 @@ class Session:
         self._carry = dict(carry)
         self._capacity = dict(capacity or {})
         for output, name in self._carry.items():
-            _check_pair(output, self._outputs, name, self._inputs)
+            check_pair(output, self._outputs, name, self._inputs)
         self._growing = self._find_growing()
         self._check_capacity()
         self._given = [spec for name, spec in self._inputs.items() if name not in self._carry.values()]
@@ -284,7 +284,7 @@ class Session:
         return fresh
 
 
-def _check_pair(output: str, outputs: Mapping[str, OutputSpec], name: str, inputs: Mapping[str, InputSpec]) -> None:
+def check_pair(output: str, outputs: Mapping[str, OutputSpec], name: str, inputs: Mapping[str, InputSpec]) -> None:
     """Raise DataError where an output can't be carried to an input."""
     for kind, known, given in (("output", outputs, output), ("input", inputs, name)):
         if given not in known:

@@ -24,7 +24,7 @@ from ...runtime.size import evaluated, names_in
 from ...target.op_facts import movers
 from .generate import compile_calls
 from .objects import Compilable, EarlyObjects
-from .program import NeedsMachine, PointerKernel, on_pointers
+from .pointer_kernels import NeedsMachine, PointerKernel, on_pointers
 from .tir_passes import CALLS_ATTR
 
 Value = Any

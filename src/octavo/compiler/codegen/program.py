@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...ir.graph.kernel_attributes import IN_PLACE_ATTR
 from ...ir.graph.nodes import call_of, tensor_buffer
-from ...ir.graph.sizes import buffers_and_dimensions, is_dimension, open_dimensions, size_of
+from ...ir.graph.sizes import is_dimension, open_dimensions, size_of
 from ...ir.untyped import tirx
 from ...runtime.code import ENTRY, takes_table
 from ...runtime.control_block import Layout
@@ -31,9 +31,10 @@ from ...runtime.size import Size, is_open, names_in
 from ...runtime.tensors import values_of
 from ...target.op_facts import movers
 from .constants import Constants
+from .pointer_kernels import NeedsMachine, PointerKernel, on_pointers
 from .scratch import with_scratch
-from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
-from .tir_passes import CALLS_ATTR, PLAIN_CALL
+from .sharing import Access, ByteRange, phases, shared_kernel
+from .tir_passes import CALLS_ATTR
 from .worker_pool_code import WORKER_SYMBOLS, WorkerPoolCode
 
 OWN_SYMBOLS = (ENTRY, *WORKER_SYMBOLS)
@@ -73,7 +74,10 @@ Region = Literal["input", "constants", "workspace", "output"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operand:
-    """An operand of a planned call: `offset` bytes into a region, of inputs and outputs the one numbered `index`."""
+    """An operand of a planned call: `offset` bytes into a region, of inputs and outputs the one numbered `index`.
+
+    The offset may be a Size.
+    """
 
     region: Region
     index: int
@@ -84,13 +88,15 @@ class Operand:
 class PlannedCall:
     """One call of a kernel, by its name in the module; of none, a copy of so many `bytes` from the first operand to the second.
 
-    The first `reads` operands are only read.
+    The first `reads` operands are only read. Behind them the kernel takes `sizes`, of the integer types `dtypes`.
     """
 
     kernel: str | None
     operands: tuple[Operand, ...]
     reads: int = 1
     bytes: int = 0
+    sizes: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +110,7 @@ class CallPlan:
     calls
         In their order.
     constants, workspace
-        As a Program has them.
+        As a Program has them; where dimensions are open, the workspace is a Size of theirs.
     """
 
     module: tvm.IRModule
@@ -135,10 +141,6 @@ def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
         return _Plan(view).program(module, tasks)
     except NeedsMachine:
         return None
-
-
-class NeedsMachine(Exception):
-    """Something other than a call of a PrimFunc on tensors of static shape."""
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -334,10 +336,8 @@ class _Plan:
 
     def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
         """Place the intermediate tensors and the kernels' own buffers, and return the calls."""
-        if self._dimensions:
-            raise NeedsMachine
         functions: dict[str, Any] = {}
-        scratch: dict[str, list[int]] = {}
+        scratch: dict[str, list[int | Size]] = {}
         calls: list[_KernelCall] = []
         for number, call in enumerate(self._calls):
             if call.callee is None:
@@ -345,10 +345,12 @@ class _Plan:
                 continue
             name = _own_name(call.callee)
             if name not in functions:
-                functions[name], scratch[name] = with_scratch(on_pointers(module[call.callee], name).function, on_stack)
-            own = [_Memory(size=size, first=number, last=number) for size in scratch[name]]
-            results = call.results + len(own)
-            calls.append(_KernelCall(callee=call.callee, operands=(*call.operands, *own), results=results))
+                self._kernels[call.callee] = on_pointers(module[call.callee], name)
+                functions[name], scratch[name] = with_scratch(self._kernels[call.callee].function, on_stack)
+            given = self._kernels[call.callee].named(self._sizes_of(call))
+            sizes = [size.substitute(given) if isinstance(size, Size) else size for size in scratch[name]]
+            own = [_Memory(size=size, first=number, last=number) for size in sizes]
+            calls.append(replace(call, operands=(*call.operands, *own), results=call.results + len(own)))
         self._calls = calls
         self._write_over(module)
         workspace = self._place()
@@ -360,14 +362,27 @@ class _Plan:
         operands = tuple(self._operand(memory) for memory in call.operands)
         if call.callee is None:
             return PlannedCall(kernel=None, operands=operands, bytes=call.bytes)
-        return PlannedCall(kernel=_own_name(call.callee), operands=operands, reads=len(operands) - call.results)
+        kernel = self._kernels[call.callee]
+        return PlannedCall(
+            kernel=_own_name(call.callee),
+            operands=operands,
+            reads=len(operands) - call.results,
+            sizes=self._sizes_of(call),
+            dtypes=kernel.dtypes,
+        )
+
+    def _sizes_of(self, call: _KernelCall) -> tuple[int, ...]:
+        assert call.callee is not None, "a copy takes no sizes"
+        return self._kernels[call.callee].sizes_of(call.sizes, call.shapes)
 
     def _operand(self, memory: _Memory) -> Operand:
         argument, offset, _ = memory.place
         if argument < self._constants_at:
             return Operand(region="input", index=argument, offset=offset)
         if argument <= self._workspace_at:
-            return Operand(region="constants" if argument == self._constants_at else "workspace", index=0, offset=offset)
+            is_workspace = argument == self._workspace_at
+            start = self._starts.get(offset, offset) if is_workspace else offset
+            return Operand(region="workspace" if is_workspace else "constants", index=0, offset=start)
         return Operand(region="output", index=argument - self._workspace_at - 1, offset=offset)
 
     def _write_over(self, module: tvm.IRModule) -> None:
@@ -455,8 +470,7 @@ class _Plan:
             size = self._number(call.bytes, "int64")
             return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], size))
         kernel = self._kernels[call.callee]
-        numbers = [*call.sizes, *(call.shapes[operand][axis] for operand, axis in kernel.implied)]
-        sizes = [self._number(size, dtype) for size, dtype in zip(numbers, kernel.dtypes, strict=True)]
+        sizes = [self._number(size, dtype) for size, dtype in zip(self._sizes_of(call), kernel.dtypes, strict=True)]
         return tirx.Evaluate(call_of(kernels[call.callee], [*pointers, *sizes, *chunks]))
 
     def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:
@@ -492,49 +506,6 @@ class _Plan:
         functions = code.functions(statements)
         functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1 + bool(self._dimensions))
         return code.layout, {GlobalVar(symbol): function for symbol, function in functions.items()}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PointerKernel:
-    """A kernel over pointers to its operands' data, which takes open sizes behind them.
-
-    Parameters
-    ----------
-    function
-        It needs no checks: the caller is ours.
-    implied
-        What sizes it takes behind those that the tensors' kernel takes: axes of operands, as (operand, axis).
-    dtypes
-        Of all sizes.
-    """
-
-    function: Any
-    implied: tuple[tuple[int, int], ...]
-    dtypes: tuple[str, ...]
-
-
-def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) -> PointerKernel:
-    """Return a PrimFunc over tensors as one over pointers to their data, sizes, and a range of chunks where it is shared."""
-    pointers: list[Any] = []
-    views: list[Any] = []
-    buffers, given = buffers_and_dimensions(kernel)
-    if not all(isinstance(each.ty, tvm.ir.PrimType) for each in given):
-        raise NeedsMachine
-    implied: dict[Any, tuple[int, int]] = {}
-    for number, buffer in enumerate(buffers):
-        pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
-        pointers.append(pointer)
-        views.append(tirx.DeclBuffer(buffer, data=pointer))
-        for axis, dim in enumerate(buffer.ty.shape):
-            if isinstance(dim, tirx.Var) and not any(dim.same_as(each) for each in (*given, *implied)):
-                implied[dim] = number, axis
-    body = tirx.SeqStmt([*views, kernel.body if shared is None else shared.body])
-    bounds = [] if shared is None else [shared.first, shared.last]
-    sizes = [*given, *implied]
-    # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
-    made = tirx.PrimFunc([*pointers, *sizes, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
-    made = made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
-    return PointerKernel(function=made, implied=tuple(implied.values()), dtypes=tuple(str(each.ty.dtype) for each in sizes))
 
 
 def _own_name(kernel: GlobalVar) -> str:

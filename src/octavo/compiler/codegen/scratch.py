@@ -6,23 +6,28 @@ After:   kernel(x, y, buffer_data): buffer = decl_buffer((20000,), "uint8", data
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.tirx import AllocBuffer, IntImm
+from tvm.tirx import AllocBuffer
 
+from ...ir.graph.sizes import buffers_and_dimensions, size_of
 from ...ir.untyped import s_tir, tirx
+from ...runtime.size import Size, is_open
 
 
-def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
-    """Return a kernel on pointers that takes its own buffers as further pointers, and the bytes of each.
+def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int | Size]]:
+    """Return a kernel on pointers that takes its own buffers as further pointers, before any sizes, and the bytes of each.
+
+    Those of an open size are Sizes of the kernel's parameters, by their names.
 
     Parameters
     ----------
     kernel
-        What `program.on_pointers` returns.
+        What `pointer_kernels.on_pointers` returns.
     on_stack
         Bytes up to which buffers stay what they are. Accumulators stay anyway: they are registers.
     """
@@ -35,8 +40,9 @@ def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
         found.extend(node.alloc_buffers)
 
     tvm_ffi.structural_walk(kernel.body, ((AllocBuffer, allocated), (s_tir.SBlock, in_block)))
-    sizes = {buffer: _bytes(buffer) for buffer in found}
-    if any(size is None for size in sizes.values()) or sum(size or 0 for size in sizes.values()) <= on_stack:
+    found_sizes = {buffer: _bytes(buffer) for buffer in found}
+    sizes = {buffer: size for buffer, size in found_sizes.items() if size is not None}
+    if len(sizes) < len(found_sizes) or not _surpasses(list(sizes.values()), on_stack):
         return kernel, []
     pointers = {buffer: _pointer(buffer) for buffer in found if str(buffer.ty.storage_scope) != "local"}
 
@@ -59,16 +65,23 @@ def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
     body = tvm_ffi.structural_map(kernel.body, ((AllocBuffer, declared), (s_tir.SBlock, without_buffers)))
     if of_blocks:
         body = tirx.SeqStmt([*(tirx.DeclBuffer(buffer, data=pointers[buffer]) for buffer in of_blocks), body])
-    made = tirx.PrimFunc([*kernel.params, *pointers.values()], body, kernel.ret_type, kernel.attrs)
-    return made, [sizes[buffer] or 0 for buffer in pointers]
+    operands, sizes_taken = buffers_and_dimensions(kernel)
+    made = tirx.PrimFunc([*operands, *pointers.values(), *sizes_taken], body, kernel.ret_type, kernel.attrs)
+    return made, [sizes[buffer] for buffer in pointers]
 
 
 def _pointer(buffer: Any) -> Any:
     return tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
 
 
-def _bytes(buffer: Any) -> int | None:
-    """Return the size of a buffer; None where it is not constant."""
-    if not all(isinstance(dim, IntImm) for dim in buffer.ty.shape):
-        return None
-    return prod(int(dim) for dim in buffer.ty.shape) * -(-int(tvm.DataType(str(buffer.ty.dtype)).bits) // 8)
+def _bytes(buffer: Any) -> int | Size | None:
+    """Return the size of a buffer; None where it is no size of the kernel's parameters."""
+    dims = [size_of(dim) for dim in buffer.ty.shape]
+    known = [dim for dim in dims if dim is not None]
+    item = -(-int(tvm.DataType(str(buffer.ty.dtype)).bits) // 8)
+    return prod(known) * item if len(known) == len(dims) else None
+
+
+def _surpasses(sizes: Sequence[int | Size], most: int) -> bool:
+    """Return whether buffers are more bytes than this; open ones are, for the stack holds none."""
+    return any(is_open(size) for size in sizes) or sum(sizes) > most

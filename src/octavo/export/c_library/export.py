@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...compiler.backends.tuning import Tuning, schedules_of
 from ...compiler.explanation import output_specs
-from ...compiler.partition.pipeline import linked, lower
+from ...compiler.partition.pipeline import lower
 from ...compiler.target_choice import ResolvedTarget, TargetLike, check_emits, check_is_host, portable_targets, resolve_target
 from ...errors import CompileError, ExecutableError, check_path, check_type
 from ...ir.graph import Model
-from ...ir.graph.inputs import check_fixed, input_specs
+from ...ir.graph.growing_states import with_growing_states
+from ...ir.graph.inputs import input_specs
 from ...ir.graph.model import checked_model
 from ...ir.qdq.interface import input_params, output_params
 from ...numerics import PerTensor, QuantParams
@@ -22,6 +23,7 @@ from ...quantizer.compile import prepared
 from ...quantizer.recipe import Recipe
 from ...runtime.cpu_features import names_of
 from ...target.precision import Precision
+from .dimensions import carried_pairs, dimensions_of
 from .folder import check_folder, write_c_library
 from .library import CLibrary, CTensor, Variant, variant_of
 
@@ -30,7 +32,10 @@ _RESERVED = frozenset(("main", "int", "char", "void", "const", "static", "m", "c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CFolder:
-    """What `export_c` wrote: the folder, the libraries in it that were linked, sizes in bytes, and what a CPU must have."""
+    """What `export_c` wrote: the folder, the libraries in it that were linked, sizes in bytes, and what a CPU must have.
+
+    Where the model leaves sizes open, the workspace is a Size of its dimensions.
+    """
 
     path: Path
     libraries: tuple[Path, ...]
@@ -50,6 +55,7 @@ def export_c(
     recipe: Recipe | None = None,
     tuning: str | Path | Tuning | None = None,
     multiversion: bool = False,
+    carry: Mapping[str, str] | None = None,
 ) -> CFolder:
     """Compile a model to a C library that needs nothing but libc.
 
@@ -65,15 +71,20 @@ def export_c(
     multiversion
         Whether the library has code for x86 CPUs with AVX2, AVX-VNNI and AVX-512 VNNI, and takes what its CPU can run. `target`
         then says what is quantized for alone, and no tuning fits.
+    carry
+        {output name: input name}: what each step hands to the next, as `Executable.session` takes it. The library then has
+        functions that keep this state in memory of the caller's.
 
     Raises
     ------
     TargetError, ProfileError, QuantizationError, TuningError
         As `compile` raises them; also for a target whose object files are neither ELF nor WebAssembly.
     ModelError
-        The model leaves sizes open.
+        The model has a shape that depends on values.
     CompileError
         As `compile` raises it; an op that only TVM's runtime can run; a name that is no C identifier.
+    DataError
+        An output that can't be carried to its input.
     ExecutableError
         The folder holds other files, or cannot be written.
     """
@@ -82,18 +93,20 @@ def export_c(
     chosen = resolve_target(target)
     check_is_host(chosen, "C library")
     check_emits(chosen, as_c=True)
-    check_fixed(checked_model(model), "a C library is")
     model, wanted = prepared(checked_model(model), chosen, precision, profile, recipe)
     if multiversion:
         variants = tuple(variant_for(model, resolve_target(each), wanted) for each in portable_targets())
     else:
         variants = (variant_for(model, chosen, wanted, tuning),)
     module = model.bound()
+    inputs, outputs = input_specs(model), output_specs(model)
     library = CLibrary(
         name=name,
-        inputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in input_specs(model)], input_params(module)),
-        outputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in output_specs(model)], output_params(module)),
+        inputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in inputs], input_params(module)),
+        outputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in outputs], output_params(module)),
         variants=variants,
+        dimensions=dimensions_of(inputs),
+        carried=carried_pairs(inputs, outputs, variants[0].growing, carry or {}),
     )
     libraries = write_c_library(folder, library, chosen.llvm)
     features = names_of(variants[-1].features)
@@ -107,8 +120,10 @@ def variant_for(
 ) -> Variant:
     """Return the calls and the objects of a model for one target."""
     schedules = schedules_of(tuning, target.isa, target.processor)
-    lowered = lower(model.bound(), target.host, target.isas, 1, model.tensors, precision, schedules, target.backends)
-    return variant_of(linked(lowered, target.llvm), target.llvm)
+    module = with_growing_states(model.bound())
+    return variant_of(
+        lower(module, target.host, target.isas, 1, model.tensors, precision, schedules, target.backends), target.llvm
+    )
 
 
 def _check_name(name: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from .library import CLibrary
+from .sizes import SizeText
 from .source import constants_symbol
+from .state import StateText
 
 _CMAKE = """# Builds the library {n} and its example. Written by Octavo.
 cmake_minimum_required(VERSION 3.13)
@@ -93,6 +95,57 @@ int main(int argc, char** argv) {{
 """
 
 
+_OPEN_MAIN = """{about}
+#include "{n}.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static int fail(const char* what) {{
+  fprintf(stderr, "%s\\n", what);
+  return 1;
+}}
+
+/* Returns a block at a multiple of {N}_ALIGNMENT. */
+static void* block(size_t bytes) {{
+  const size_t start = (size_t)malloc(bytes + 2 * {N}_ALIGNMENT);
+  if (start == 0) exit(fail("no memory"));
+  return (void*)((start + {N}_ALIGNMENT) / {N}_ALIGNMENT * {N}_ALIGNMENT);
+}}
+
+int main(int argc, char** argv) {{
+  static {n}_needs needs;
+  {n}_sizes sizes;
+  const void* inputs[{N}_INPUTS];
+  void* outputs[{N}_OUTPUTS];
+  char text[256];
+  char** files = argv + 1 + {count};
+  int i, code;
+  if (argc != 1 + {count} + {N}_INPUTS + {N}_OUTPUTS)
+    return fail("give {names}, a file of raw values for each input, then a file to write for each output");
+{sizes}  if ({n}_check(&sizes, text, sizeof text) != {N}_OK) return fail(text);
+  {n}_find_needs(&sizes, &needs);
+  for (i = 0; i < {N}_INPUTS; i++) {{
+    FILE* file = fopen(files[i], "rb");
+    void* data = block(needs.input_bytes[i]);
+    if (file == 0) return fail("cannot open an input file");
+    if (fread(data, 1, needs.input_bytes[i], file) != needs.input_bytes[i]) return fail("an input file is too short");
+    fclose(file);
+    inputs[i] = data;
+  }}
+  for (i = 0; i < {N}_OUTPUTS; i++) outputs[i] = block(needs.output_bytes[i]);
+  code = {n}_run(&sizes, inputs, outputs, block(needs.workspace));
+  if (code != {N}_OK) return fail({n}_error(code));
+  for (i = 0; i < {N}_OUTPUTS; i++) {{
+    FILE* file = fopen(files[{N}_INPUTS + i], "wb");
+    if (file == 0 || fwrite(outputs[i], 1, needs.output_bytes[i], file) != needs.output_bytes[i] || fclose(file) != 0)
+      return fail("cannot write an output file");
+  }}
+  return 0;
+}}
+"""
+
+
 def cmake(library: CLibrary) -> str:
     """Return CMakeLists.txt, for static and for shared libraries (BUILD_SHARED_LIBS)."""
     return _CMAKE.format(n=library.name)
@@ -106,7 +159,10 @@ def pkg_config(library: CLibrary) -> str:
 def version_script(library: CLibrary) -> str:
     """Return what a shared library exports: what the header declares."""
     n = library.name
-    return f"{{\n  global: {n}_init; {n}_run; {n}_error; {n}_inputs; {n}_outputs;\n  local: *;\n}};\n"
+    names = [f"{n}_{each}" for each in ("init", "run", "error", "inputs", "outputs")]
+    names += [f"{n}_find_needs", f"{n}_check"] if library.dimensions else []
+    names += StateText(library, SizeText(library)).exported()
+    return f"{{\n  global: {'; '.join(names)};\n  local: *;\n}};\n"
 
 
 def constants_assembly(library: CLibrary) -> str:
@@ -124,6 +180,8 @@ def constants_assembly(library: CLibrary) -> str:
 def example(library: CLibrary, *, is_cpp: bool) -> str:
     """Return a program that reads inputs from files, runs the model, and writes the outputs, in C11 or C++11."""
     n = library.name
+    if library.dimensions:
+        return _open_example(library, is_cpp=is_cpp)
     align = f"{'alignas' if is_cpp else '_Alignas'}({n.upper()}_ALIGNMENT)"
     headers = ("cstddef", "cstdio", "cstdlib") if is_cpp else ("stdio.h", "stdlib.h")
     counts = {"input": len(library.inputs), "output": len(library.outputs)}
@@ -150,3 +208,18 @@ def example(library: CLibrary, *, is_cpp: bool) -> str:
 
 def _static(align: str, is_cpp: bool) -> str:
     return f"{align} static unsigned char" if is_cpp else f"static {align} unsigned char"
+
+
+def _open_example(library: CLibrary, *, is_cpp: bool) -> str:
+    """Return a program that takes the sizes, too; it is C and C++ at once."""
+    about = "Runs the model on files of raw values: main SIZE... INPUT... OUTPUT..."
+    return _OPEN_MAIN.format(
+        about=f"// {about}" if is_cpp else f"/* {about} */",
+        n=library.name,
+        N=library.name.upper(),
+        count=len(library.dimensions),
+        names=", ".join(each.field for each in library.dimensions),
+        sizes="".join(
+            f"  sizes.{each.field} = strtoll(argv[{1 + number}], 0, 10);\n" for number, each in enumerate(library.dimensions)
+        ),
+    )

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from ...compiler.codegen.program import Operand, PlannedCall
 from ...runtime.cpu_features import CpuidBit, Feature
+from ...runtime.size import Size, is_open
 from .library import CLibrary, CTensor, Variant
+from .literals import c_float, c_string, c_type
+from .sizes import SizeText, sizes_declared, sizes_header, sizes_source
+from .state import StateText
 
 ALIGNMENT = 64
 """Bytes that every pointer must be a multiple of: kernels load whole vectors."""
-
-_C_TYPES = {"float32": "float", "float64": "double", "bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t"}
-
-
-def c_type(dtype: str) -> str:
-    """Return the C type of one element."""
-    return _C_TYPES.get(dtype, f"{dtype}_t")
-
-
-def c_string(text: str) -> str:
-    """Return a C string literal; other bytes than plain ASCII are octal, "?" too, which could begin a trigraph."""
-    plain = set(range(32, 127)) - set(b'"\\?')
-    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
-
-
-def _float(value: float) -> str:
-    digits = f"{value:.9g}"
-    return f"{digits if set(digits) & set('.e') else digits + '.0'}f"
-
 
 # --------------------------------------------------------------------------------------------------------------- header
 
@@ -44,10 +29,7 @@ extern "C" {{
 #define {N}_INPUTS {inputs}
 #define {N}_OUTPUTS {outputs}
 
-/* Bytes of the block that a call computes in. One block serves one call at a time. */
-#define {N}_WORKSPACE_BYTES {workspace}
-
-/* Inputs, outputs and the workspace must start at a multiple of so many bytes. */
+{workspace}/* Inputs, outputs and the workspace must start at a multiple of so many bytes. */
 #define {N}_ALIGNMENT {alignment}
 
 {constants}
@@ -65,10 +47,8 @@ typedef struct {n}_tensor {{
 extern const {n}_tensor {n}_inputs[{N}_INPUTS];
 extern const {n}_tensor {n}_outputs[{N}_OUTPUTS];
 
-enum {{
-  {N}_OK = 0,
-  {N}_CPU_UNFIT = 1,   /* this CPU lacks instructions that the library was built for */
-  {N}_MISALIGNED = 2   /* a pointer is null or no multiple of {N}_ALIGNMENT */
+{types}enum {{
+{codes}
 }};
 
 /* Finds out once what this CPU can run; {n}_run does so itself where this was not called. Returns {N}_OK or {N}_CPU_UNFIT. */
@@ -76,9 +56,9 @@ int {n}_init(void);
 
 /* Runs the model. Allocates nothing, keeps nothing, starts no thread. Several threads may call it at once, each with a workspace
    of its own. Returns {N}_OK, or what went wrong, and then writes nothing. */
-int {n}_run(const void* const* inputs, void* const* outputs, void* workspace);
+int {n}_run({sizes}const void* const* inputs, void* const* outputs, void* workspace);
 
-/* Says in one line what a return value means. */
+{functions}/* Says in one line what a return value means. */
 const char* {n}_error(int code);
 
 #ifdef __cplusplus
@@ -89,9 +69,22 @@ const char* {n}_error(int code);
 """
 
 
+_WORKSPACE = """/* Bytes of the block that a call computes in. One block serves one call at a time. */
+#define {N}_WORKSPACE_BYTES {workspace}
+
+"""
+
+_OPEN_WORKSPACE = """/* Sizes are open: {n}_find_needs says how many bytes a call needs. One workspace serves one call at a time.
+   Of open dimensions the shapes below, and {n}_inputs and {n}_outputs, have -1; the bytes there are 0. */
+
+"""
+
+
 def header(library: CLibrary) -> str:
     """Return the header."""
-    n = library.name
+    n, text = library.name, SizeText(library)
+    state = StateText(library, text)
+    workspace = _OPEN_WORKSPACE if library.dimensions else _WORKSPACE
     groups = [("INPUT", library.inputs), ("OUTPUT", library.outputs)]
     constants = "".join(
         _constants(f"{n.upper()}_{kind}{index}", tensor) for kind, tensors in groups for index, tensor in enumerate(tensors)
@@ -102,10 +95,42 @@ def header(library: CLibrary) -> str:
         N=n.upper(),
         inputs=len(library.inputs),
         outputs=len(library.outputs),
-        workspace=library.workspace,
+        workspace=workspace.format(n=n, N=n.upper(), workspace=library.workspace),
+        types=sizes_header(library) + state.header(),
+        codes=_codes(library),
+        sizes=f"const {n}_sizes* sizes, " if library.dimensions else "",
+        functions=sizes_declared(library) + state.declared(),
         alignment=ALIGNMENT,
         constants=constants,
     )
+
+
+_CODES = {
+    "OK": "",
+    "CPU_UNFIT": "this CPU lacks instructions that the library was built for",
+    "MISALIGNED": "a pointer is null or no multiple of {N}_ALIGNMENT",
+    "SIZE": "a size is out of its bounds, or not that of the state: {n}_check says which",
+    "CAPACITY": "a state would have more rows than its capacity: {n}_state_check says how many",
+    "STATE": "the state keeps no such earlier step",
+}
+
+
+def _codes(library: CLibrary) -> str:
+    """Return the values of the header's enum."""
+    n, kept = library.name, _codes_of(library)
+    rows = [(f"{n.upper()}_{name} = {number}", _CODES[name].format(n=n, N=n.upper())) for name, number in kept.items()]
+    commas = [f"{value}{',' if number < len(rows) - 1 else ''}" for number, (value, _) in enumerate(rows)]
+    width = max(map(len, commas))
+    return "\n".join(
+        f"  {value.ljust(width)}   /* {said} */" if said else f"  {value}" for value, (_, said) in zip(commas, rows, strict=True)
+    )
+
+
+def _codes_of(library: CLibrary) -> dict[str, int]:
+    """Return the codes that functions of the library return, with their numbers."""
+    has_growth = any((state.output, state.input) in library.carried for state in library.growing)
+    absent = {"SIZE": not library.dimensions, "CAPACITY": not has_growth, "STATE": not library.carried}
+    return {name: number for number, name in enumerate(_CODES) if not absent.get(name, False)}
 
 
 def _constants(prefix: str, tensor: CTensor) -> str:
@@ -114,13 +139,18 @@ def _constants(prefix: str, tensor: CTensor) -> str:
         f"DTYPE {c_string(tensor.dtype)}",
         f"TYPE {c_type(tensor.dtype)}",
         f"RANK {len(tensor.shape)}",
-        f"SHAPE {{{', '.join(str(dim) for dim in tensor.shape)}}}",
-        f"SIZE {tensor.size}",
-        f"BYTES {tensor.bytes}",
+        f"SHAPE {{{_shape(tensor)}}}",
     ]
+    if not is_open(tensor.size):
+        lines += [f"SIZE {tensor.size}", f"BYTES {tensor.bytes}"]
     if tensor.scale is not None:
-        lines += [f"SCALE {_float(tensor.scale)}", f"ZERO_POINT ({tensor.zero_point})"]
+        lines += [f"SCALE {c_float(tensor.scale)}", f"ZERO_POINT ({tensor.zero_point})"]
     return "".join(f"#define {prefix}_{line}\n" for line in lines) + "\n"
+
+
+def _shape(tensor: CTensor) -> str:
+    """Return a shape's dimensions, of open ones -1."""
+    return ", ".join("-1" if is_open(dim) else str(dim) for dim in tensor.shape)
 
 
 # --------------------------------------------------------------------------------------------------------------- source
@@ -137,38 +167,66 @@ _SOURCE = """/* The calls of the model {n}, one after the other. Written by Octa
 {runs}
 {cpu}
 int {n}_init(void) {{ return chosen_variant() < 0 ? {N}_CPU_UNFIT : {N}_OK; }}
-
-int {n}_run(const void* const* inputs, void* const* outputs, void* workspace) {{
-  const int variant = chosen_variant();
-  int i;
-  if (variant < 0) return {N}_CPU_UNFIT;
-  for (i = 0; i < {N}_INPUTS; i++)
+{open_parts}
+{start}  int i;
+{unfit}  for (i = 0; i < {N}_INPUTS; i++)
     if (IS_MISPLACED(inputs[i])) return {N}_MISALIGNED;
   for (i = 0; i < {N}_OUTPUTS; i++)
     if (IS_MISPLACED(outputs[i])) return {N}_MISALIGNED;
-  if ({N}_WORKSPACE_BYTES > 0 && IS_MISPLACED(workspace)) return {N}_MISALIGNED;
+  if ({has_workspace}IS_MISPLACED(workspace)) return {N}_MISALIGNED;
 {dispatch}
   return {N}_OK;
 }}
-
+{state}
 const char* {n}_error(int code) {{
   if (code == {N}_OK) return "no error";
   if (code == {N}_MISALIGNED) return "{n}: a pointer is null or not aligned to {alignment} bytes";
   if (code == {N}_CPU_UNFIT) return unfit_text();
-  return "{n}: unknown error";
+{errors}  return "{n}: unknown error";
+}}
+"""
+
+
+_CLOSED_RUN = """int {n}_run(const void* const* inputs, void* const* outputs, void* workspace) {{
+  const int variant = chosen_variant();
+"""
+
+_OPEN_RUN = """static int call_model(
+    int variant, const int64_t* d, const void* const* inputs, void* const* outputs, void* workspace) {{
+"""
+
+_RUN_AT_SIZES = """
+int {n}_run(const {n}_sizes* sizes, const void* const* inputs, void* const* outputs, void* workspace) {{
+  const int variant = chosen_variant();
+  int64_t d[SIZES];
+  fault f;
+  int code;
+  if (variant < 0) return {N}_CPU_UNFIT;
+  if (sizes == NULL) return {N}_MISALIGNED;
+  set_sizes(sizes, d);
+  code = check_sizes(d, &f);
+  if (code != {N}_OK) return code;
+  set_room(d);
+  return call_model(variant, d, inputs, outputs, workspace);
 }}
 """
 
 
 def source(library: CLibrary) -> str:
     """Return the source: tables of tensors, the calls of each variant, and which of them this CPU runs."""
-    n = library.name
+    n, N, text = library.name, library.name.upper(), SizeText(library)
     includes, cpu = _cpu(library)
-    runs = "\n".join(_run(library, number, variant) for number, variant in enumerate(library.variants))
+    runs = "\n".join(_run(library, number, variant, text) for number, variant in enumerate(library.variants))
+    sizes = "d, " if library.dimensions else ""
     calls = "".join(
-        f"  {'else ' if number else ''}if (variant == {number}) run_{number}(inputs, outputs, (uint8_t*)workspace);\n"
+        f"  {'else ' if number else ''}if (variant == {number}) run_{number}({sizes}inputs, outputs, (uint8_t*)workspace);\n"
         for number in range(len(library.variants))
     )
+    state = StateText(library, text).source()
+    start, unfit = _CLOSED_RUN.format(n=n), f"  if (variant < 0) return {N}_CPU_UNFIT;\n"
+    if library.dimensions:
+        start, unfit = _OPEN_RUN.format(n=n), ""
+        state = _RUN_AT_SIZES.format(n=n, N=N) + state
     return _SOURCE.format(
         n=n,
         N=n.upper(),
@@ -176,20 +234,28 @@ def source(library: CLibrary) -> str:
         includes=includes,
         tensors=_table(n, "inputs", library.inputs) + _table(n, "outputs", library.outputs),
         kernels=_prototypes(library),
-        runs=runs,
+        runs="" if library.dimensions else runs,
         cpu=cpu,
+        open_parts=sizes_source(library, text, runs + state) + runs if library.dimensions else "",
+        start=start,
+        unfit=unfit,
+        has_workspace="" if library.dimensions else f"{N}_WORKSPACE_BYTES > 0 && ",
+        state=state,
+        errors="".join(
+            f'  if (code == {N}_{name}) return "{n}: {_CODES[name].format(n=n, N=N)}";\n' for name in list(_codes_of(library))[3:]
+        ),
         dispatch=calls.rstrip("\n"),
     )
 
 
 def _table(n: str, kind: str, tensors: tuple[CTensor, ...]) -> str:
     shapes = "".join(
-        f"static const int64_t {kind}_shape{index}[] = {{{', '.join(str(dim) for dim in tensor.shape) or '1'}}};\n"
-        for index, tensor in enumerate(tensors)
+        f"static const int64_t {kind}_shape{index}[] = {{{_shape(tensor) or '1'}}};\n" for index, tensor in enumerate(tensors)
     )
     rows = "".join(
-        f"  {{{c_string(tensor.name)}, {c_string(tensor.dtype)}, {len(tensor.shape)}, {kind}_shape{index}, {tensor.bytes}, "
-        f"{_float(tensor.scale or 0.0)}, {tensor.zero_point or 0}}},\n"
+        f"  {{{c_string(tensor.name)}, {c_string(tensor.dtype)}, {len(tensor.shape)}, {kind}_shape{index}, "
+        f"{0 if is_open(tensor.bytes) else tensor.bytes}, "
+        f"{c_float(tensor.scale or 0.0)}, {tensor.zero_point or 0}}},\n"
         for index, tensor in enumerate(tensors)
     )
     return f"{shapes}const {n}_tensor {n}_{kind}[{n.upper()}_{kind.upper()}] = {{\n{rows}}};\n"
@@ -208,29 +274,49 @@ def _prototypes(library: CLibrary) -> str:
         for call in variant.plan.calls:
             if call.kernel is not None:
                 params = ["const void*"] * call.reads + ["void*"] * (len(call.operands) - call.reads)
+                params += [c_type(dtype) for dtype in call.dtypes]
                 lines[f"extern int32_t {variant.symbols[call.kernel]}({', '.join(params)});"] = None
     return "\n".join(lines)
 
 
-def _run(library: CLibrary, number: int, variant: Variant) -> str:
-    calls = "".join(f"  {_call(library, number, variant, call)};\n" for call in variant.plan.calls)
+def _run(library: CLibrary, number: int, variant: Variant, text: SizeText) -> str:
+    starts: dict[Size, str] = {}
+    for call in variant.plan.calls:
+        for operand in call.operands:
+            if isinstance(operand.offset, Size):
+                starts.setdefault(operand.offset, f"slot{len(starts)}")
+    slots = "".join(f"  uint8_t* const {name} = workspace + {_index(text(start))};\n" for start, name in starts.items())
+    calls = "".join(f"  {_call(library, number, variant, call, text, starts)};\n" for call in variant.plan.calls)
     unused = "  (void)inputs;\n  (void)workspace;\n"
+    sizes, variables = "", ""
+    if library.dimensions:
+        sizes, variables = "const int64_t* d, ", text.variables(used_in=slots + calls)
+        unused = f"  (void)d;\n{unused}"
     return (
-        f"static void run_{number}(const void* const* inputs, void* const* outputs, uint8_t* workspace) {{\n{unused}{calls}}}\n"
+        f"static void run_{number}({sizes}const void* const* inputs, void* const* outputs, uint8_t* workspace) {{\n"
+        f"{variables}{slots}{unused}{calls}}}\n"
     )
 
 
-def _call(library: CLibrary, number: int, variant: Variant, call: PlannedCall) -> str:
-    pointers = [_pointer(operand, constants_symbol(library, number)) for operand in call.operands]
+def _index(size: str) -> str:
+    return f"(size_t)({size})"
+
+
+def _call(library: CLibrary, number: int, variant: Variant, call: PlannedCall, text: SizeText, starts: dict[Size, str]) -> str:
+    pointers = [_pointer(operand, constants_symbol(library, number), starts) for operand in call.operands]
     if call.kernel is None:
-        return f"memcpy({pointers[1]}, {pointers[0]}, {call.bytes})"
-    return f"{variant.symbols[call.kernel]}({', '.join(pointers)})"
+        size = _index(text(call.bytes)) if is_open(call.bytes) else str(call.bytes)
+        return f"memcpy({pointers[1]}, {pointers[0]}, {size})"
+    sizes = [f"({c_type(dtype)})({text(size)})" for size, dtype in zip(call.sizes, call.dtypes, strict=True)]
+    return f"{variant.symbols[call.kernel]}({', '.join([*pointers, *sizes])})"
 
 
-def _pointer(operand: Operand, constants: str) -> str:
+def _pointer(operand: Operand, constants: str, starts: dict[Size, str]) -> str:
     if operand.region in ("input", "output"):
         assert operand.offset == 0, "a kernel reads and writes whole tensors"
         return f"{operand.region}s[{operand.index}]"
+    if isinstance(operand.offset, Size):
+        return starts[operand.offset]
     return f"{constants if operand.region == 'constants' else 'workspace'} + {operand.offset}"
 
 

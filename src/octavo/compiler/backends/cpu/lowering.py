@@ -23,6 +23,7 @@ from ....ir.graph.tracking import Announced
 from ....ir.qdq.matchers.half_float import weight_obstacle
 from ....numerics import INTEGER_RANGE
 from ....numerics.floats.half import HalfDtype
+from ....runtime.size import Size
 from ....target import TargetDescription
 from ....target.precision import Precision
 from ..external import External
@@ -53,6 +54,11 @@ class Lowered:
     externals: dict[str, External] = field(default_factory=dict[str, External])
     stored: tuple[bool, ...] = ()
     states: tuple[GrowingState, ...] = ()
+
+    @property
+    def limits(self) -> tuple[tuple[Size, int], ...]:
+        """Open sizes up to which kernels are exact, each with the most that it may be."""
+        return tuple(dict.fromkeys(limit for kernel in self.kernels.values() for limit in kernel.limits))
 
 
 def lower_composites(
