@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import octavo
 from missing import needs_programs
+from octavo.cli.main import main
 from octavo.errors import DataError
 from octavo.export.c_library import export_c
 from octavo.runtime.size import Size
@@ -210,6 +212,18 @@ int main(void) {
   return 0;
 }
 """
+
+
+def test_the_command_line_names_the_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = """<ir_version: 8, opset_import: ["" : 13]> sums (float[N,3] x, float[2,3] total) => (float[N,3] y, float[2,3] next) {
+        next = Add(total, total)
+        y = Mul(x, x)
+    }"""
+    onnx.save(onnx.parser.parse_model(proto), str(tmp_path / "m.onnx"))
+    words = ["compile", "m.onnx", "--emit", "c", "--state", "next=total", "--name", "sums", "-o", "library"]
+    assert main([str(tmp_path / word) if word in ("m.onnx", "library") else word for word in words]) == 0
+    assert "int sums_state_step(sums_state* state, const sums_sizes* sizes" in (tmp_path / "library" / "sums.h").read_text()
+    assert "bytes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,38 @@ def file_source(path: Path, specs: Sequence[InputSpec], preprocessing: str = "")
     return Source(runs=runs, read=lambda: _streamed(path, sized, headers, runs), preprocessing=preprocessing)
 
 
+def steps_source(path: Path, specs: Sequence[InputSpec]) -> tuple[Source, bool]:
+    """Look at a .npy or .npz of steps: samples of a fixed batch, or arrays with an axis of steps before the inputs' own.
+
+    Returns
+    -------
+    source, has_axis
+        What reads them, and whether there is such an axis.
+
+    Raises
+    ------
+    DataError
+        What does not fit the model or cannot be read; of an axis of steps only that it is as long in every array.
+    """
+    samples = read_samples(path)
+    values = samples if isinstance(samples, dict) else {spec.source_name: samples for spec in specs[:1]}
+    ranks = {spec.source_name: len(spec.shape) for spec in specs}
+    longer = {name: array for name, array in values.items() if array.ndim == ranks.get(name, array.ndim) + 1}
+    if not any(ranks[name] for name in longer):
+        return file_source(path, specs), False
+    counts = {array.shape[0] for array in longer.values()}
+    if len(counts) > 1:
+        said = ", ".join(f"{name} {array.shape[0]}" for name, array in longer.items())
+        raise DataError(f"{path}: the inputs hold different numbers of steps: {said}")
+    [count] = counts
+
+    def read() -> Iterator[Arrays]:
+        for number in range(count):
+            yield {name: array[number, ...] if name in longer else array for name, array in values.items()}
+
+    return Source(runs=count, read=read, preprocessing=""), True
+
+
 def _runs(path: Path, specs: Sequence[InputSpec], samples: Samples) -> int:
     return sum(1 for _ in split_batch(specs, samples, where=str(path), finite=False))
 

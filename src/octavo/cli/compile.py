@@ -12,8 +12,19 @@ from ..ir.graph import Model
 from ..ir.interface import REAL_DTYPES, Preprocessing, with_interface
 from ..quantizer.compile import compile, explain
 from ..quantizer.quantize import quantize
+from ..runtime.size import is_open
 from .dump import add_dump_ir, dumping
-from .options import Subcommands, add_command, add_model, add_output, add_precision, add_recipe, add_target, add_threads
+from .options import (
+    Subcommands,
+    add_command,
+    add_model,
+    add_output,
+    add_precision,
+    add_recipe,
+    add_state,
+    add_target,
+    add_threads,
+)
 from .outputs import check_output
 from .sources import UsageError, is_downcast, load_to_compile
 
@@ -31,6 +42,9 @@ def add_to(commands: Subcommands) -> None:
         help="what to write: a file that Octavo runs (default), or a C library that needs nothing but libc",
     )
     parser.add_argument("--name", help="prefix of all that the C library defines (default: model)")
+    add_state(
+        parser, help="of a C library: output that is the input IN of the next step; functions keep it in memory of the caller's"
+    )
     parser.add_argument(
         "--multiversion",
         action="store_true",
@@ -61,6 +75,8 @@ def call(args: argparse.Namespace) -> int:
         check_folder(args.output)
     elif args.name is not None:
         raise UsageError("--name is of a C library: give --emit c, too")
+    elif args.state:
+        raise UsageError("--state is of a C library: give --emit c, too; of an executable give it to `octavo run`")
     else:
         check_output(args.output, *sources)
     if args.multiversion and (args.target is not None or args.tuning):
@@ -118,8 +134,14 @@ def preprocessing(text: str) -> Preprocessing:
 def _emit_c(args: argparse.Namespace, model: Model, options: dict[str, Any]) -> int:
     if args.threads not in (None, 1):
         raise UsageError("a C library runs on its caller's thread: leave out --threads")
-    made = export_c(model, args.output, name=args.name or "model", multiversion=args.multiversion, **options)
+    made = export_c(
+        model, args.output, name=args.name or "model", multiversion=args.multiversion, carry=dict(args.state), **options
+    )
     libraries = " and ".join(f"{path.name} ({path.stat().st_size:,} bytes)" for path in made.libraries)
     libraries = libraries or "source and objects; no C compiler for the target is on PATH to link them"
-    print(f"{args.output}: {libraries}; workspace {made.workspace:,} bytes, constants {made.constants:,} bytes")
+    print(f"{args.output}: {libraries}; workspace {_bytes(made.workspace)} bytes, constants {made.constants:,} bytes")
     return 0
+
+
+def _bytes(size: int) -> str:
+    return str(size) if is_open(size) else f"{size:,}"

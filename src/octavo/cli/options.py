@@ -243,7 +243,11 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_state(parser: argparse.ArgumentParser) -> None:
+def add_state(
+    parser: argparse.ArgumentParser,
+    *,
+    help: str = "output that is the input IN of the next sample; it starts as zeros and is not in the data",
+) -> None:
     """Add --state."""
     parser.add_argument(
         "--state",
@@ -251,7 +255,7 @@ def add_state(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="OUT=IN",
-        help="output that is the input IN of the next sample; it starts as zeros and is not in the data (may be repeated)",
+        help=f"{help} (may be repeated)",
     )
 
 
@@ -261,6 +265,14 @@ def state_pair(text: str) -> tuple[str, str]:
     if not separator or not output or not name:
         raise argparse.ArgumentTypeError(f"expected OUTPUT=INPUT, got {text!r}")
     return output, name
+
+
+def row_count(text: str) -> tuple[str, int]:
+    """Parse "past=2048", an open dimension and a number of rows."""
+    name, _, rows = text.rpartition("=")
+    if not name or not rows.isdecimal() or not 0 < len(rows) < 10 or int(rows) < 1:
+        raise argparse.ArgumentTypeError(f"expected NAME=ROWS, 1 or more, got {text!r}")
+    return name, int(rows)
 
 
 def weight_bits(text: str) -> tuple[str, int]:

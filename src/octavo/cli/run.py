@@ -14,11 +14,12 @@ from ..compiler.load_executable import load_executable
 from ..errors import DataError
 from ..runtime.executable import Executable
 from ..runtime.inputs import split_batch
-from .calibration import data_files, file_source
-from .options import Subcommands, add_command, add_output
+from .calibration import data_files, file_source, steps_source
+from .options import Subcommands, add_command, add_output, add_state, row_count
 from .outputs import check_output, write_file
 from .progress import progress_bar
 from .samples import batch_size, named, write_npz
+from .sources import UsageError
 
 
 def add_to(commands: Subcommands) -> None:
@@ -32,6 +33,19 @@ def add_to(commands: Subcommands) -> None:
         metavar="FILE",
         help="preprocessed samples: .npy, .npz with one array for each input, samples first, or a folder of such files",
     )
+    add_state(
+        parser,
+        help="output that is the input IN of the next step: samples are steps then; the state is not in the data, and "
+        "starts as zeros, one that grows without rows",
+    )
+    parser.add_argument(
+        "--capacity",
+        type=row_count,
+        action="append",
+        default=[],
+        metavar="NAME=ROWS",
+        help="room for so many rows in states that grow along the open dimension NAME (may be repeated)",
+    )
     add_output(
         parser,
         help="results to write: .npz, one array for each output, samples first; of a folder a folder with one for each file",
@@ -40,10 +54,19 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.capacity and not args.state:
+        raise UsageError("--capacity is of states: name them by --state OUT=IN, too")
     executable = load_executable(args.executable)
+
+    def run(path: Path, output: Path) -> None:
+        if args.state:
+            _run_steps(executable, path, output, dict(args.state), dict(args.capacity))
+        else:
+            _run(executable, path, output)
+
     if not args.input.is_dir():
         check_output(args.output, args.executable, args.input)
-        _run(executable, args.input, args.output)
+        run(args.input, args.output)
         return 0
     files = data_files(args.input)
     if not files:
@@ -52,7 +75,7 @@ def call(args: argparse.Namespace) -> int:
     args.output.mkdir(exist_ok=True)
     for path, output in zip(files, outputs, strict=True):
         check_output(output, args.executable, *files)
-        _run(executable, path, output)
+        run(path, output)
     return 0
 
 
@@ -67,7 +90,29 @@ def _run(executable: Executable, path: Path, output: Path) -> None:
                 for name, value in executable(named(specs, values)).items():
                     runs.setdefault(name, []).append(value)
             advance(1)
-    outputs = {name: joined(values, batch_size(specs)) for name, values in runs.items()}
+    _write(output, {name: joined(values, batch_size(specs)) for name, values in runs.items()})
+
+
+def _run_steps(executable: Executable, path: Path, output: Path, state: dict[str, str], capacity: dict[str, int]) -> None:
+    """Run step by step on what one file holds, with the state of a session of its own."""
+    results: dict[str, list[npt.NDArray[Any]]] = {}
+    with executable.session(carry=state, capacity=capacity) as step:
+        specs = [spec for spec in executable.inputs if spec.source_name not in state.values()]
+        source, has_axis = steps_source(path, specs)
+        with progress_bar("run", source.runs, "step") as advance:
+            for sample in source.read():
+                for name, value in step(sample).items():
+                    results.setdefault(name, []).append(value)
+                advance(1)
+    sizes = {name: {value.shape for value in values} for name, values in results.items()}
+    for name, shapes in sizes.items():
+        if len(shapes) > 1:
+            raise DataError(f"{path}: output {name} has another shape in each step; hand it to its input by --state {name}=INPUT")
+    batch = batch_size([spec for spec in specs if spec.shape])
+    _write(output, {name: np.stack(each) if has_axis or batch is None else joined(each, batch) for name, each in results.items()})
+
+
+def _write(output: Path, outputs: dict[str, npt.NDArray[Any]]) -> None:
     write_file(output, lambda file: write_npz(file, outputs))
     print(f"{output}: {', '.join(f'{name} {value.dtype} {list(value.shape)}' for name, value in outputs.items())}")
 
