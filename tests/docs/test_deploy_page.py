@@ -37,6 +37,34 @@ return code;
 }}
 """
 
+DECODER = """<ir_version: 8, opset_import: ["" : 13]>
+decoder (float[batch,sequence,4] x, float[batch,past,4] past) => (float[batch,sequence,4] y, float[batch,all,4] present) {
+    present = Concat <axis = 1> (past, x)
+    mean = ReduceMean <axes = [1]> (present)
+    y = Mul(x, mean)
+}"""
+OPEN_PROGRAM = """\
+#include <stdio.h>
+#include <stdlib.h>
+#include "ocr.h"
+#include "decoder.h"
+static _Alignas(64) float image[3 * 48 * 480], scores[480 * 5];
+static int any_size(void) {{
+{sizes}
+free(workspace);
+return code;
+}}
+static int with_state(void) {{
+static _Alignas(64) float x[4], y[4];
+static _Alignas(64) unsigned char workspace[4096];
+const void* inputs[] = {{x, NULL}};
+void* outputs[] = {{y, NULL}};
+{state}
+return code + (other.sizes.past != 1) + (state.sizes.past != 0);
+}}
+int main(void) {{ return any_size() || with_state(); }}
+"""
+
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,6 +79,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = net.input((1, *samples.shape[1:]))
     (folder / "m.tflite").write_bytes(net.write(net.dense(net.conv(x, 8), 10)))
     write_lines(folder / "ocr.int8.onnx")
+    onnx.save(onnx.parser.parse_model(DECODER), folder / "decoder.onnx")
     np.save(folder / "line.npy", np.zeros((1, 3, 48, 128), np.float32))
     return folder
 
@@ -114,9 +143,21 @@ def test_the_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_program_builds_and_runs(with_c: Path) -> None:
-    Path("own.c").write_text(PROGRAM.format(block=block_of("c")), encoding="utf-8")
+    Path("own.c").write_text(PROGRAM.format(block=block_of("c", "mobilenet_run")), encoding="utf-8")
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Imobilenet"]
     subprocess.run(["gcc", *flags, "own.c", "mobilenet/libmobilenet.a", "-lm", "-o", "own"], check=True)
+    assert subprocess.run(["./own"], check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("quantized")
+def test_the_programs_of_open_sizes_and_of_state_build_and_run() -> None:
+    for name in ("ocr", "decoder"):
+        command = next(each for each in COMMANDS if f"--name {name}" in each)
+        assert main(shlex.split(command)[1:]) == 0
+    blocks_of = {"sizes": block_of("c", "ocr_run"), "state": block_of("c", "decoder_state_step")}
+    Path("own.c").write_text(OPEN_PROGRAM.format(**blocks_of), encoding="utf-8")
+    parts = ["-Iocr", "-Idecoder", "own.c", "ocr/libocr.a", "decoder/libdecoder.a", "-lm", "-o", "own"]
+    subprocess.run(["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *parts], check=True)
     assert subprocess.run(["./own"], check=False).returncode == 0
 
 
