@@ -92,7 +92,7 @@ test-cuda: $(TOOLS) ## Run the quantized networks of shared/models on this machi
 	$(BIN)/python benchmarks/gpu.py run $(CUDA_DIR) --calls 10000
 	$(BIN)/python -m pytest tests/compiler/backends/cuda/test_profile_on_gpu.py
 
-torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
+torch: $(TORCH) ## Install PyTorch and transformers; `make test` then runs the tests that need them, too
 
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it, alone
 	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) tests/frontends/torch
@@ -166,12 +166,12 @@ $(PACKAGE): $(RUNTIME)
 	@touch $@
 
 $(TORCH): $(TOOLS)
-	@echo "installing PyTorch into $(VENV)"
-	@$(INSTALL) --editable '.[torch]'
+	@echo "installing PyTorch and transformers into $(VENV)"
+	@$(INSTALL) --editable '.[torch,transformers]'
 	@touch $@
 
 # In one go what the rules above install one after the other.
-packages: | $(INSTALLER) ## Install all packages that tests can use: test tools, peers, PyTorch and what builds the site
+packages: | $(INSTALLER) ## Install all packages that tests can use: test tools, peers, PyTorch, transformers and what builds the site
 	@echo "installing octavo and all that its tests use into $(VENV)"
-	@$(INSTALL) --editable '.[test,docs,torch]'
+	@$(INSTALL) --editable '.[test,docs,torch,transformers]'
 	@touch $(RUNTIME) $(TOOLS) $(DOCS) $(TORCH)
