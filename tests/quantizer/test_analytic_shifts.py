@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import octavo
@@ -126,3 +127,22 @@ def test_a_plan_keeps_them(rng: np.random.Generator, tmp_path: Any) -> None:
 def test_other_words_are_refused() -> None:
     with pytest.raises(QuantizationError, match="bias_correction must be True, False or 'analytic', got 'empirical'"):
         octavo.Recipe(bias_correction="empirical")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", [None, "linear", "nearest"])
+def test_open_images_are_quantized_without_a_run(mode: str | None, rng: np.random.Generator) -> None:
+    """Which taps read padding is asked of a typical size; a resize behind the layer stays float."""
+    weights = {"w": rng.uniform(-1, 1, (8, 6, 3, 3)).astype(np.float32)}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y" if mode is None else "c"], pads=[1, 1, 1, 1], strides=[2, 2])]
+    if mode is not None:
+        weights["scales"] = np.array([1, 1, 2, 2], np.float32)
+        nodes.append(helper.make_node("Resize", ["c", "", "scales"], ["y"], mode=mode))
+    shapes = {"x": ["N", 6, "H", "W"], "y": None}
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "open", infos[:1], infos[1:], constants)
+    model = octavo.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    images = [samples_of(rng, (1, 6, size, size + 3))[:1] for size in (9, 20, 31, 40)]
+    quantized = octavo.quantize(model, octavo.profile(model, [{"x": image} for image in images]), preset="fast")
+    found, expected = (octavo.compile(each)({"x": images[2]})["y"] for each in (quantized, model))
+    assert np.mean((found - expected) ** 2) < 1e-3 * np.mean(expected**2)

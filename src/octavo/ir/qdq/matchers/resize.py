@@ -59,17 +59,18 @@ def _resize_op(
 ) -> ResizeOp | FloatResizeOp | Rejection:
     """Return the composite op that rounds as the source asks for; ValueError where its positions are unknown."""
     mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
+    sizes = [(int(x.shape[axis]), int(out[axis])) for axis in axes]  # which raises OpenSizeError: the taps are constants
     if x.kernel_dtype == "int16":
         if not is_fixed_point(rounding):
             return Rejection(reason="resizing of int16 is integer in TFLite files alone; ONNX Runtime computes it in float32")
         if x.params != y.tensor.params or (y.qmin, y.qmax) != (x.params.qmin, x.params.qmax):
             return Rejection(reason=f"it changes scale, zero point or bounds of {x.name}; 16-bit resizing keeps them")
-        rows, columns = (int16_linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        rows, columns = (int16_linear_taps(*size, mode) for size in sizes)
         return ResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_away")
     if rounding == FLOAT32:
-        rows, columns = (float_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        rows, columns = (float_taps(*size, mode) for size in sizes)
         return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)
-    rows, columns = (linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+    rows, columns = (linear_taps(*size, mode) for size in sizes)
     return ResizeOp(
         x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == HALF_UP else "half_even"
     )
