@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from tvm import relax
 
+import octavo
 from nets import model_of, residual_net
 from octavo.compiler import float_program
 from octavo.compiler.float_program import FloatProgram
@@ -101,3 +103,24 @@ def test_gains_multiply_what_is_read_behind(name: str) -> None:
     np.testing.assert_allclose(all_of(found, samples, (name,))[-1], all_of(base, samples, (name,))[-1] * gain, rtol=1e-6)
     if name == "r1":
         assert not np.allclose(all_of(found, samples, ("c2",))[-1], all_of(base, samples, ("c2",))[-1])
+
+
+def test_layers_of_one_shape_share_where_their_numbers_lie() -> None:
+    rng = np.random.default_rng(0)
+    nodes = [onnx.helper.make_node("MatMul", ["x", "a"], ["h"]), onnx.helper.make_node("MatMul", ["h", "b"], ["y"])]
+    tensors = [onnx.numpy_helper.from_array(rng.normal(size=(40, 40)).astype(np.float32), name) for name in "ab"]
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 40]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "chain", values[:1], values[1:], tensors)
+    model = octavo.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8))
+    base = FloatProgram(model, ["h", "y"], HERE, {*model.params})
+    first, second = (each for constants in base._constants for each in constants if each.names)
+    assert first.places is second.places
+    x = rng.normal(size=(3, 40)).astype(np.float32)
+    for name in model.params:
+        other = replace(model, params={**model.params, name: model.params[name] * 2})
+        found = base.of(other, ["h", "y"])
+        assert found is not None
+        for got, wanted in zip(
+            all_of(found, [[x]], ("h", "y")), all_of(FloatProgram(other, ["h", "y"], HERE), [[x]], ("h", "y")), strict=True
+        ):
+            np.testing.assert_array_equal(got, wanted)

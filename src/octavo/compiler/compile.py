@@ -17,6 +17,7 @@ from ..ir.graph.model import checked_model
 from ..runtime.cpu_features import features_of, names_of
 from ..runtime.description import Description, OutputSpec, StatePlace
 from ..runtime.executable import Executable
+from ..runtime.mapped import forget_pages
 from ..runtime.size import Size
 from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered
@@ -74,6 +75,7 @@ def build_executable(
 ) -> Executable:
     """Generate the code of a lowered model, and say what it is."""
     module = linked(lowered, target.llvm)
+    forget_pages()  # weights are packed now
     code = generate(module, target.llvm, threads=threads)
     description = Description(
         inputs=input_specs(model),

@@ -22,6 +22,8 @@ from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.results import with_results
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array
+from ..runtime.heap import trim_heap
+from ..runtime.mapped import forget_pages
 from ..runtime.size import dimension_places
 from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.link import link
@@ -29,7 +31,7 @@ from .backends.cpu.lowering import lower_composites
 from .backends.cpu.storage import TO_NHWC
 from .codegen.kernel_calls import KernelCall, KernelCalls
 from .partition.pipeline import partition_module
-from .replaceable_constants import constant_of, flat_of, starts_of, unshared, with_places
+from .replaceable_constants import Finder, starts_of, unshared, with_places
 from .target_choice import ResolvedTarget
 
 NO_GAINS: Mapping[str, Array] = MappingProxyType({})
@@ -59,9 +61,10 @@ class FloatProgram:
         names = list(dict.fromkeys((*names, *self.results)))
         self.others = frozenset(others)
         self._model, self._origins = unshared(model)
-        self._starts, total = starts_of(self._model, [own for own, name in self._origins.items() if name in self.others])
+        self._starts = starts_of(self._model, [own for own, name in self._origins.items() if name in self.others])
         with lineage_paused():
             program, view, stored = _calls(self._model, names, target)
+            forget_pages()
             placed = _calls(with_places(self._model, self._starts), names, target, runs=False)[0] if others else program
         self.calls: list[KernelCall] = program.calls
         self.params: tuple[Var, ...] = program.params
@@ -72,12 +75,14 @@ class FloatProgram:
         }
         self.orders: dict[str, tuple[int, ...]] = {name: TO_NHWC for name, is_nhwc in zip(names, stored, strict=True) if is_nhwc}
         """By the names of tensors the order in which the axes of the source lie, where it is another."""
-        flat = flat_of(self._model, self._starts, total)
+        finder = Finder(self._model, self._starts)
         self._constants = [
-            [constant_of(*pair, flat, self._starts) for pair in zip(_values(call), _values(other), strict=True)]
+            [finder.constant(*pair) for pair in zip(_values(call), _values(other), strict=True)]
             for call, other in zip(program.calls, placed.calls, strict=True)
         ]
-        for call in program.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
+        del program, placed
+        trim_heap(model.constant_bytes)
+        for call in self.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
             call.operands[:] = [each.value if isinstance(each, GenericConst) else each for each in call.operands]
         self._last: tuple[frozenset[int], tuple[list[int], dict[int, list[Var]]]] | None = None
         self.makers = {call.var: number for number, call in enumerate(self.calls)}

@@ -17,6 +17,7 @@ from ..ir.graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_
 from ..ir.graph.model import rewritten
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
+from ..runtime.mapped import empty_array
 
 Floats = npt.NDArray[np.float32]
 
@@ -34,11 +35,14 @@ class ReplaceableConstant:
         that is none of these.
     names
         Of the constants that they are of.
+    before
+        How many numbers lie before those of the first of these, which `places` leave out: layers of one shape share theirs.
     """
 
     value: Any
     places: npt.NDArray[np.int32] | None = None
     names: frozenset[TensorId] = frozenset()
+    before: int = 0
 
     def with_values(self, values: Mapping[TensorId, Floats], starts: Mapping[TensorId, int]) -> Any:
         """Return the tensor with the numbers of others in it."""
@@ -47,25 +51,16 @@ class ReplaceableConstant:
         found = np.from_dlpack(self.value)
         for name in self.names & values.keys():
             value = values[name].reshape(-1)
-            places = self.places - np.int32(starts[name])
+            places = self.places - np.int32(starts[name] - self.before)
             is_own = (places >= 0) & (places < value.size)
             found = np.where(is_own, np.take(value, places, mode="clip"), found)
         return tvm.runtime.tensor(found)
 
 
-def starts_of(model: Model, names: Collection[TensorId]) -> tuple[dict[TensorId, int], int]:
-    """Return where each of these constants begins if they lie one after the other, behind a zero, and where the last ends."""
+def starts_of(model: Model, names: Collection[TensorId]) -> dict[TensorId, int]:
+    """Return where each of these constants begins if they lie one after the other, behind a zero."""
     sizes = {name: value.size for name, value in model.params.items() if name in names}
-    *starts, total = accumulate(sizes.values(), initial=1)
-    return dict(zip(sizes, starts, strict=True)), total
-
-
-def flat_of(model: Model, starts: Mapping[TensorId, int], total: int) -> npt.NDArray[np.float32]:
-    """Return what the constants hold, one after the other behind a zero; see `starts_of`."""
-    flat = np.zeros(total, np.float32)
-    for name, start in starts.items():
-        flat[start : start + model.params[name].size] = model.params[name].reshape(-1)
-    return flat
+    return dict(zip(sizes, accumulate(sizes.values(), initial=1), strict=False))
 
 
 def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Model:
@@ -73,16 +68,18 @@ def with_values(model: Model, values: Mapping[TensorId, npt.NDArray[Any]]) -> Mo
     params = dict(model.params)
     for name, value in values.items():
         if name in params and params[name].shape == value.shape:
-            params[name] = value.astype(params[name].dtype)
+            params[name] = value.astype(params[name].dtype, copy=False)
     return replace(model, params=params)
 
 
 def with_places(model: Model, starts: Mapping[TensorId, int]) -> Model:
     """Return the model with constants whose bits say where each number lies: what moves them shows where it went."""
-    values = {
-        name: np.arange(start, start + model.params[name].size, dtype=np.int32).view(np.float32).reshape(model.params[name].shape)
-        for name, start in starts.items()
-    }
+    values: dict[TensorId, npt.NDArray[Any]] = {}
+    for name, start in starts.items():
+        own = model.params[name]
+        places = empty_array(own.size, np.int32)
+        places[:] = np.arange(start, start + own.size, dtype=np.int32)
+        values[name] = places.view(np.float32).reshape(own.shape)
     return with_values(model, values)
 
 
@@ -121,24 +118,57 @@ def unshared(model: Model) -> tuple[Model, dict[TensorId, TensorId]]:
     return found, {own: name for own, name in origins.items() if own in found.params}
 
 
-def constant_of(value: Any, place: Any, flat: npt.NDArray[np.float32], starts: Mapping[TensorId, int]) -> ReplaceableConstant:
-    """Return a constant of a call, of which `place` is what `with_places` makes.
+class Finder:
+    """Finds the constants of a model in those of calls.
 
-    Raises
-    ------
-    NotImplementedError
-        It is computed of the model's.
+    Parameters
+    ----------
+    model
+        The model; `starts` of its constants are those of `starts_of`.
     """
-    own, found = np.from_dlpack(value), np.from_dlpack(place)
-    if own.dtype != np.float32 or own.shape != found.shape:
-        return ReplaceableConstant(value=value)
-    places = found.view(np.int32)
-    if np.array_equal(own.view(np.int32), places):
-        return ReplaceableConstant(value=value)
-    is_place = bool(((places >= 0) & (places < flat.size)).all())
-    if not is_place or not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
-        raise NotImplementedError("kernels compute with constants of the model")
-    return ReplaceableConstant(value=value, places=places, names=_names_at(places, starts))
+
+    def __init__(self, model: Model, starts: Mapping[TensorId, int]) -> None:
+        self._params, self._starts = model.params, starts
+        self._known: dict[tuple[int, ...], list[npt.NDArray[np.int32]]] = {}
+
+    def constant(self, value: Any, place: Any) -> ReplaceableConstant:
+        """Return a constant of a call, of which `place` is what `with_places` makes.
+
+        Raises
+        ------
+        NotImplementedError
+            It is computed of the model's.
+        """
+        own, found = np.from_dlpack(value), np.from_dlpack(place)
+        if own.dtype != np.float32 or own.shape != found.shape:
+            return ReplaceableConstant(value=value)
+        places = found.view(np.int32)
+        if np.array_equal(own.view(np.int32), places):
+            return ReplaceableConstant(value=value)
+        last = max((start + self._params[name].size for name, start in self._starts.items()), default=1)
+        if not (int(places.min()) >= 0 and 0 < int(places.max()) < last):
+            raise NotImplementedError("kernels compute with constants of the model")
+        names = _names_at(places, self._starts)
+        ordered = [name for name in self._starts if name in names]
+        # The constants between the first and the last are read, too: mostly there are none.
+        start = self._starts[ordered[0]]
+        stop = self._starts[ordered[-1]] + self._params[ordered[-1]].size
+        places = np.where(places > 0, places - np.int32(start - 1), np.int32(0))
+        flat = np.zeros(1 + stop - start, np.float32)
+        for name in ordered:
+            at = self._starts[name] - start + 1
+            flat[at : at + self._params[name].size] = self._params[name].reshape(-1)
+        if not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
+            raise NotImplementedError("kernels compute with constants of the model")
+        return ReplaceableConstant(value=value, places=self._shared(places), names=names, before=start - 1)
+
+    def _shared(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return these places, as one array for all layers that have the same."""
+        alike = self._known.setdefault(places.shape, [])
+        same = next((each for each in alike if np.array_equal(each, places)), None)
+        if same is None:
+            alike.append(places)
+        return places if same is None else same
 
 
 def _names_at(places: npt.NDArray[np.int32], starts: Mapping[TensorId, int]) -> frozenset[TensorId]:

@@ -8,12 +8,14 @@ import sys
 from functools import cache
 from typing import Any
 
+from .mapped import forget_pages
+
 _WORTH = 2**25
 """Bytes: to look through the heap for them takes as long as to copy a few megabytes, and what is given back is cleared anew."""
 
 
 def trim_heap(used: int) -> None:
-    """Collect garbage, and give memory that nothing holds back to the system where the C library is glibc.
+    """Collect garbage, and give memory that nothing holds, or files hold too, back to the system, as far as it takes it.
 
     Where constants are bound, packed and copied, that is more than what remains of them.
 
@@ -24,6 +26,7 @@ def trim_heap(used: int) -> None:
     """
     if used < _WORTH:
         return
+    forget_pages()
     gc.collect()  # programs and modules hold each other
     trim = _malloc_trim()
     if trim is not None:

@@ -9,23 +9,35 @@ from __future__ import annotations
 import mmap
 import os
 from typing import Any, BinaryIO
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 import tvm
 
 from .memory import ALIGNMENT
-from .tensors import shares_dtype, tensor_from
+from .tensors import empty_tensor, shares_dtype, tensor_from, values_of
 
 MAPPED_BYTES = 64 << 20
 """Files of so many bytes are mapped; smaller ones are read, and may change as soon as that is done."""
+SHARED_BYTES = 1 << 20
+"""Arrays of so many bytes are shared by tensors; smaller ones are sooner copied, and may change."""
+_MAPPINGS: WeakSet[mmap.mmap] = WeakSet()
 
 
 def contents(file: BinaryIO) -> bytes | mmap.mmap:
     """Return the bytes of an open file."""
     if os.fstat(file.fileno()).st_size < MAPPED_BYTES:
         return file.read()
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # writable, which TVM's tensors are, though nobody writes
+    made = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # writable, which TVM's tensors are, though nobody writes
+    _MAPPINGS.add(made)
+    return made
+
+
+def forget_pages() -> None:
+    """Give back the memory into which pages of mapped files were read: what is used again is read again."""
+    for each in list(_MAPPINGS):
+        each.madvise(mmap.MADV_DONTNEED)
 
 
 class MappedBytes:
@@ -68,10 +80,31 @@ class MappedBytes:
 
 def can_share(array: npt.NDArray[Any]) -> bool:
     """Whether a tensor may lie on an array's own memory."""
-    dense = array.size > 0 and array.flags.c_contiguous and array.flags.writeable
+    dense = array.size > 0 and array.flags.c_contiguous
     return dense and array.ctypes.data % ALIGNMENT == 0 and shares_dtype(array.dtype)
 
 
 def shared_tensor(array: npt.NDArray[Any]) -> Any:
-    """Return a TVM tensor of an array's values: on its own memory where that can be, so nobody may write to either."""
-    return tvm.runtime.from_dlpack(array) if can_share(array) else tensor_from(array)
+    """Return a TVM tensor of an array's values, for nobody to write to: of a large one on its own memory where that can be."""
+    if array.nbytes < SHARED_BYTES or not can_share(array):
+        return tensor_from(array)
+    return tvm.runtime.from_dlpack(array if array.flags.writeable else np.asarray(_Writable(array)))
+
+
+class _Writable:
+    """An array's memory as DLPack takes it, which knows none that is read-only."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def shared_array(tensor: Any) -> npt.NDArray[Any]:
+    """Return an array of a TVM tensor's values, for nobody to write to: of a large one on its own memory where that can be."""
+    values = values_of(tensor)
+    return values if values.nbytes >= SHARED_BYTES else values.copy()
+
+
+def empty_array(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return a one-dimensional array that tensors can share; its values are arbitrary."""
+    return np.from_dlpack(empty_tensor((size,), str(np.dtype(dtype))))

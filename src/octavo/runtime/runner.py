@@ -16,7 +16,7 @@ from tvm import relax
 from ..errors import ExecutableError
 from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
-from .mapped import can_share, shared_tensor
+from .mapped import can_share
 from .size import dimension_places
 from .size_functions import Numbers, size_function
 from .tensors import empty_tensor, tensor_from
@@ -142,8 +142,9 @@ class NativeRunner:
         self._library = code.library
         self._control = code.control
         self._entry: Callable[..., None] = code.library[ENTRY]
-        # In the memory that the compiler made for them, or that a file is mapped to; in pages of their own otherwise.
-        self._constants: Any = shared_tensor(code.constants) if can_share(code.constants) else tensor_of(code.constants)
+        # In the memory that the compiler made for them, or that a file is mapped to; what was read has none that is as fast.
+        is_placed = code.constants.flags.writeable and can_share(code.constants)
+        self._constants: Any = tvm.runtime.from_dlpack(code.constants) if is_placed else tensor_of(code.constants)
         self._names = sorted({**dimensions.places, **dimensions.others})
         self._workspace = size_function([code.workspace], self._names)
         self._shapes = [size_function(shape, self._names) for shape, _ in code.outputs]

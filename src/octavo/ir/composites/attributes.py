@@ -31,8 +31,8 @@ from ...numerics import PerAxis, PerBlock, PerTensor, QuantParams
 from ...numerics.dynamic import TorchStyle
 from ...numerics.floats.float_function import FloatFunction, Step
 from ...numerics.quantized.resize import FloatTaps, LinearTaps
+from ...runtime.mapped import shared_array, shared_tensor
 from ...runtime.size import Size
-from ...runtime.tensors import array_of, tensor_from
 from ..graph.nodes import elements
 from . import blocks, elementwise, float_ops, movement, normalization, reduction, weighted
 from .base import CompositeOp, FloatResult, FunctionResult, QuantizedOutput, QuantizedTensor, SumResult
@@ -146,7 +146,7 @@ def _encoded(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _encoded_fields(value)
     if isinstance(value, np.ndarray):
-        return tensor_from(value)
+        return shared_tensor(value)
     if isinstance(value, np.generic):
         return _encoded(value.item())
     if isinstance(value, Size):
@@ -180,7 +180,7 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
 def _read(value: Any, name: str) -> Any:
     """Return what an attribute holds; `name` is the function's, for errors."""
     if isinstance(value, tvm.runtime.Tensor):
-        return array_of(value)
+        return shared_array(value)
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, (bool, int, float)):

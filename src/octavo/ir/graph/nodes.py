@@ -16,8 +16,8 @@ import tvm
 from tvm.ir import Type
 from tvm.relax import Expr, Var
 
+from ...runtime.mapped import shared_tensor
 from ...runtime.size import dimension, names_in
-from ...runtime.tensors import tensor_from
 from ..untyped import tirx
 
 _call: Any = tvm.get_global_func("ir.Call")
@@ -73,4 +73,4 @@ _constant: Any = tvm.get_global_func("relax.MakeTensorConst")
 
 def constant(array: npt.NDArray[Any]) -> Any:
     """Return the literal of an array, of the array's own dtype."""
-    return _constant(tensor_from(array), None, None)
+    return _constant(shared_tensor(array), None, None)

@@ -19,6 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ......numerics.floats.float_function import FloatFunction
 from ......numerics.statistics.observer_state import COUNTS_SIZE
+from ......runtime.mapped import empty_array
 from ......runtime.size import is_open, typical
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI
@@ -447,7 +448,7 @@ def pack_panels(steps: npt.NDArray[Any], vectors: int) -> npt.NDArray[Any]:
             panel = steps[:, group, start : start + width * LANES]
             pieces.append(np.pad(panel, ((0, 0), (0, width * LANES - panel.shape[1]))).ravel())
             start += width * LANES
-    return np.concatenate(pieces)
+    return np.concatenate(pieces, out=empty_array(sum(piece.size for piece in pieces), steps.dtype))
 
 
 def pack_bias(bias: FloatArray, groups: int) -> FloatArray:
