@@ -22,11 +22,12 @@ from ..runtime.mapped import contents
 from . import relax_source
 from .assemble import Assembled
 from .frontend import NewlyKnownError, reason
+from .input_shapes import InputShapes
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
 from .onnx.batch import batch_obstacle
-from .onnx.inputs import InputShapes, input_shapes
+from .onnx.inputs import input_shapes
 from .onnx.large_tensors import OnnxSource
 from .symbols import SizeOption
 from .tflite import convert as tflite_convert
@@ -58,8 +59,9 @@ def load(
         Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; a string in
         place of a size names a dimension that stays open. Of a torch program's inputs, for dimensions it leaves open.
     sizes
-        Sizes of dimensions that an ONNX model leaves open, by name: {"sequence": 128} fixes one, {"sequence": (1, 512)} gives it
-        inclusive bounds, of which either may be None. A dimension without a name is called by its input and axis, "input_dim2".
+        Sizes of dimensions that an ONNX model or a torch program leaves open, by name (that of its torch.export.Dim):
+        {"sequence": 128} fixes one, {"sequence": (1, 512)} gives it inclusive bounds, of which either may be None. A dimension
+        without a name is called by its input and axis, "input_dim2".
         Open dimensions are symbols of the module. But where only the batch is open and each sample is computed from that sample
         alone, the module is of batch 1 and the Model says so.
 
@@ -88,8 +90,7 @@ def load(
     if isinstance(source, onnx.ModelProto):
         return _load_onnx(onnx_source.of_proto(source, _PROTO), shapes, sizes, _PROTO, None)
     if torch_source.is_program(source):
-        _no_shapes(sizes, "a torch program")
-        return _load_torch(source, shapes)
+        return _load_torch(source, shapes, sizes)
     if not isinstance(source, str | os.PathLike):
         given = type(source).__name__
         raise ModelError(f"cannot load a {given}; give a path, an onnx.ModelProto, a torch.export.ExportedProgram or an IRModule")
@@ -105,13 +106,13 @@ def load(
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, sizes, str(path), path.parent)
 
 
-def _load_torch(program: Any, shapes: Mapping[str, Any]) -> Model:
+def _load_torch(program: Any, shapes: ShapeOptions, sizes: SizeOptions) -> Model:
     from .torch import convert as torch_convert
 
-    source = torch_source.read(program, shapes)
-    torch_source.check_ranges(program, shapes)
-    model = torch_convert.convert(source).model(torch_source.fingerprint(source), "torch")
-    return replace(model, any_batch=source.any_batch, batch_range=torch_source.batch_range(source))
+    source = torch_source.read(program, shapes, sizes)
+    assembled = torch_convert.convert(source)
+    model = assembled.model(torch_source.fingerprint(source), "torch", sizes=source.sizes.symbols.bounds)
+    return replace(model, any_batch=source.any_batch, batch_range=source.batch_range)
 
 
 def _read(path: Path) -> bytes | mmap.mmap:

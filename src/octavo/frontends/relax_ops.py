@@ -131,3 +131,20 @@ def running_sum(
         total = emit(ops.add(total, shifted(total, places)))
         places *= 2
     return total
+
+
+def open_running_sum(emit: Callable[[Any], Any], data: Any, axis: int, *, reverse: bool = False, exclusive: bool = False) -> Any:
+    """Cumulative sum along an axis of open size: for each element all that stands before it, and itself, are summed."""
+    shape = shape_of(data)
+    places = emit(ops.arange(0, shape[axis], 1, "int64"))
+    to, of = emit(ops.expand_dims(places, 1)), emit(ops.expand_dims(places, 0))
+    compare = {
+        (False, False): ops.less_equal,
+        (False, True): ops.less,
+        (True, False): ops.greater_equal,
+        (True, True): ops.greater,
+    }
+    counts = emit(compare[reverse, exclusive](of, to))
+    counts = emit(ops.reshape(counts, [shape[axis], shape[axis], *[1] * (len(shape) - axis - 1)]))
+    zero = relax.const(0, dtype_of(data))
+    return ops.sum(emit(ops.where(counts, emit(ops.expand_dims(data, axis)), zero)), axis=[axis + 1])

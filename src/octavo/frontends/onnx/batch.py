@@ -15,8 +15,8 @@ import numpy.typing as npt
 import onnx
 import onnx.helper
 
+from ..input_shapes import InputShapes
 from .graph import describe, graph_inputs
-from .inputs import InputShapes
 from .large_tensors import tensor_array
 from .prepare import PreparedOnnx, prepare
 

@@ -23,12 +23,12 @@ from ...runtime.mapped import shared_tensor
 from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
 from ..frontend import NewlyKnownError, conversion_errors, discard, quiet, reason
+from ..input_shapes import InputShapes
 from ..relax_ops import is_static, shape_of
 from ..source_tensor import SourceTensor
 from ..symbols import size_text
 from . import conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
 from .graph import describe
-from .inputs import InputShapes
 from .large_tensors import tensor_array
 from .ops import NodeContext
 from .prepare import PreparedOnnx

@@ -6,70 +6,15 @@ name that is arithmetic of others ("past + sequence") is that. One without a nam
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import onnx
 
-from ...errors import ModelError, check_type, shape_advice
-from ..symbols import Size, SizeOption, Symbols, symbol_name
+from ...errors import ModelError, shape_advice
+from ..input_shapes import InputShapes, ShapeOption, check_shapes, combined
+from ..symbols import SizeOption, symbol_name
 from .graph import dtype_name, graph_inputs
-
-ShapeOption = Sequence[int | str]
-"""How a caller of `load` states a shape: sizes, and names of dimensions that stay open."""
-_NAME = re.compile(r"[A-Za-z_]\w*")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputShapes:
-    """The shape of every input.
-
-    Parameters
-    ----------
-    declared
-        Input -> its dimensions: sizes, and names of open ones.
-    symbols
-        What is known of these.
-    """
-
-    declared: Mapping[str, tuple[int | str, ...]]
-    symbols: Symbols
-
-    @property
-    def shapes(self) -> dict[str, tuple[Size, ...]]:
-        """Input -> its shape, as much of it as is known now."""
-        return {name: tuple(self._size(dim) for dim in dims) for name, dims in self.declared.items()}
-
-    def _size(self, dim: int | str) -> Size:
-        return dim if isinstance(dim, int) else self.symbols.parse(dim)
-
-    @property
-    def is_static(self) -> bool:
-        """Whether nothing is open."""
-        return all(isinstance(size, int) for shape in self.shapes.values() for size in shape)
-
-    @property
-    def open_batch(self) -> str | None:
-        """The symbol that the first dimension of every input is and no other dimension has; None if there is none."""
-        shapes = list(self.shapes.values())
-        firsts = {str(shape[0]) for shape in shapes if shape and not isinstance(shape[0], int)}
-        rest = [size for shape in shapes for size in shape[1:]]
-        ends = all(shape and not isinstance(shape[0], int) for shape in shapes)
-        if not ends or not shapes or not all(isinstance(size, int) for size in rest):
-            return None
-        return firsts.pop()
-
-    def of_batch(self, size: int) -> InputShapes:
-        """Return the shapes for a batch of one size."""
-        return static_shapes({name: (size, *(int(dim) for dim in shape[1:])) for name, shape in self.shapes.items()})
-
-
-def static_shapes(shapes: Mapping[str, Sequence[int]]) -> InputShapes:
-    """Return shapes without open dimensions."""
-    return InputShapes(declared={name: tuple(shape) for name, shape in shapes.items()}, symbols=Symbols(()))
 
 
 def input_shapes(
@@ -90,47 +35,12 @@ def input_shapes(
         For an input that is no tensor of numbers, states no shape or has no elements, and for options that do not fit.
     """
     inputs = {value.name: value for value in graph_inputs(graph)}
-    _check_options(inputs, shapes, origin)
+    check_shapes(inputs, shapes, origin)
     dims_of = {name: _declared_shape(value, shapes.get(name), origin) for name, value in inputs.items()}
-    declared: dict[str, tuple[int | str, ...]] = {}
-    given = _given_by_name(dims_of, shapes, origin)
-    for name, dims in dims_of.items():
-        if name in shapes:
-            declared[name] = tuple(dim if isinstance(dim, str) else int(dim) for dim in shapes[name])
-        else:
-            declared[name] = tuple(given.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
-    result = _with_symbols(declared)
+    result = combined(dims_of, shapes, origin)
     _allow_empty(result, graph)
     result.symbols.restrict(sizes, origin)
     return result
-
-
-def _with_symbols(declared: Mapping[str, tuple[int | str, ...]]) -> InputShapes:
-    """Make a symbol of each open dimension that is no arithmetic of others."""
-    texts = [dim for dims in declared.values() for dim in dims if isinstance(dim, str)]
-    plain = [text for text in texts if _NAME.fullmatch(text)]
-    known = Symbols(map(symbol_name, plain))
-    names: list[str] = []
-    for text in texts:
-        if text not in plain:
-            try:
-                known.parse(text)
-                continue
-            except KeyError:
-                pass
-        names.append(symbol_name(text))
-    return InputShapes(declared=declared, symbols=Symbols(names))
-
-
-def _check_options(inputs: Mapping[str, Any], shapes: Mapping[str, ShapeOption], origin: str) -> None:
-    unknown = [name for name in shapes if name not in inputs]
-    if unknown:
-        raise ModelError(f"{origin}: there is no input {unknown[0]!r} to give a shape; the inputs are {', '.join(inputs)}")
-    for name, given in shapes.items():
-        expected = f"a tuple of whole numbers and names as the shape of input {name!r}"
-        check_type(given, tuple | list, ModelError, expected)
-        for dim in given:
-            check_type(dim, int | np.integer | str, ModelError, expected)
 
 
 def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple[int | str, ...]:
@@ -166,19 +76,6 @@ def _declared_dim(name: str, axis: int, dim: Any) -> int | str:
     if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write an unknown one as negative
         return dim.dim_value
     return dim.dim_param if dim.dim_param.strip() not in ("", "?") else symbol_name(f"{name}_dim{axis}")
-
-
-def _given_by_name(
-    dims_of: Mapping[str, tuple[int | str, ...]], shapes: Mapping[str, ShapeOption], origin: str
-) -> dict[str, int | str]:
-    """Return what the given shapes say of names, which hold for inputs that are given none."""
-    others = {dim for name, dims in dims_of.items() if name not in shapes for dim in dims}
-    found: dict[str, int | str] = {}
-    for name, given in shapes.items():
-        for dim, new in zip(dims_of[name], given, strict=False):
-            if isinstance(dim, str) and dim in others and found.setdefault(dim, new) != new:
-                raise ModelError(f"{origin}: shapes give dimension {dim!r} the sizes {found[dim]} and {new}; give one")
-    return {dim: new if isinstance(new, str) else int(new) for dim, new in found.items()}
 
 
 def _allow_empty(inputs: InputShapes, graph: onnx.GraphProto) -> None:

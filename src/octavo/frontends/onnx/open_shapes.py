@@ -17,7 +17,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import dtype_of, is_static, nonnegative_indices, padded, shape_of, size_tensor
+from ..relax_ops import dtype_of, is_static, nonnegative_indices, open_running_sum, padded, shape_of, size_tensor
 from ..symbols import Size, Symbols
 from .large_tensors import tensor_array
 from .ops import Converter, NodeContext, input_at, resized
@@ -272,26 +272,13 @@ def _trilu(context: NodeContext, inputs: list[Any]) -> Any:
 
 
 def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
-    """Sum along an axis of open size by a product with ones: all that stands before an element, and it."""
+    """Sum along an axis of open size."""
     data, shape = inputs[0], shape_of(inputs[0])
     [axis] = _wanted_sizes(inputs[1], "axis")
     if isinstance(shape[axis], int):
         return None
-    emit, rank = context.builder.emit, len(shape)
-    axis %= rank
     reverse, exclusive = (bool(context.attrs.get(name, 0)) for name in ("reverse", "exclusive"))
-    places = emit(ops.arange(0, shape[axis], 1, "int64"))
-    to, of = emit(ops.expand_dims(places, 1)), emit(ops.expand_dims(places, 0))
-    compare = {
-        (False, False): ops.less_equal,
-        (False, True): ops.less,
-        (True, False): ops.greater_equal,
-        (True, True): ops.greater,
-    }
-    counts = emit(compare[reverse, exclusive](of, to))
-    counts = emit(ops.reshape(counts, [shape[axis], shape[axis], *[1] * (rank - axis - 1)]))
-    zero = relax.const(0, dtype_of(data))
-    return ops.sum(emit(ops.where(counts, emit(ops.expand_dims(data, axis)), zero)), axis=[axis + 1])
+    return open_running_sum(context.builder.emit, data, axis % len(shape), reverse=reverse, exclusive=exclusive)
 
 
 CONVERTERS: dict[str, Converter] = {

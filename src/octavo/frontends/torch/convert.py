@@ -7,6 +7,7 @@ decomposed first (PyTorch's own decompositions), and graphs that write in place 
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,13 +19,16 @@ from tvm.relax.frontend.torch import exported_program_translator
 
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, conversion_errors, discard, quiet
+from ..symbols import size_text
 from .constant_folding import computed, is_foldable
 from .conv1d import CONV1D
 from .functionalize import functionalized, is_mutating
 from .functions import ATTENTION, FUNCTIONS, NORMS
 from .indexing import INDICES
+from .open_shapes import OPEN_SHAPES
 from .ops import CONVERTERS, Arguments, Converter
 from .pt2e import PT2E
+from .sizes import is_open_size
 from .source import ORIGIN, TorchProgram, check_no_control_flow, describe, dtype_name, read, source_tensors, to_numpy
 from .torchao_affine import TORCHAO_AFFINE
 
@@ -118,20 +122,43 @@ class _Importer(_Frontend):
         if not _is_operator(node):
             if node.target.__name__ == "getitem":
                 return self._item(node, arguments)
-            # Arithmetic on sizes, which are numbers here.
-            return node.target(*arguments)
-        converter = _CONVERTERS.get(str(node.target))
-        if converter is not None:
-            keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
-            steps = self.steps.setdefault(str(node.name), {})
-            values = _by_name(node, arguments, keywords)
-            result = converter(Arguments(builder=self.block_builder, values=values, steps=steps))
+            return self._of_sizes(node, arguments)
+        if _is_size(node):
+            return self._source.sizes.of(node.meta["val"])
+        keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
+        named = Arguments(
+            builder=self.block_builder,
+            values=_by_name(node, arguments, keywords),
+            steps=self.steps.setdefault(str(node.name), {}),
+            sizes=self._source.sizes,
+            result=node.meta.get("val"),
+        )
+        for converter in self._converters(node, arguments):
+            result = converter(named)
             if result is not NotImplemented:
                 return result
         known = self.convert_map.get(node.target.__name__)
         if known is None:
             raise RejectedOpError("there is no converter for this op")
         return known(node)
+
+    def _converters(self, node: Any, arguments: tuple[Any, ...]) -> list[Converter]:
+        """Return our converters of a node in the order in which they are asked."""
+        name = str(node.target)
+        is_open = self._source.sizes.is_open(node.meta.get("val"), arguments)
+        found = (OPEN_SHAPES.get(name) if is_open else None, _CONVERTERS.get(name))
+        return [converter for converter in found if converter is not None]
+
+    def _of_sizes(self, node: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return what Python's own arithmetic makes of sizes; of an order that is open nothing, for only asserts read it."""
+        if _is_size(node):
+            return self._source.sizes.of(node.meta["val"])
+        if any(argument is None or is_open_size(argument) for argument in arguments):
+            if node.users and type(node.meta.get("val")).__name__ != "SymBool":
+                advice = self._source.sizes.symbols.advice()
+                raise RejectedOpError(f"a number that is computed of open sizes is no size; {advice}")
+            return None
+        return node.target(*arguments)
 
     def _item(self, node: Any, arguments: tuple[Any, ...]) -> Any:
         value, index = arguments
@@ -154,6 +181,12 @@ def _is_plain_recurrence(node: Any) -> bool:
     values = _by_name(node, tuple(node.args), dict(node.kwargs))
     weights = (4 if values["has_biases"] else 2) * (2 if values["bidirectional"] else 1)
     return values["num_layers"] == 1 and len(values["params"]) == weights
+
+
+def _is_size(node: Any) -> bool:
+    """Whether the value of a node is a size."""
+    value = node.meta.get("val")
+    return type(value).__name__ == "SymInt" or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def _is_operator(node: Any) -> bool:
@@ -191,7 +224,8 @@ def _prepared(source: TorchProgram) -> TorchProgram:
         done |= set(table)
         writes = False
         program = source.program.run_decompositions(_decompositions(done))
-        source = read(program, {name: shape for name, (shape, _) in source.inputs.items()})
+        anew = read(program, {}, {})
+        source = replace(source, program=anew.program, graph=anew.graph, constants=anew.constants, outputs=anew.outputs)
 
 
 @cache
@@ -242,4 +276,4 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _dims(value: Any) -> tuple[int | str, ...]:
-    return tuple(int(dim) if isinstance(dim, tvm.tirx.IntImm | np.integer | int) else str(dim) for dim in value.ty.shape)
+    return tuple(int(dim) if isinstance(dim, tvm.tirx.IntImm | np.integer | int) else size_text(dim) for dim in value.ty.shape)

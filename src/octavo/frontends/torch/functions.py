@@ -15,7 +15,7 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import celu, dtype_of, running_sum, shape_of
+from ..relax_ops import celu, dtype_of, is_static, running_sum, shape_of
 from .conv1d import on_row
 from .ops import Arguments, Converter, batch_norm
 
@@ -97,12 +97,20 @@ def _repeated(args: Arguments, side: Any, heads: int) -> Any:
 def _masked(args: Arguments, scores: Any) -> Any:
     mask, dtype = args["attn_mask"], dtype_of(scores)
     if args["is_causal"]:
-        mask = relax.const(np.tri(*shape_of(scores)[-2:], dtype=bool))
+        mask = _causal_mask(args, *shape_of(scores)[-2:])
     if mask is None:
         return scores
     if dtype_of(mask) != "bool":
         return args.emit(ops.add(scores, mask))
     return args.emit(ops.where(mask, scores, relax.const(-np.inf, dtype)))
+
+
+def _causal_mask(args: Arguments, queries: Any, keys: Any) -> Any:
+    """Return where the place of a key is at most that of a query."""
+    if is_static((queries, keys)):
+        return relax.const(np.tri(queries, keys, dtype=bool))
+    rows, columns = (args.emit(ops.arange(0, size, 1, "int64")) for size in (queries, keys))
+    return args.emit(ops.less_equal(args.emit(ops.expand_dims(columns, 0)), args.emit(ops.expand_dims(rows, 1))))
 
 
 ATTENTION: dict[str, Converter] = {"aten.scaled_dot_product_attention.default": _attention}

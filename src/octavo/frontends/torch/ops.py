@@ -24,20 +24,37 @@ from tvm import relax
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, dtype_of, shape_of
+from ..symbols import Size, Symbols
+from .sizes import ProgramSizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
-    """The arguments of one node by name."""
+    """The arguments of one node by name.
+
+    `sizes` are the program's, `result` is what PyTorch says of the node's value: a fake tensor, or several.
+    """
 
     builder: Any
     values: dict[str, Any]
+    sizes: ProgramSizes
+    result: Any
     steps: dict[str, Any] = field(default_factory=dict[str, Any])
     """What `step` named, by its suffix."""
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument."""
         return self.values[name]
+
+    @property
+    def symbols(self) -> Symbols:
+        """What is known of open sizes."""
+        return self.sizes.symbols
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """Shape of the node's value."""
+        return self.sizes.shape(self.result)
 
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable."""
@@ -314,10 +331,6 @@ def _dropout(args: Arguments) -> Any:
     return args["input"]
 
 
-def _sym_size(args: Arguments) -> Any:
-    return shape_of(args["self"])[int(args["dim"])]
-
-
 def _nothing(_args: Arguments) -> Any:
     return None
 
@@ -367,7 +380,6 @@ CONVERTERS: dict[str, Converter] = {
     "aten.sub.Scalar": _elementwise(ops.subtract),
     "aten.sub.Tensor": _elementwise(ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
-    "aten.sym_size.int": _sym_size,
     "aten.to.device": _to_device,
     "aten.upsample_bilinear2d.vec": _upsample_bilinear,
     "aten.upsample_nearest2d.vec": _upsample_nearest,

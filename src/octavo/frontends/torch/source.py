@@ -16,18 +16,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ModelError, UnsupportedOpError, check_type
+from ...errors import ModelError, UnsupportedOpError
 from ..fingerprint import Fingerprint
+from ..input_shapes import ShapeOption
 from ..source_tensor import SourceTensor
+from ..symbols import Size, SizeOption
+from .sizes import ORIGIN, ProgramSizes, open_dims, program_sizes
 from .torchao_linear import unwrapped
 
-ORIGIN = "torch program"
 _STORED = frozenset({"PARAMETER", "BUFFER", "CONSTANT_TENSOR"})
 _DTYPES = frozenset(
     {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64"}
 )
 _SUFFIXES = (".pt", ".pth", ".pt2")
 _AFFINE = frozenset(f"torchao.{name}_affine.default" for name in ("choose_qparams", "quantize", "dequantize"))
+_ALONG = frozenset(
+    {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "flip"}
+    | {"roll", "sort", "argsort", "topk", "cat", "gather", "index_select", "scatter", "scatter_add", "index_add"}
+)
+"""Ops whose result has the axis along which they work."""
 _RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
 
 
@@ -42,25 +49,34 @@ class TorchProgram:
     graph
         Its FX graph, or what became of it.
     inputs
-        FX name -> shape and dtype of each tensor that the caller gives, in order. Dimensions are numbers: a symbolic batch is 1
-        unless the caller of `load` chose otherwise.
+        FX name -> shape and dtype of each tensor that the caller gives, in order. A batch of samples apart is 1.
+    declared
+        The same shapes with all names, whatever the caller says of them.
     literals
         FX name -> value of each argument that was no tensor when the program was exported (a number, None).
     constants
         FX name -> (qualified name, tensor) of each parameter, buffer and constant.
     outputs
         FX names of what the program returns, in order.
+    sizes
+        The open dimensions.
     any_batch
-        Whether every input and output leaves its first dimension open, one size for all, and each sample is computed by itself.
+        Whether every input and output leaves its first dimension open and nothing else, one size for all, and each sample is
+        computed by itself.
+    batch_range
+        The smallest and the largest batch then; None: no bound.
     """
 
     program: Any
     graph: Any
-    inputs: dict[str, tuple[tuple[int, ...], str]]
+    inputs: dict[str, tuple[tuple[Size, ...], str]]
+    declared: list[list[str]]
     literals: dict[str, Any]
     constants: dict[str, tuple[str, Any]]
     outputs: tuple[str, ...]
+    sizes: ProgramSizes
     any_batch: bool
+    batch_range: tuple[int, int | None]
 
     @property
     def nodes(self) -> list[Any]:
@@ -85,22 +101,20 @@ def refuse_file(data: bytes | mmap, path: Path) -> None:
         )
 
 
-def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchProgram:
+def read(program: Any, shapes: Mapping[str, ShapeOption], sizes: Mapping[str, SizeOption]) -> TorchProgram:
     """Check a program and list what it takes, holds and returns.
 
     Raises
     ------
     ModelError
-        If it changes its own buffers, holds values that are no tensors, or an input has a symbolic dimension without a size.
+        If it changes its own buffers, holds values that are no tensors, or the given shapes and sizes do not fit it.
     """
     program = unwrapped(program)
     signature = program.graph_signature
     placeholders = {str(node.name): node for node in program.graph.nodes if node.op == "placeholder"}
-    inputs: dict[str, tuple[tuple[int, ...], str]] = {}
+    values: dict[str, Any] = {}
     literals: dict[str, Any] = {}
     constants: dict[str, tuple[str, Any]] = {}
-    wanted = dict(shapes or {})
-    sizes = _symbol_sizes(placeholders, wanted)
     for spec in signature.input_specs:
         kind, name = spec.kind.name, str(spec.arg.name)
         if kind == "USER_INPUT":
@@ -110,64 +124,65 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
             elif not hasattr(value, "dtype"):
                 raise ModelError(f"{ORIGIN}: input {name!r} is no tensor but {type(value).__name__}; export it as a constant")
             else:
-                inputs[name] = (_input_shape(name, value, wanted.pop(name, None), sizes), dtype_name(value.dtype, name))
+                values[name] = value
         elif kind in _STORED:
             constants[name] = (str(spec.target), _value_of(program, str(spec.target)))
         else:
             raise ModelError(f"{ORIGIN}: input {name!r} is a {kind.lower()}, which is not supported")
-    if wanted:
-        raise ModelError(f"{ORIGIN}: no input {sorted(wanted)}; the inputs are {sorted(inputs)}")
+    known = program_sizes(program, values, shapes, sizes, lambda symbol: _is_only_extended(symbol, values, placeholders))
     outputs = _outputs(signature.output_specs)
+    batch = None if shapes else _open_batch(program, known, values, outputs)
+    batch_range = (1, None) if batch is None else known.symbols.bounds[batch]
+    declared = [[known.text(dim) for dim in value.shape] for value in values.values()]
+    known = known if batch is None else known.of_batch(batch, 1)
     return TorchProgram(
         program=program,
         graph=program.graph,
-        inputs=inputs,
+        inputs={name: (known.shape(value), dtype_name(value.dtype, name)) for name, value in values.items()},
+        declared=declared,
         literals=literals,
         constants=constants,
         outputs=outputs,
-        any_batch=not shapes and _leaves_batch_open(program, inputs, outputs),
+        sizes=known,
+        any_batch=batch is not None,
+        batch_range=batch_range,
     )
 
 
-def check_ranges(program: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise ModelError for a size outside of what the program says of its dimension (torch.export.Dim)."""
-    for node in program.graph.nodes:
-        declared: list[Any] = list(getattr(node.meta.get("val"), "shape", ())) if str(node.name) in shapes else []
-        for position, dim in enumerate(declared):
-            size = shapes[str(node.name)][position]
-            allowed = None if isinstance(dim, int) else program.range_constraints.get(dim.node.expr)
-            if allowed is not None and not (allowed.lower <= size <= allowed.upper):
-                raise ModelError(
-                    f"{ORIGIN}: dimension {position} of input {str(node.name)!r} is {size}, the program was exported for "
-                    f"[{allowed.lower}; {allowed.upper}]; give such a size or export with another torch.export.Dim"
-                )
+def _is_only_extended(symbol: str, values: Mapping[str, Any], placeholders: Mapping[str, Any]) -> bool:
+    """Whether all that reads the inputs with a symbol, but for their shapes, joins others to them along its axis: a past."""
+    places = [(name, axis) for name, axis, expr in open_dims(values) if symbol in map(str, expr.free_symbols)]
+    for name, axis in places:
+        rank = len(values[name].shape)
+        readers = [node for node in placeholders[name].users if str(node.target) != "aten.sym_size.int"]
+        for node in readers:
+            along = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            if str(node.target) != "aten.cat.default" or int(along) % rank != axis or set(node.args[0]) == {placeholders[name]}:
+                return False
+        if not readers:
+            return False
+    return bool(places)
 
 
-def batch_range(source: TorchProgram) -> tuple[int, int | None]:
-    """Return the smallest and the largest batch that the program states for an open batch; None: no bound.
-
-    A smallest of 2 is PyTorch's own (it specializes sizes 0 and 1), so one sample is allowed there.
-    """
-    name = next(iter(source.inputs), None)
-    node = next((node for node in source.nodes if str(node.name) == name), None)
-    if not source.any_batch or node is None:
-        return 1, None
-    allowed: Any = source.program.range_constraints.get(node.meta["val"].shape[0].node.expr)
-    if allowed is None:
-        return 1, None
-    min_batch, max_batch = (int(bound) if bound.is_Integer else None for bound in (allowed.lower, allowed.upper))
-    return (1 if min_batch is None or min_batch <= 2 else min_batch), max_batch
+def _open_batch(program: Any, sizes: ProgramSizes, values: Mapping[str, Any], outputs: tuple[str, ...]) -> str | None:
+    """Return the name of the batch where nothing else is open and each sample is computed by itself; else None."""
+    is_alone = list(sizes.symbols.bounds) if len(sizes.symbols.bounds) == 1 else []
+    if not is_alone or not _leaves_batch_open(program, values, outputs):
+        return None
+    return is_alone[0]
 
 
 def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
     """Whether one symbol is the first dimension of all inputs and outputs, and a dimension of all that is computed of inputs.
 
-    A value without it, such as a mean over the batch or the scale of a whole tensor, is one for all samples.
+    A value without it, such as a mean over the batch or the scale of a whole tensor, is one for all samples; so is one that is
+    computed of the size of the batch, and what an op along the batch gives.
     """
     values = {str(node.name): node.meta.get("val") for node in program.graph.nodes}
     ends: list[list[Any]] = [list(getattr(values.get(name), "shape", ()))[:1] for name in (*inputs, *outputs)]
     firsts: set[Any] = {None if not first or isinstance(first[0], int) else first[0].node.expr for first in ends}
-    if len(firsts) != 1 or None in firsts:
+    others = [dim for value in inputs.values() for dim in value.shape[1:] if not isinstance(dim, int)]
+    if len(firsts) != 1 or None in firsts or others:
         return False
     [batch] = firsts
     computed: set[str] = set(inputs)
@@ -176,56 +191,40 @@ def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[s
             continue
         results: Any = node.meta.get("val")
         tensors = [value for value in (results if isinstance(results, tuple | list) else (results,)) if hasattr(value, "shape")]
-        if tensors and node.op != "output":
-            computed.add(str(node.name))
-            if not all(any(batch in _symbols(dim) for dim in value.shape) for value in tensors):
-                return False
+        if node.op == "output":
+            continue
+        computed.add(str(node.name))
+        if any(_batch_axis(value, batch) is None for value in tensors) or (tensors and _joins_samples(node, batch)):
+            return False
     return batch.is_Symbol
 
 
-def _symbols(dim: Any) -> Any:
-    return () if isinstance(dim, int) else dim.node.expr.free_symbols
+def _batch_axis(value: Any, batch: Any) -> int | None:
+    """Return the one axis whose size is the batch, or a number for each sample; None where there is none."""
+    axes = [axis for axis, dim in enumerate(value.shape) if not isinstance(dim, int) and batch in dim.node.expr.free_symbols]
+    if len(axes) != 1 or not (value.shape[axes[0]].node.expr / batch).is_Integer:
+        return None
+    return axes[0]
 
 
-def _symbol_sizes(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the size of each symbol that the given shapes name: inputs that share one share its size."""
-    sizes: dict[str, int] = {}
-    for name, given in dict[str, Any](shapes).items():
-        expected = f"a tuple of whole numbers as the shape of input {name!r}"
-        check_type(given, tuple | list, ModelError, expected)
-        for size in given:
-            check_type(size, int | np.integer, ModelError, expected)
-        value: Any = placeholders[name].meta.get("val") if name in placeholders else None
-        symbols: tuple[Any, ...] = tuple(getattr(value, "shape", ()))
-        for declared, size in zip(symbols, given, strict=False):
-            if not isinstance(declared, int) and sizes.setdefault(str(declared), int(size)) != size:
-                raise ModelError(
-                    f"{ORIGIN}: dimension {declared} of input {name!r} is {size}, and {sizes[str(declared)]} elsewhere; "
-                    "give one size"
-                )
-    return sizes
-
-
-def _input_shape(name: str, value: Any, wanted: tuple[int, ...] | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return a shape of numbers; what is symbolic comes from `wanted` or another input, the batch (the first) is 1 without."""
-    declared: tuple[Any, ...] = tuple(value.shape)
-    if wanted is not None:
-        fits = len(wanted) == len(declared) and all(
-            not isinstance(s, int) or s == w for s, w in zip(declared, wanted, strict=False)
-        )
-        if not fits or any(size < 1 for size in wanted):
-            raise ModelError(f"{ORIGIN}: input {name!r} has shape {_text(declared)}; {tuple(wanted)} does not fit it")
-        return tuple(int(size) for size in wanted)
-    declared = tuple(size if isinstance(size, int) else sizes.get(str(size), size) for size in declared)
-    if any(not isinstance(size, int) for size in declared[1:]):
-        raise ModelError(
-            f"{ORIGIN}: input {name!r} has shape {_text(declared)}; give its sizes: load(..., shapes={{{name!r}: (...)}})"
-        )
-    return tuple(size if isinstance(size, int) else 1 for size in declared)
-
-
-def _text(shape: tuple[Any, ...]) -> str:
-    return f"({', '.join(str(size) for size in shape)})"
+def _joins_samples(node: Any, batch: Any) -> bool:
+    """Whether an op works along the axis of the batch, or on its size as a number."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    given = {**dict(zip((each.name for each in schema.arguments), node.args, strict=False)), **node.kwargs}
+    for argument in schema.arguments:
+        value = getattr(given.get(argument.name), "meta", {}).get("val")
+        if type(value).__name__.startswith("Sym") and "SymInt" not in str(argument.real_type):
+            return True
+    if str(node.target).split(".")[1] not in _ALONG:
+        return False
+    first: Any = given.get("self", given.get("tensors", given.get("input")))
+    first = first[0] if isinstance(first, list | tuple) else first
+    axis = _batch_axis(first.meta["val"], batch) if hasattr(first, "meta") else None
+    dims = given.get("dim", given.get("dims", 0))
+    along = [dims] if isinstance(dims, int) else list(dims or ())
+    return axis is None or not along or any(int(each) % max(first.meta["val"].ndim, 1) == axis for each in along)
 
 
 def _value_of(program: Any, target: str) -> Any:
@@ -340,7 +339,8 @@ def _layer(node: Any) -> str:
 def fingerprint(source: TorchProgram) -> str:
     """Hash a program: nodes with their arguments, the shapes it takes, and every constant that a node reads."""
     result = Fingerprint("torch")
-    result.add([source.inputs, source.literals, source.outputs])
+    dtypes = [dtype for _, dtype in source.inputs.values()]
+    result.add([list(source.inputs), source.declared, dtypes, source.literals, source.outputs])
     for node in source.nodes:
         if node.op == "placeholder":
             name = str(node.name)

@@ -1,0 +1,111 @@
+"""Torch programs with open sizes: any size gives what PyTorch gives, and the bytes of what is compiled for that size alone."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import octavo
+from octavo.errors import ModelError
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+nn = torch.nn
+Dim = torch.export.Dim
+
+
+def load(net, inputs, dims, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return octavo.load(torch.export.export(net.eval(), inputs, dynamic_shapes=dims), **options)
+
+
+def compare(net, model, executable, inputs, sizes, *, atol=2e-6):
+    named = {name: value.numpy() for name, value in zip(model.input_ids, inputs, strict=True)}
+    results = list(executable(named).values())
+    module = relax.transform.BindSymbolicVars(sizes)(model.module)
+    alone = octavo.compile(replace(model, module=module, sizes={}))(named).values()
+    expected = net(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for ours, static, theirs in zip(results, alone, expected, strict=True):
+        assert ours.shape == tuple(theirs.shape)
+        assert ours.tobytes() == static.tobytes(), sizes
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=atol)
+
+
+class Derived(nn.Module):
+    """A size that is twice another, sizes as numbers, and ops that take sizes."""
+
+    def forward(self, x, y):
+        b = x.shape[0]
+        places = torch.zeros(b, 3) + torch.arange(b)[:, None]
+        return x + y.reshape(b, 2, -1).sum(1), torch.cat([x, y]).repeat(1, 2), places, y.cumsum(0), y[b:].flip(0), x.sum(0) / b
+
+
+def test_sizes_that_are_computed():
+    batch = Dim("batch")
+    net = Derived()
+    model = load(net, (torch.randn(3, 5), torch.randn(6, 5)), ({0: batch}, {0: 2 * batch}))
+    executable = octavo.compile(model)
+    for b in (1, 4):
+        compare(net, model, executable, (torch.randn(b, 5), torch.randn(2 * b, 5)), {"batch": b})
+
+
+def test_open_height_and_width_in_int8(rng):
+    torch.manual_seed(0)
+    body = (nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1))
+    net = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    dims = ({0: Dim("batch"), 2: Dim("height", min=4), 3: Dim("width", min=4)},)
+    model = load(net, (torch.randn(2, 3, 12, 14),), dims)
+    samples = [rng.standard_normal((2, 3, h, w)).astype(np.float32) for h, w in ((9, 12), (16, 7), (8, 8))]
+    quantized = octavo.quantize(model, octavo.profile(model, samples))
+    executable = octavo.compile(quantized)
+    for b, h, w in ((1, 5, 8), (3, 18, 11)):
+        x = torch.from_numpy(rng.standard_normal((b, 3, h, w)).astype(np.float32))
+        compare(net, quantized, executable, (x,), {"batch": b, "height": h, "width": w}, atol=0.05)
+
+
+class Rows(nn.Module):
+    def forward(self, x):
+        return x.softmax(1)
+
+
+OPEN = ({0: Dim("batch"), 1: Dim("sequence", min=2, max=64)},)
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds"),
+    [
+        ({}, {"batch": (1, None), "sequence": (1, 64)}),
+        ({"sizes": {"sequence": (2, 9), "batch": 2}}, {"sequence": (2, 9)}),
+        ({"shapes": {"x": ("rows", 7)}}, {"rows": (1, None)}),
+        ({"sizes": {"batch": 1, "sequence": 5}}, {}),
+    ],
+)
+def test_sizes_and_shapes_fix_bound_and_rename(options, bounds):
+    assert load(Rows(), (torch.randn(3, 6),), OPEN, **options).sizes == bounds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": {"sequence": 65}}, r"dimension sequence is 65, the program was exported for \[1; 64\]"),
+        ({"sizes": {"sequence": (1, 65)}}, r"dimension sequence is 1\.\.65, the program was exported for \[1; 64\]"),
+        ({"sizes": {"width": 3}}, "there is no dimension 'width' to give a size; the open ones are batch, sequence"),
+    ],
+)
+def test_options_that_do_not_fit(options, message):
+    with pytest.raises(ModelError, match=message):
+        load(Rows(), (torch.randn(3, 6),), OPEN, **options)
+
+
+def test_a_batch_of_samples_apart_is_one_sample():
+    dims = ({0: Dim("batch")},)
+    model = load(Rows(), (torch.randn(3, 6),), dims)
+    assert (model.any_batch, model.sizes) == (True, {})
+    for joined in (lambda x: x.softmax(0), lambda x: x + torch.arange(x.shape[0])[:, None], lambda x: x / x.shape[0]):
+        net = Rows()
+        net.forward = joined
+        model = load(net, (torch.randn(3, 6),), dims)
+        assert (model.any_batch, list(model.sizes)) == (False, ["batch"])
