@@ -74,6 +74,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files beside this one, examples that take long among them: a run is to end with files that are short."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in ("needs_isa", "needs_device"):
         for mark in item.iter_markers(name):
