@@ -147,6 +147,12 @@ def test_sessions_that_cannot_be_are_refused(
         executable.session(carry=names_of(executable) if carry is None else carry, capacity=capacity)
 
 
+def test_states_that_grow_together_are_carried_together(executable: Executable) -> None:
+    (key, past), _ = names_of(executable).items()
+    with pytest.raises(DataError, match="value grows along 'past' as states that are carried do: carry it to 'past_value', too"):
+        executable.session(carry={key: past}, capacity={"past": 4})
+
+
 def test_a_state_that_does_not_grow_is_handed_over() -> None:
     x, state = (relax.Var(name, relax.TensorType([1, 4], "float32")) for name in ("x", "state"))
     builder: Any = relax.BlockBuilder()

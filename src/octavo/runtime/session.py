@@ -198,6 +198,12 @@ class Session:
                 raise DataError(f"capacity {name}={rows}: no state is written in place along {name!r}; states grow along {along}")
             if rows < 1:
                 raise DataError(f"capacity {name}={rows}: must be at least 1")
+        for place in self._description.states:  # those along one dimension lie in place together
+            output, name = self._description.outputs[place.output].source_name, self._description.inputs[place.input].source_name
+            if place.dimension in grown and output not in self._growing:
+                raise DataError(
+                    f"{output} grows along {place.dimension!r} as states that are carried do: carry it to {name!r}, too"
+                )
         missing = sorted(grown - self._capacity.keys())
         if missing:
             advice = f"capacity={{{missing[0]!r}: 2048}}"

@@ -11,7 +11,7 @@ import octavo
 from octavo.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
-nn = torch.nn
+nn, functional = torch.nn, torch.nn.functional
 Dim = torch.export.Dim
 
 
@@ -32,6 +32,40 @@ def compare(net, model, executable, inputs, sizes, *, atol=2e-6):
         assert ours.shape == tuple(theirs.shape)
         assert ours.tobytes() == static.tobytes(), sizes
         np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=atol)
+
+
+class Decoder(nn.Module):
+    """Attention behind a past, with all that is computed of sizes on the way: views, positions, a mask, a causal block."""
+
+    def __init__(self):
+        super().__init__()
+        self.projected, self.out, self.place = nn.Linear(16, 48), nn.Linear(16, 16), nn.Embedding(64, 16)
+
+    def forward(self, x, keys, values):
+        b, s, _ = x.shape
+        past = keys.shape[2]
+        x = x + self.place(torch.arange(past, past + s))
+        q, k, v = (part.view(b, s, 2, -1).transpose(1, 2) for part in self.projected(x).chunk(3, -1))
+        k, v = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        mask = torch.full((s, past + s), float("-inf")).triu(past + 1)
+        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        causal = functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        return self.out((y + causal).transpose(1, 2).reshape(b, s, -1)), k, x[:, -1]
+
+
+def test_a_decoder_takes_any_batch_sequence_and_past():
+    torch.manual_seed(0)
+    batch, sequence, past = Dim("batch"), Dim("sequence", min=1, max=8), Dim("past", min=0, max=50)
+    net = Decoder()
+
+    def made(b, s, p):
+        return torch.randn(b, s, 16), torch.randn(b, 2, p, 8), torch.randn(b, 2, p, 8)
+
+    model = load(net, made(3, 4, 5), ({0: batch, 1: sequence}, {0: batch, 2: past}, {0: batch, 2: past}))
+    assert model.sizes == {"batch": (1, None), "sequence": (1, 8), "past": (0, 50)}
+    executable = octavo.compile(model)
+    for b, s, p in ((1, 1, 0), (2, 7, 19)):
+        compare(net, model, executable, made(b, s, p), {"batch": b, "sequence": s, "past": p})
 
 
 class Derived(nn.Module):
