@@ -12,7 +12,8 @@ import tvm
 from ...compiler.backends.cpu.lowering import Lowered
 from ...compiler.codegen.generate import external_objects
 from ...compiler.codegen.objects import distinct_functions, object_code
-from ...compiler.codegen.program import CallPlan, call_plan
+from ...compiler.codegen.planned_calls import CallPlan
+from ...compiler.codegen.program import call_plan
 from ...compiler.codegen.tir_passes import HALF_CONVERSIONS, has_placeholders
 from ...compiler.compile import extents_of
 from ...compiler.partition.pipeline import linked

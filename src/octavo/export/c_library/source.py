@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...compiler.codegen.program import Operand, PlannedCall
+from ...compiler.codegen.planned_calls import Operand, PlannedCall
 from ...runtime.cpu_features import CpuidBit, Feature
 from ...runtime.size import Size, is_open
 from .library import CLibrary, CTensor, Variant
