@@ -26,7 +26,8 @@ from tvm import relax
 
 import octavo
 from octavo.runtime.inputs import InputSpec
-from octavo.runtime.size import evaluated, names_in
+from octavo.runtime.shapes import evaluated
+from octavo.runtime.size import names_in
 
 Arrays = dict[str, npt.NDArray[Any]]
 ROUNDS, ENOUGH = 15, 0.02

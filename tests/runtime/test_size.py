@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from octavo.runtime.size import OpenSizeError, Size, evaluated
+from octavo.runtime.shapes import evaluated
+from octavo.runtime.size import OpenSizeError, Size
 
 H = Size.named("H")
 

@@ -14,7 +14,7 @@ from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId
 from ..runtime.description import OutputSpec
-from ..runtime.size import typical, without_sizes
+from ..runtime.shapes import typical, without_sizes
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.op_records import OpRecord
 from .partition.attach_state import FLOAT_MODEL

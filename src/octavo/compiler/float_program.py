@@ -24,7 +24,7 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array
 from ..runtime.heap import trim_heap
 from ..runtime.mapped import forget_pages
-from ..runtime.size import dimension_places
+from ..runtime.shapes import dimension_places
 from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.link import link
 from .backends.cpu.lowering import lower_composites

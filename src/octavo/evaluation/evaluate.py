@@ -19,7 +19,7 @@ from ..ir.graph.dataflow import DataflowView, call_to
 from ..numerics.arrays import Array
 from ..numerics.statistics.error_sums import ErrorSums
 from ..runtime.inputs import first_state, split_batch
-from ..runtime.size import without_sizes
+from ..runtime.shapes import without_sizes
 from .advice import by_blame, verdict_of
 from .inference_model import InferenceModel, Port, converted, paired
 from .language import LanguageEvaluator

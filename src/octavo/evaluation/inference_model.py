@@ -19,7 +19,8 @@ from ..numerics import QuantParams, dequantize, quantize
 from ..numerics.arrays import Array
 from ..runtime.executable import Executable
 from ..runtime.inputs import Bounds, InputSpec, check_inputs
-from ..runtime.size import fits, names_in
+from ..runtime.shapes import fits
+from ..runtime.size import names_in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,8 @@ import numpy as np
 from ..errors import DataError
 from ..numerics.arrays import Array
 from ..runtime.inputs import InputSpec
-from ..runtime.size import Size, evaluated, names_in
+from ..runtime.shapes import evaluated
+from ..runtime.size import Size, names_in
 from .task_evaluators import Decisions, Metric
 
 WINDOW = 256

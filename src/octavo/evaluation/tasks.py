@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ..errors import DataError
 from ..numerics.arrays import Array
-from ..runtime.size import names_in, typical
+from ..runtime.shapes import typical
+from ..runtime.size import names_in
 from .boxes import FORMS, Size
 from .inference_model import Port
 from .language import LOGITS, LanguageEvaluator, TokenWindows

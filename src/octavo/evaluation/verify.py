@@ -33,7 +33,7 @@ from ..numerics.arrays import Array
 from ..numerics.statistics.metrics import max_abs_error, sqnr_db
 from ..runtime.inputs import split_batch
 from ..runtime.llvm_host import host_target
-from ..runtime.size import dimension_places
+from ..runtime.shapes import dimension_places
 from .tensorwise_model import TensorwiseModel, differences, is_like
 
 _EXACT_TOLERANCE = 1e-3

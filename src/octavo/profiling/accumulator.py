@@ -23,7 +23,8 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
 from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
-from ..runtime.size import dimension_places, names_in
+from ..runtime.shapes import dimension_places
+from ..runtime.size import names_in
 from .buckets import BUCKETS, SampleBuckets
 from .instrument import Instrumented, Observation
 from .kept_samples import KeptSamples, key_of

@@ -23,7 +23,8 @@ from ..ir.graph.observe import ObserveCall, write_observe
 from ..ir.graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..ir.identity import TensorEntry, TensorId
 from ..numerics.statistics.observer_state import COUNTS_SIZE
-from ..runtime.size import evaluated, is_open
+from ..runtime.shapes import evaluated
+from ..runtime.size import is_open
 from ..target.op_facts import CLAMPS
 from .constants import Selected, profile_constants
 from .statistics import TensorStatistics

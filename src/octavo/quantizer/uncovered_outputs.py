@@ -25,7 +25,7 @@ from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, s
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId, readable_name
 from ..profiling import Profile, adequacy_of
-from ..runtime.size import typical
+from ..runtime.shapes import typical
 from ..target.op_facts import WEIGHTED
 from .placement.candidates import computed_of_inputs
 

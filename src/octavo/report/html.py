@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from ..runtime.size import without_sizes
+from ..runtime.shapes import without_sizes
 
 _TEMPLATES = resources.files("octavo.report") / "templates"
 _DATA = "/*DATA*/"

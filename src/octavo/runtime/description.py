@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import ExecutableError
 from .inputs import InputSpec
-from .size import Size, without_sizes
+from .shapes import without_sizes
+from .size import Size
 
 FORMAT_VERSION = 9
 _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")

@@ -23,7 +23,8 @@ from .inputs import InputSpec, check_batch_size, check_samples, split_batch
 from .llvm_host import host_triple, is_foreign, triple_of
 from .runner import DeviceCode, DeviceRunner, ForeignRunner, ObservingRunner, Prepared, Runner, runner_of
 from .session import Session
-from .size import fits, names_in
+from .shapes import fits
+from .size import names_in
 from .tensors import tensor_from
 from .versions import Version, read_versions
 

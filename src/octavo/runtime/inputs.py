@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, shape_advice
-from .size import Size, evaluated, names_in
+from .shapes import evaluated
+from .size import Size, names_in
 
 Bounds = tuple[int, int | None]
 """Least and greatest size of a dimension; None: no bound."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .size import largest, typical
+from .shapes import largest, typical
 
 ALIGNMENT = 64
 """Bytes: a cache line, and what TVM's kernels assume of every tensor."""

@@ -17,7 +17,7 @@ from ..errors import ExecutableError
 from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
 from .mapped import can_share
-from .size import dimension_places
+from .shapes import dimension_places
 from .size_functions import Numbers, size_function
 from .tensors import empty_tensor, tensor_from
 from .worker_pool import WorkerPool

@@ -14,7 +14,8 @@ from .description import Description, OutputSpec, StatePlace
 from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
-from .size import dimension_places, evaluated, names_in
+from .shapes import dimension_places, evaluated
+from .size import names_in
 from .tensors import empty_tensor, tensor_from
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -9,7 +9,7 @@ Code that is written for ints works on sizes as long as it asks nothing that dep
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -71,7 +71,9 @@ class _Term:
         return f"{self.op}({self.left}, {self.right})"
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        return int(_OPERATIONS[self.op](*evaluated((self.left, self.right), values)))
+        return int(
+            _OPERATIONS[self.op](*(side.evaluate(values) if isinstance(side, Size) else side for side in (self.left, self.right)))
+        )
 
 
 _Factor = str | _Term
@@ -271,7 +273,7 @@ class Size(_Convertible):
             if all(isinstance(side, int) for side in sides):
                 return _OPERATIONS[each.op](*sides)
             if any(isinstance(side, Size) for side in sides):
-                return _joined(each.op, sides[0], sides[1])
+                return joined(each.op, sides[0], sides[1])
             if each.op == "floordiv":
                 is_plain = isinstance(each.right, Size) and _least(_terms_of(each.left)) >= 0
                 return _tirx().truncdiv(*sides) if is_plain else sides[0] // sides[1]
@@ -308,39 +310,6 @@ def names_in(shape: Iterable[Any]) -> frozenset[str]:
     return frozenset[str]().union(*(dim.names for dim in shape if isinstance(dim, Size)))
 
 
-def evaluated(shape: Iterable[int | Size], values: Mapping[str, int]) -> tuple[int, ...]:
-    """Return a shape as numbers."""
-    return tuple(dim.evaluate(values) if isinstance(dim, Size) else dim for dim in shape)
-
-
-def without_sizes(value: Any) -> Any:
-    """Return plain values, as JSON has them, with sizes as text."""
-    if isinstance(value, dict):
-        return {key: without_sizes(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_sizes(each) for each in value]
-    return str(value) if isinstance(value, Size) else value
-
-
-def fits(sizes: Sequence[int], shape: Sequence[int | Size]) -> bool:
-    """Return whether sizes are a shape's where this one is not open."""
-    return len(sizes) == len(shape) and all(is_open(dim) or dim == size for size, dim in zip(sizes, shape, strict=True))
-
-
-def largest(sizes: Iterable[int | Size]) -> int | Size:
-    """Return the largest of some sizes, which may have to be found when the model runs; 0 of none."""
-    found: list[int | Size] = []
-    for size in dict.fromkeys(sizes):
-        if not any(_is_surely(other, size) for other in found):
-            found = [other for other in found if not _is_surely(size, other)] + [size]
-    return reduce(lambda one, other: _joined("max", one, other), found) if found else 0
-
-
-def smallest(sizes: Iterable[int | Size]) -> int | Size:
-    """Return the smallest of some sizes, which may have to be found when the model runs; 0 of none."""
-    return -largest(-size for size in sizes)
-
-
 def dimension(size: int | Size) -> Any:
     """Return a size as TVM takes dimensions where it takes no Size: an int, or an expression of the dimensions alone."""
     if not isinstance(size, Size):
@@ -349,59 +318,12 @@ def dimension(size: int | Size) -> Any:
     return size.asobject() if expressions is None else size.expression(expressions)
 
 
-def dimension_places(shapes: Sequence[Sequence[int | Size]]) -> dict[str, tuple[int, int]]:
-    """Return where the size of each open dimension of some inputs is read, as (input, axis), in the order of the names."""
-    found: dict[str, tuple[int, int]] = {}
-    for number, shape in enumerate(shapes):
-        for axis, dim in enumerate(shape):
-            if isinstance(dim, Size) and dim.name is not None:
-                found.setdefault(dim.name, (number, axis))
-    return dict(sorted(found.items()))
-
-
-TYPICAL = 64
-"""What an open dimension counts as where something is chosen by sizes: any choice is right for all, and best for such."""
-
-
-def typical(size: int | Size) -> int:
-    """Return a size as a number to choose by."""
-    return size.evaluate(dict.fromkeys(size.names, TYPICAL)) if isinstance(size, Size) else size
-
-
-def surpasses(size: int | Size, most: int) -> bool:
-    """Return whether a size is sure to be more than this number."""
-    return _is_surely(size, most + 1)
-
-
-def known(size: int | Size) -> int:
-    """Return a size that is known; OpenSizeError for one that is open."""
-    return size if isinstance(size, int) else int(size)
-
-
-def bounded(size: int | Size, most: int) -> int:
-    """Return a size, for an open one the most that it is let to be (`limits`)."""
-    return most if isinstance(size, Size) else size
-
-
-def limits(*sizes: tuple[int | Size, int]) -> tuple[tuple[Size, int], ...]:
-    """Return the limits of sizes, given with the most that they may be, that are open and may be more."""
-    return tuple((size, most) for size, most in sizes if isinstance(size, Size) and not _is_surely(most, size))
-
-
 def is_open(value: Any) -> bool:
     """Return whether a size is known only when the model runs."""
     return isinstance(value, Size)
 
 
-def surely(question: Callable[[], bool]) -> bool:
-    """Return whether something is true for all values; False where that is open."""
-    try:
-        return question()
-    except OpenSizeError:
-        return False
-
-
-def _is_surely(large: int | Size, small: int | Size) -> bool:
+def is_surely(large: int | Size, small: int | Size) -> bool:
     """Return whether a size is at least another for all values."""
     return _least(_terms_of(large - small)) >= 0
 
@@ -448,13 +370,13 @@ def _is_at_least(one: Any, other: Any) -> bool:
     raise OpenSizeError(f"the order of {one} and {other} is open")
 
 
-def _joined(op: str, one: int | Size, other: int | Size) -> int | Size:
+def joined(op: str, one: int | Size, other: int | Size) -> int | Size:
     """Return the larger or smaller of two sizes, or a quotient."""
     if op == "floordiv":
         return _quotient(one, other)
-    if _is_surely(one, other):
+    if is_surely(one, other):
         return one if op == "max" else other
-    if _is_surely(other, one):
+    if is_surely(other, one):
         return other if op == "max" else one
     return Size({(_Term("max" if op == "max" else "min", one, other),): 1})
 
@@ -555,5 +477,5 @@ def _parsed(node: ast.expr) -> int | Size:
         if isinstance(node.op, ast.Mult):
             return left * right
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OPERATIONS and len(node.args) == 2:
-        return _joined(node.func.id, *map(_parsed, node.args))
+        return joined(node.func.id, *map(_parsed, node.args))
     raise ValueError(f"{ast.unparse(node)!r} is no size")

@@ -18,7 +18,7 @@ from ...ir.graph.macs import float_macs
 from ...ir.graph.partition_state import PartitionState
 from ...ir.graph.probes import read_probe
 from ...numerics.dynamic import is_by_row
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from ...target import TargetDescription
 from ...target.op_facts import movers
 

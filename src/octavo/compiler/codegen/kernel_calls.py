@@ -20,7 +20,8 @@ from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, 
 from ...ir.graph.nodes import elements
 from ...ir.graph.sizes import buffers_and_dimensions, is_dimension, size_of
 from ...ir.untyped import tirx
-from ...runtime.size import evaluated, names_in
+from ...runtime.shapes import evaluated
+from ...runtime.size import names_in
 from ...target.op_facts import movers
 from .generate import compile_calls
 from .objects import Compilable, EarlyObjects

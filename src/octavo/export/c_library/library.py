@@ -22,7 +22,8 @@ from ...ir.graph.growing_states import GrowingState
 from ...runtime.code_cache import user_cache
 from ...runtime.cpu_features import Feature, features_of
 from ...runtime.llvm_host import is_wasm
-from ...runtime.size import Size, largest
+from ...runtime.shapes import largest
+from ...runtime.size import Size
 
 _ON_STACK = 1 << 14
 """Bytes of buffers that a kernel may have on the stack; more are part of the workspace."""

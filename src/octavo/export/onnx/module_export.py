@@ -26,7 +26,8 @@ from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, stati
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...quantizer.qdq import is_quantized
-from ...runtime.size import Size, dimension_places, is_open
+from ...runtime.shapes import dimension_places
+from ...runtime.size import Size, is_open
 from ...target.op_facts import movers
 
 _OPSET, _IR_VERSION = 18, 8

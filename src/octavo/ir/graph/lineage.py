@@ -18,7 +18,8 @@ import tvm
 from tvm import relax
 
 from ...errors import DataError, ModelError, check_type
-from ...runtime.size import dimension_places, evaluated, fits, names_in
+from ...runtime.shapes import dimension_places, evaluated, fits
+from ...runtime.size import names_in
 from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import attrs_of, call_to, static_shape
 from .evaluate import Evaluator, external_modules

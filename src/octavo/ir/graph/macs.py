@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from .dataflow import op_name, static_shape
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")

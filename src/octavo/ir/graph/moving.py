@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ...runtime.size import evaluated
+from ...runtime.shapes import evaluated
 from ...target.op_facts import movers
 from .dataflow import DataflowView, call_to, static_shape
 

@@ -11,7 +11,8 @@ from tvm.ir import PrimType
 from tvm_ffi import structural_walk
 
 from ...errors import ModelError
-from ...runtime.size import Size, expressed_by, largest
+from ...runtime.shapes import largest
+from ...runtime.size import Size, expressed_by
 from ..untyped import tirx
 from .nodes import elements
 

@@ -22,7 +22,8 @@ from ...ir.graph.rules import Rejection
 from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, weighted
 from ...ir.qdq.functions import function_results
 from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
-from ...runtime.size import OpenSizeError, evaluated, is_open, names_in
+from ...runtime.shapes import evaluated
+from ...runtime.size import OpenSizeError, is_open, names_in
 from ...target.op_facts import CLAMPS
 from .channel_groups import ChannelGroups, Groups, Reader, aligned
 

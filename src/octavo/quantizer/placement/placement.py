@@ -18,7 +18,7 @@ from ...errors import QuantizationError
 from ...ir.graph.dataflow import op_name, operand_vars, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import has_slopes_alone, is_float_function
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ..plan import FloatOp
 from .candidates import Candidates, computed_of_inputs

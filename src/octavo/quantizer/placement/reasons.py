@@ -12,7 +12,7 @@ from tvm.relax import Var
 
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorEntry, TensorId, TensorTable
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 
 _KIB = 1024
 

@@ -19,7 +19,7 @@ from ...ir.identity import TensorId
 from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile, samples_of
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
 from ..plan.plan import QuantizationPlan, QuantizedModel

@@ -23,7 +23,7 @@ from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
 from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of

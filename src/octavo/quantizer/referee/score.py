@@ -13,7 +13,8 @@ from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
-from ...runtime.size import fits, is_open
+from ...runtime.shapes import fits
+from ...runtime.size import is_open
 
 _DB = 10 / math.log(10)
 _LEAST = 1e-6

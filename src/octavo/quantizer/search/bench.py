@@ -21,7 +21,7 @@ from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...runtime.executable import Executable
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from ..compile import explain
 from ..planner import Planned
 from ..quantize import known_choices, split_of

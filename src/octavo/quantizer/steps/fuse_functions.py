@@ -15,7 +15,7 @@ from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.matchers.elementwise.float_chain import chain_from
 from ...ir.qdq.matchers.elementwise.function_tail import SLOW
-from ...runtime.size import typical
+from ...runtime.shapes import typical
 from ...target import ELEMENTWISE
 from ..choices import Choices, float_without_loss
 from ..plan import QuantizationPlan

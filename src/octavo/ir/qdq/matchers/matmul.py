@@ -15,7 +15,7 @@ from tvm.relax import Expr, Var
 from ....numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE, QuantParams
 from ....numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from ....numerics.rounding.narrow_accumulator import Overflow
-from ....runtime.size import bounded, surpasses
+from ....runtime.shapes import bounded, surpasses
 from ....target import OpSupport
 from ...composites.base import WIDE, CompositeOp, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.float_ops import FloatBatchMatmulOp

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from ....numerics import GROUP_NORM_MAX_VALUES, L2_MAX_COLUMNS, LAYER_NORM_MAX_COLUMNS, LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
-from ....runtime.size import surpasses
+from ....runtime.shapes import surpasses
 from ....target import OpSupport
 from ....target.vocabulary import FIXED_POINT, INTEGER_INVERSE_SCALE
 from ...composites.base import CompositeOp, QuantizedTensor

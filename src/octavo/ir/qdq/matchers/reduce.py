@@ -15,7 +15,7 @@ from tvm.relax import Expr, Var
 from ....numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ....numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ....numerics.rounding.fixed_point import SHIFTS, fixed_point_multiplier, is_power_of_two, mean_multiplier
-from ....runtime.size import bounded, known, surpasses
+from ....runtime.shapes import bounded, known, surpasses
 from ....target import OpSupport
 from ....target.vocabulary import HALF_EVEN_STORED
 from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor

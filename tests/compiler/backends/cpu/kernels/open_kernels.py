@@ -16,7 +16,8 @@ from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.ir.graph.nodes import tensor_buffer
 from octavo.ir.graph.sizes import buffers_and_dimensions, size_of
 from octavo.runtime.llvm_host import host_target
-from octavo.runtime.size import Size, evaluated
+from octavo.runtime.shapes import evaluated
+from octavo.runtime.size import Size
 
 Make = Callable[[Callable[[str], Any]], Kernel]
 """Makes a kernel of sizes that it asks for by name."""

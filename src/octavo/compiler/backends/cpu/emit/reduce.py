@@ -25,7 +25,7 @@ from .....numerics.rounding.fixed_point import (
     fixed_point_multiplier,
     mean_multiplier,
 )
-from .....runtime.size import known
+from .....runtime.shapes import known
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ......numerics.floats.float_function import FloatFunction
-from ......runtime.size import is_open, names_in, typical
+from ......runtime.shapes import typical
+from ......runtime.size import is_open, names_in
 from ..depthwise.arm.float_depthwise import COLUMNS as ARM_COLUMNS
 from ..depthwise.arm.float_depthwise import ArmFloatDepthwise
 from ..depthwise.float_depthwise import FloatDepthwise

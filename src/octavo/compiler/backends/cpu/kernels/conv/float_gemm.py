@@ -20,7 +20,8 @@ from tvm.script.ir_builder import tirx as T
 from ......numerics.floats.float_function import FloatFunction
 from ......numerics.statistics.observer_state import COUNTS_SIZE
 from ......runtime.mapped import empty_array
-from ......runtime.size import is_open, typical
+from ......runtime.shapes import typical
+from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel

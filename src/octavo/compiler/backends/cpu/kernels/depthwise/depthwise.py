@@ -32,7 +32,8 @@ import numpy.typing as npt
 import tvm
 from tvm.script.ir_builder import tirx as T
 
-from ......runtime.size import is_open, typical
+from ......runtime.shapes import typical
+from ......runtime.size import is_open
 from ....tunable import Tunable, check_schedule
 from ..conv.layer_function import LayerBuffers, layer_function
 from ..conv.loops.packing import Int8Array, Weights

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ......numerics.floats.float_function import FloatFunction
-from ......runtime.size import is_open, largest, typical
+from ......runtime.shapes import largest, typical
+from ......runtime.size import is_open
 from ..conv.float_gemm import FloatArray, clamped, state_arguments
 from ..conv.float_spec import FloatConv2dSpec
 from ..conv.loops.shares import balanced_block

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from ......runtime.size import is_open, largest
+from ......runtime.shapes import largest
+from ......runtime.size import is_open
 from ..conv.loops.scratch import Scratch, padding_value
 from ..conv.loops.shares import balanced_block
 from ..conv.spec import Conv2dSpec

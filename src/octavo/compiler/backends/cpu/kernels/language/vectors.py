@@ -20,7 +20,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.graph.kernel_attributes import OPEN_ATTR
-from ......runtime.size import Size, dimension, expressed_by, is_open, typical
+from ......runtime.shapes import typical
+from ......runtime.size import Size, dimension, expressed_by, is_open
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx

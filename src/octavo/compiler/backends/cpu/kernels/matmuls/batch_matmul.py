@@ -21,7 +21,8 @@ from tvm.script.ir_builder import tirx as B
 from ......ir.composites.outputs import FloatOutput, Output, SumOutput
 from ......numerics import BATCH_MATMUL_MAX_INNER
 from ......numerics.rounding.fixed_point import FixedPointMultiplier
-from ......runtime.size import is_open, limits, surpasses
+from ......runtime.shapes import limits, surpasses
+from ......runtime.size import is_open
 from ..language.broadcast import broadcast_shape
 from ..language.float_result import float_result
 from ..language.isa import AVX512_VNNI

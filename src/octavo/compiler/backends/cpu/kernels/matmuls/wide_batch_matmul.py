@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as B
 from ......ir.composites.outputs import Output
 from ......numerics import BATCH_MATMUL_MAX_INNER
 from ......numerics.rounding.fixed_point import FixedPointMultiplier
-from ......runtime.size import limits
+from ......runtime.shapes import limits
 from ..language.broadcast import broadcast_shape, matrix_start
 from ..language.fixed_point import accumulated, clamped_integer, fixed_point_scaled
 from ..language.isa import lanes_of

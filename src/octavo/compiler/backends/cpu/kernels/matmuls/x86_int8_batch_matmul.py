@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
-from ......runtime.size import dimension, is_open, surpasses
+from ......runtime.shapes import surpasses
+from ......runtime.size import dimension, is_open
 from ..language.vectors import Buffer, Expr, load, shuffled, store, store_partial
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
 from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile

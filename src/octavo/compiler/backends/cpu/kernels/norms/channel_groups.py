@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
-from ......runtime.size import typical
+from ......runtime.shapes import typical
 from ..language.vectors import Expr, chunked, worthwhile
 
 _LANES = 16

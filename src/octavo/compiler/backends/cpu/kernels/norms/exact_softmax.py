@@ -8,7 +8,7 @@ import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ......numerics.quantized.softmax import EXACT_SOFTMAX_MAX_COLUMNS, SOFTMAX_MAX_COLUMNS, exact_softmax_table
-from ......runtime.size import limits, surpasses
+from ......runtime.shapes import limits, surpasses
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, prim_func, worthwhile
 from .spec import SoftmaxSpec

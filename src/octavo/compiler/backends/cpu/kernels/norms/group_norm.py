@@ -14,7 +14,8 @@ from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
 from ......numerics.quantized.normalization import GROUP_NORM_MAX_VALUES, scaled_epsilon
-from ......runtime.size import is_open, limits, surpasses
+from ......runtime.shapes import limits, surpasses
+from ......runtime.size import is_open
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
 from ..language.vectors import Buffer, Expr, float_of, intrinsic, load, prim_func, splat, store, vector_type

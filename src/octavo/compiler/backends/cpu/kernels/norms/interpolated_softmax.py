@@ -7,7 +7,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as B
 
 from ......numerics.quantized.softmax import INT16_SOFTMAX_MAX_COLUMNS, int16_softmax_parameters
-from ......runtime.size import limits
+from ......runtime.shapes import limits
 from ..language.fixed_point import fixed_point_scaled
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, prim_func, worthwhile

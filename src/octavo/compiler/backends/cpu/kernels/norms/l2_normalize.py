@@ -9,7 +9,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
 from ......numerics.quantized.normalization import L2_MAX_COLUMNS, NEWTON_STEPS, SQRT_HALF, THREE_HALVES
-from ......runtime.size import limits, surpasses
+from ......runtime.shapes import limits, surpasses
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
 from ..language.rounding import requantized

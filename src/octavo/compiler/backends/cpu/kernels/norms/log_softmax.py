@@ -9,7 +9,8 @@ from tvm.script.ir_builder import tirx as B
 from ......numerics import log_softmax_parameters
 from ......numerics.quantized.log_softmax import FACTOR_BITS, LOG_FRACTION_BITS, LOG_INDEX_BITS, LOG_REST_BITS
 from ......numerics.quantized.softmax import SOFTMAX_MAX_COLUMNS
-from ......runtime.size import is_open, limits
+from ......runtime.shapes import limits
+from ......runtime.size import is_open
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, kept, prim_func, worthwhile
 from .softmax import exponentials_of, row_table

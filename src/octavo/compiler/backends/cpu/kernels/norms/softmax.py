@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ......numerics.quantized.softmax import SHORT_ROW_BITS, SOFTMAX_MAX_COLUMNS, softmax_table, softmax_tables
-from ......runtime.size import is_open, limits
+from ......runtime.shapes import limits
+from ......runtime.size import is_open
 from ..language.isa import AVX512_VNNI, lanes_of
 from ..language.kernel import Kernel
 from ..language.rounding import requantized

@@ -24,7 +24,8 @@ from ......numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
 from ......numerics.quant_params import INTEGER_RANGE
 from ......numerics.quantized.pool2d import PoolRounding
 from ......numerics.rounding.fixed_point import SHIFTS, Ties
-from ......runtime.size import is_open, surely
+from ......runtime.shapes import surely
+from ......runtime.size import is_open
 from ..language.fixed_point import clamped_integer
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel

@@ -16,7 +16,8 @@ from ......ir.composites.outputs import Output
 from ......numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ......numerics.quant_params import INTEGER_RANGE
 from ......numerics.rounding.fixed_point import FixedPointMultiplier
-from ......runtime.size import is_open, limits, surpasses
+from ......runtime.shapes import limits, surpasses
+from ......runtime.size import is_open
 from ..language.fixed_point import clamped_integer, fixed_point_scaled
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel

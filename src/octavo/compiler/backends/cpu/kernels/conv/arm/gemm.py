@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import typical
+from .......runtime.shapes import typical
 from ...language.arm import vector as v
 from ...language.isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
 from ...language.kernel import Kernel

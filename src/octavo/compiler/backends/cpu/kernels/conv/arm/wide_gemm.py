@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .......numerics.rounding.requantize import Multiplier
-from .......runtime.size import typical
+from .......runtime.shapes import typical
 from ...language.arm import vector as v
 from ...language.isa import ARM_I8MM, ARM_NEON
 from ...language.kernel import Kernel

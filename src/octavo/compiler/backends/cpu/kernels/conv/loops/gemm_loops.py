@@ -16,7 +16,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import TYPICAL, is_open, largest, smallest, typical
+from .......runtime.shapes import TYPICAL, largest, smallest, typical
+from .......runtime.size import is_open
 from .....tunable import Tunable, check_schedule
 from ...language.lane_order import LANES
 from ...language.schedule import Schedule, Schedules, TileSchedule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .......runtime.size import is_open, largest, smallest
+from .......runtime.shapes import largest, smallest
+from .......runtime.size import is_open
 
 COPY_BYTES = 16
 """Bytes a cycle that a core takes from beyond its own caches, about."""

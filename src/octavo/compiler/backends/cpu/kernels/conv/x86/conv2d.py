@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .......runtime.size import evaluated, names_in
+from .......runtime.shapes import evaluated
+from .......runtime.size import names_in
 from .....tunable import Tunable, check_schedule
 from ...depthwise.x86.vnni_depthwise import VnniDepthwise
 from ...depthwise.x86.word_depthwise import WordDepthwise

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import typical
+from .......runtime.shapes import typical
 from ...language.isa import AVX512_VNNI
 from ...language.kernel import Kernel
 from ...language.lane_order import groups_of

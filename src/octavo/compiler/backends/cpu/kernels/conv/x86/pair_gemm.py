@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .......numerics.rounding.requantize import Multiplier
-from .......runtime.size import typical
+from .......runtime.shapes import typical
 from ...language.isa import AVX512_VNNI
 from ...language.kernel import Kernel
 from ...language.schedule import NO_SCHEDULES, Schedules

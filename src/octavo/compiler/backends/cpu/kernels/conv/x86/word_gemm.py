@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import typical
+from .......runtime.shapes import typical
 from ...language.isa import AVX2
 from ...language.vectors import Expr, load, values_by_turn
 from ...language.x86 import vector as v

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import is_open, typical
+from .......runtime.shapes import typical
+from .......runtime.size import is_open
 from .....tunable import Tunable, check_schedule
 from ...conv.arm.copies import FlippedScratch, flipped_padding
 from ...conv.arm.epilogue import Epilogue, Finish

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from .......runtime.size import typical
+from .......runtime.shapes import typical
 from .....tunable import Tunable, check_schedule
 from ...conv.layer_function import LayerBuffers, layer_function
 from ...conv.loops.packing import Weights

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ........runtime.size import dimension, largest, typical
+from ........runtime.shapes import largest, typical
+from ........runtime.size import dimension
 from ....language.isa import AVX2
 from ....language.kernel import Kernel
 from ....language.lane_order import groups_of

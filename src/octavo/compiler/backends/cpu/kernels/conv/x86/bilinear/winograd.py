@@ -14,7 +14,8 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ........runtime.size import dimension, typical
+from ........runtime.shapes import typical
+from ........runtime.size import dimension
 from ....language.vectors import Expr, bound, chunks_for, intrinsic, load, store
 from ....language.x86.vector import LANES
 from ...loops.gemm_loops import Panel
