@@ -39,7 +39,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.kept_samples import KEEP_SAMPLES
 from octavo.quantizer.causes import RootCause
 from octavo.quantizer.causes.experiments import FAULTS
-from octavo.quantizer.equalization.channel_groups import find_groups
+from octavo.quantizer.equalization.group_finder import find_groups
 from octavo.quantizer.equalization.scaling import scaled
 from octavo.quantizer.equalization.sites import find_sites
 from octavo.quantizer.equalized_float import equalized_float

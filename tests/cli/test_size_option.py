@@ -87,7 +87,7 @@ def test_a_folder_without_samples_is_refused(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("folder")
 def test_what_needs_fixed_sizes_names_them(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("compile m.onnx --emit c -o c", "bench m.onnx", "bench m.onnx --layers", "tune m.onnx -o t.json"):
+    for line in ("bench m.onnx", "bench m.onnx --layers", "tune m.onnx -o t.json"):
         assert run(line) == 1
         said = capsys.readouterr().err
         assert "of fixed sizes, and this model leaves N, T open" in said or "on a model of fixed sizes" in said
