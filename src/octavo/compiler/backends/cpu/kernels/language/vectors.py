@@ -376,7 +376,7 @@ def where_left(rest: Expr, body: Callable[[], None]) -> None:
 def for_tiles(count: Expr, height: int, body: Callable[[Expr, int], None]) -> None:
     """Emit `body(first, rows)` for tiles of `height` rows over range(count), and for the rows that are left behind them."""
     if is_open(count):
-        for_open_tiles(count, height, body)
+        for_open_tiles(count, height, body, overlaps=False)
         return
     full, left = divmod(count, height)
     if full:
@@ -390,7 +390,8 @@ def for_open_tiles(count: Expr, height: int, body: Callable[[Expr, int], None], 
     """Emit `body(first, rows)` for tiles of `height` rows over range(count), where that is known only when the kernel runs.
 
     The last tile ends with the last row: it computes some rows again, to the same values. Fewer rows than a tile's are taken in
-    powers of two. Unless it `overlaps`, so are those behind the last whole tile: then a tile of an even height has an even start.
+    powers of two. Unless it `overlaps`, so are those behind the last whole tile, which costs less where a row costs much: then a
+    tile of an even height has an even start.
     """
     if height == 1:
         with B.serial(0, count) as index:

@@ -51,7 +51,6 @@ class ArmBfloat16Gemm(FloatGemm):
         self.partner = 0
         if (copy := paired_copy(spec, self.tile, self.geometry, element_bytes=2)) is not None:
             self.geometry, self.is_copied, self.partner = geometry_in(copy, self.geometry), True, copy.partner
-            self.tiles_overlap = False
             self.scratch = paired_copy(spec, self.tile, self.geometry, element_bytes=2, block=self.block)
 
     def build(self, name: str, isa: str) -> Kernel:

@@ -119,7 +119,6 @@ class ArmGemm(GemmLoops):
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
         copy = self._paired_copy()
         self.is_copied = self.is_copied or copy is not None
-        self.tiles_overlap = copy is None
         pieces = max(typical(geometry.images * geometry.rows), len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()

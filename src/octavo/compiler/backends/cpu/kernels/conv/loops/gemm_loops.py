@@ -118,8 +118,6 @@ class GemmLoops(ABC):
         Whether blocks read a padded copy of their rows, that copy (None without padding), and the output rows of a block.
     is_walked_before
         Whether something reads all of a block's input before its panels do.
-    tiles_overlap
-        Whether a tile may begin with any row of a block.
     borders
         Which taps are left out where they lie in the padding; None where none are.
     x, filled, first_row
@@ -138,7 +136,6 @@ class GemmLoops(ABC):
     scratch: InputCopy | None
     block: int
     is_walked_before: bool = False
-    tiles_overlap: bool = True
     borders: Borders | None = None
     x: Expr
     filled: Expr | None = None
@@ -389,7 +386,7 @@ class GemmLoops(ABC):
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
         if self.has_open_rows:
-            for_open_tiles(self.filled, self.tile.rows, row_of_tiles, overlaps=self.tiles_overlap)
+            for_open_tiles(self.filled, self.tile.rows, row_of_tiles, overlaps=False)
             return
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:
