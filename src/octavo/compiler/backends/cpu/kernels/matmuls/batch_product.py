@@ -30,12 +30,13 @@ _ROWS = {1: 12, 2: 12, 3: 8, 4: 6}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PanelPlace:
-    """A panel of columns: its first vector (an expression), how many vectors it has, and how many of its lanes are columns.
+    """A panel of columns: its first vector among the packed ones, its first column, how many vectors it has and how many columns.
 
     `columns` is an expression where that is known only when the kernel runs: then it has one vector.
     """
 
     first: Expr
+    column: Expr
     vectors: int
     columns: Expr
 
@@ -81,7 +82,7 @@ class BatchProduct(ABC):
                     self._emit_tile((a, packed, y), (a_at, y_at), first, rows, place, (shared, terms))
 
                 if is_open(self.rows):
-                    for_open_tiles(self.rows, _ROWS[place.vectors], tile)
+                    for_open_tiles(self.rows, _ROWS[place.vectors], tile, overlaps=False)
                     return
                 rows = min(_ROWS[place.vectors], self.rows)
                 if self.rows // rows:
@@ -103,22 +104,34 @@ class BatchProduct(ABC):
             full, left = full - 1, _VECTORS
         if full:
             with T.serial(0, full) as number:
-                body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
+                self._wide_panel(number, body)
         if left:
-            body(PanelPlace(first=T.int32(full * _VECTORS), vectors=left, columns=self.columns - full * _VECTORS * LANES))
+            first, before = T.int32(full * _VECTORS), full * _VECTORS * LANES
+            body(PanelPlace(first=first, column=T.int32(before), vectors=left, columns=self.columns - before))
+
+    def _wide_panel(self, number: Expr, body: Callable[[PanelPlace], None]) -> None:
+        first, column = T.Bind(number * _VECTORS), T.Bind(number * (_VECTORS * LANES))
+        body(PanelPlace(first=first, column=column, vectors=_VECTORS, columns=_VECTORS * LANES))
 
     def _for_open_panels(self, body: Callable[[PanelPlace], None]) -> None:
-        """Call body(PanelPlace) for wide panels, for those of one vector behind them, and for the one that is not full."""
-        full, narrow, ragged = self.columns // (_VECTORS * LANES), self.columns // LANES, self.columns % LANES
-        with T.serial(0, full) as number:
-            body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
-        if is_open(narrow - full * _VECTORS) or narrow - full * _VECTORS:
-            with T.serial(0, narrow - full * _VECTORS) as number:
-                body(PanelPlace(first=T.Bind(number + full * _VECTORS), vectors=1, columns=LANES))
-        if is_open(ragged) or ragged:
-            columns = T.Bind(T.int32(0) + ragged)
-            with T.If(columns > 0), T.Then():
-                body(PanelPlace(first=T.Bind(T.int32(0) + narrow), vectors=1, columns=columns))
+        """Call body(PanelPlace) for wide panels, and for those of one vector behind them; the last one ends with the columns.
+
+        It computes some columns again. Fewer columns than a vector's are a panel that is not full.
+        """
+        full = self.columns // (_VECTORS * LANES)
+        columns, wide = T.Bind(T.int32(0) + self.columns), T.Bind(T.int32(0) + full)
+        with T.serial(0, wide) as number:
+            self._wide_panel(number, body)
+
+        def narrow(number: Expr) -> None:
+            first = T.Bind(wide * _VECTORS + number)
+            body(PanelPlace(first=first, column=T.Bind(T.min(first * LANES, columns - LANES)), vectors=1, columns=LANES))
+
+        with T.If(columns >= LANES):
+            with T.Then(), T.serial(0, T.truncdiv(columns + (LANES - 1), T.int32(LANES)) - wide * _VECTORS) as number:
+                narrow(number)
+            with T.Else():
+                body(PanelPlace(first=T.int32(0), column=T.int32(0), vectors=1, columns=columns))
 
     def emit_sums(
         self,

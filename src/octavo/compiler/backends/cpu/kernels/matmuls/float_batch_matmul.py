@@ -49,7 +49,7 @@ class _FloatProduct(BatchProduct):
             base = T.Bind(place.first * (self.steps * LANES))
             for vector in range(place.vectors):
                 valid = columns_of(place, vector)
-                column = T.Bind(at + (place.first + vector) * (LANES * across))
+                column = T.Bind(at + (place.column + vector * LANES) * across)
                 target = T.Bind(base + vector * LANES)
                 is_full = isinstance(valid, int) and valid == LANES
                 if is_full and across == 1:
@@ -107,7 +107,7 @@ class _FloatProduct(BatchProduct):
             return load(packed, weights + (step * place.vectors + vector) * LANES, LANES)
 
         acc = self.emit_sums("float32", rows, place.vectors, value, column, lambda acc, x, w: acc + x * w)
-        target = T.Bind(at[1] + first * self.y.strides[-2] + place.first * LANES)
+        target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
         for row in range(rows):
             for j in range(place.vectors):
                 result = load(acc, (row * place.vectors + j) * LANES, LANES)

@@ -23,6 +23,8 @@ MAX_INNER = (2**31 - 1) // (4 * 255 * 128)
 
 _STEP = 4
 _FLIP = 0x80  # b - 128 as a byte: its highest bit flipped
+_FLIPS = -0x7F7F7F80  # the same of four bytes
+_VECTOR = 64  # bytes of a copied row are a multiple of it
 
 Finish = Callable[[Expr, int], Expr]
 """From int32 sums and their number of lanes to results."""
@@ -48,6 +50,7 @@ class Int8Product(BatchProduct):
         self._finish = finish
         self._out_dtype = out_dtype
         self._in_place = a.strides[-1] == 1 and self.inner % _STEP == 0
+        self._pitch = -(-self.inner // _VECTOR) * _VECTOR
 
     # ---- operands
 
@@ -60,13 +63,15 @@ class Int8Product(BatchProduct):
             base = T.Bind(place.first * (self.steps * 64))
             for vector in range(place.vectors):
                 valid = columns_of(place, vector)
-                column = T.Bind(at + (place.first + vector) * (LANES * across))
+                column = T.Bind(at + (place.column + vector * LANES) * across)
                 target = T.Bind(base + vector * 64)
                 is_full = isinstance(valid, int) and valid == LANES
                 if is_full and across == 1 and (is_open(self.inner) or self.inner % _STEP == 0):
                     self._pack_interleaved(b, packed, column, target, stride)
                 elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= LANES:
                     self._pack_transposed(b, packed, column, target, stride)
+                elif down == 1 and not is_open(self.inner) and self.inner % _STEP == 0:
+                    self._pack_steps(b, packed, column, target, stride, valid)
                 else:
                     self._pack_bytes(b, packed, column, target, stride, valid)
 
@@ -92,6 +97,17 @@ class Int8Product(BatchProduct):
                 flipped = T.reinterpret("uint8x64", row) ^ T.broadcast(T.uint8(_FLIP), 64)
                 store(packed, target + (step + i) * stride, flipped, 64)
 
+    def _pack_steps(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr) -> None:
+        """Pack columns whose elements are neighbours, four bytes at a time; lanes that are no columns are 0."""
+        if not isinstance(valid, int) or valid < LANES:
+            with T.serial(0, self.steps) as step:
+                store(packed, target + step * stride, T.broadcast(T.uint8(0), 64), 64)
+        with T.serial(0, valid) as lane:
+            start = T.Bind(column + lane * self.b.strides[-1])
+            with T.serial(0, self.steps) as step:
+                flipped = T.reinterpret("int32", load(b, start + step * _STEP, _STEP)) ^ T.int32(_FLIPS)
+                store(packed, target + step * stride + lane * _STEP, T.reinterpret("uint8x4", flipped), _STEP)
+
     def _pack_bytes(
         self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr, first: Expr = 0
     ) -> None:
@@ -106,16 +122,16 @@ class Int8Product(BatchProduct):
                 T.buffer_store(packed, value, [start + lane * _STEP])
 
     def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
-        """Emit a copy of a whose rows are whole steps, if need be, and what the sum of each row takes off."""
-        source, start, down = a, at, self.a.strides[-2]
+        """Emit a copy of a whose rows are whole vectors, if need be, and what the sum of each row takes off."""
+        source, start, down, width = a, at, self.a.strides[-2], self.inner
         if not self._in_place:
-            source, start, down = self._copied(a, at), T.int32(0), self.steps * _STEP
+            source, start, down, width = self._copied(a, at), T.int32(0), self._pitch, self._pitch
         terms = T.alloc_buffer((dimension(self.rows),), "int32")
         if self._b_zero == 0:
             with T.serial(0, self.rows) as row:
                 T.buffer_store(terms, T.int32(0), [row])
             return source, terms
-        vectors, rest = divmod(self.steps * _STEP, 64)
+        vectors, rest = divmod(width, _VECTOR)
         ones = T.broadcast(T.int8(1), 64)
         with T.serial(0, self.rows) as row:
             first = T.Bind(start + row * down)
@@ -136,14 +152,13 @@ class Int8Product(BatchProduct):
 
     def _copied(self, a: Buffer, at: Expr) -> Buffer:
         down, across = self.a.strides[-2:]
-        width = self.steps * _STEP
-        copy = T.alloc_buffer((dimension(self.rows * width),), "uint8")
+        copy = T.alloc_buffer((dimension(self.rows * self._pitch),), "uint8")
         with T.serial(0, self.rows) as row:
+            start = T.Bind(row * self._pitch)
+            with T.serial(0, self._pitch // _VECTOR) as vector:
+                store(copy, start + vector * _VECTOR, T.broadcast(T.uint8(0), _VECTOR), _VECTOR)
             with T.serial(0, self.inner) as index:
-                T.buffer_store(copy, a[at + row * down + index * across], [row * width + index])
-            if is_open(self.inner) or self.inner < width:
-                with T.serial(self.inner, width) as index:
-                    T.buffer_store(copy, T.uint8(0), [row * width + index])
+                T.buffer_store(copy, a[at + row * down + index * across], [start + index])
         return copy
 
     def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
@@ -176,7 +191,7 @@ class Int8Product(BatchProduct):
     ) -> None:
         _, packed, y = buffers
         (source, row_terms), column_terms = shared
-        down = self.a.strides[-2] if self._in_place else self.steps * _STEP
+        down = self.a.strides[-2] if self._in_place else self._pitch
         start = T.Bind((at[0] if self._in_place else T.int32(0)) + first * down)
         weights = T.Bind(place.first * (self.steps * 64))
 
@@ -187,7 +202,7 @@ class Int8Product(BatchProduct):
             return T.reinterpret("int8x64", load(packed, weights + (step * place.vectors + vector) * 64, 64))
 
         acc = self.emit_sums("int32", rows, place.vectors, value, column, dot)
-        target = T.Bind(at[1] + first * self.y.strides[-2] + place.first * LANES)
+        target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
         for row in range(rows):
             term = T.Bind(T.broadcast(row_terms[first + row], LANES))
             for j in range(place.vectors):
