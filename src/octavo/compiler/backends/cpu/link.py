@@ -30,6 +30,7 @@ from .join_sizes import join_sizes
 from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered
+from .settle_rounding import settle_rounding
 
 
 def float_passes() -> tvm.transform.Pass:
@@ -45,6 +46,7 @@ def float_passes() -> tvm.transform.Pass:
             relax.transform.FuseOps(),
             tvm.transform.module_pass(lambda module, _: join_sizes(module), opt_level=0, name="JoinSizes"),
             relax.transform.FuseTIR(),
+            tvm.transform.module_pass(lambda module, _: settle_rounding(module), opt_level=0, name="SettleRounding"),
             tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
             # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
             relax.transform.RewriteDataflowReshape(),
