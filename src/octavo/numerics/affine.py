@@ -63,11 +63,14 @@ def quantize(
     values = np.asarray(x, dtype)
     scale, zero_point = _aligned(params, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # x / a tiny scale may be infinite, which saturates
-        quotient = _ROUND[rounding](np.divide(values, scale, dtype=dtype))
-    # In float64, where every bound of every integer dtype is exact and so is the sum with the zero point.
-    low, high = params.qmin - zero_point.astype(np.float64), params.qmax - zero_point.astype(np.float64)
-    clamped = np.clip(np.where(np.isnan(quotient), low, quotient), low, high)
-    return (clamped + zero_point).astype(_CONTAINER.get(params.dtype, params.dtype))
+        steps = np.asarray(_ROUND[rounding](np.divide(values, scale, dtype=dtype)))
+        # Of 16 bits or fewer every bound is exact in float32, and so is the sum with the zero point; of int32 in float64.
+        steps = steps.astype(np.result_type(steps, np.float64 if params.dtype == "int32" else np.float32), copy=False)
+        low, high = (np.asarray(end - zero_point.astype(np.float64), steps.dtype) for end in (params.qmin, params.qmax))
+        np.fmax(steps, low, out=steps)  # which is `low` for NaN
+        np.minimum(steps, high, out=steps)
+        np.add(steps, zero_point.astype(steps.dtype), out=steps)
+    return steps[()].astype(_CONTAINER.get(params.dtype, params.dtype))
 
 
 def dequantize(q: npt.NDArray[np.integer], params: QuantParams) -> npt.NDArray[np.float32]:
@@ -92,9 +95,15 @@ def dequantize(q: npt.NDArray[np.integer], params: QuantParams) -> npt.NDArray[n
     """
     values = np.asarray(q)
     scale, zero_point = _aligned(params, values.shape)
-    centered = (values.astype(np.int64) - zero_point).astype(np.float32)
+    if (
+        values.dtype.itemsize <= 2 and params.dtype != "int32"
+    ):  # float32 holds the integers, the zero points and their differences
+        centered = np.asarray(values.astype(np.float32))
+        np.subtract(centered, zero_point.astype(np.float32), out=centered)
+    else:
+        centered = np.asarray((values.astype(np.int64) - zero_point).astype(np.float32))
     with np.errstate(over="ignore"):  # a huge scale times a large integer is infinite in float32
-        return centered * scale
+        return np.multiply(centered, scale, out=centered)[()]
 
 
 def requantize_tensor(

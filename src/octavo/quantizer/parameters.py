@@ -150,7 +150,7 @@ class ParameterChooser:
         """Return the integers of a weight."""
         rounded, value = self.inputs.choices.corrections.weight_values.get(name), self.inputs.form.model.params[name]
         if rounded is None:
-            return quantize(value, params)
+            return self.weights.numbers.integers(name, value, params)
         if rounded.shape != value.shape:
             raise QuantizationError(f"weight_values: {name} has the shape {value.shape}, got {rounded.shape}")
         return rounded

@@ -34,6 +34,7 @@ from .ranges import Statistics
 from .recipe import Override, Recipe
 from .rejections import Rejections, rejected_layers, split_enclosed
 from .request import Request, TensorChoice, tensor_choices
+from .weight_numbers import WeightNumbers
 from .weights import WeightParameters
 
 FoundT = TypeVar("FoundT")
@@ -94,6 +95,8 @@ class Planner:
         None where a plan is applied, and that of the plan.
     last_form, last_rejections, last_claims
         What planning with similar choices found.
+    numbers
+        What it found of single weights.
     """
 
     model: Model
@@ -106,6 +109,7 @@ class Planner:
     last_form: Last[EqualizedFloat] = field(default_factory=Last[EqualizedFloat])
     last_rejections: Last[Rejections] = field(default_factory=Last[Rejections])
     last_claims: Last[Claims] = field(default_factory=Last[Claims])
+    numbers: WeightNumbers = field(default_factory=WeightNumbers)
 
     def __post_init__(self) -> None:
         """Check what comes with the model."""
@@ -173,7 +177,7 @@ class Planner:
         )
         rejections, applied = self._rejections(inputs), self.applied
         while True:
-            weights = WeightParameters(inputs=inputs)
+            weights = WeightParameters(inputs=inputs, numbers=self.numbers)
             if rejections.placement is None:
                 refuse = partial(rejections.refuse, constraints=TensorConstraints(inputs=inputs), weights=weights)
                 placer = Placer(inputs=inputs, refuse=refuse, block_of=weights.block, declined=rejections.declined)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,9 @@ from tvm.relax import Var
 from ..ir.graph.dataflow import call_to, static_shape
 from ..ir.graph.weighted import WEIGHTED, weighted
 from ..ir.identity import TensorId
-from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
+from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ..numerics.dynamic import PER_ROW
-from ..numerics.statistics.ranges import block_params, symmetric_params
+from ..numerics.statistics.ranges import block_params, symmetric_params, symmetric_scale
 from ..target.tensor_support import TensorSupport
 from ..target.vocabulary import MAX_ACCUMULATOR_BITS
 from .constraints import LARGEST_SCALE, TensorConstraints
@@ -27,6 +28,7 @@ from .plan import Adjustment
 from .ranges import QuantScheme
 from .recipe import ANY, BLOCK_BITS, WEIGHT_BITS, Recipe
 from .request import width_of
+from .weight_numbers import WeightNumbers
 
 _KINDS = {PerTensor: "per_tensor", PerAxis: "per_axis", PerBlock: "per_block"}
 _INT32_MAX = 2**31 - 1
@@ -45,6 +47,7 @@ class WeightParameters:
     """
 
     inputs: PlanInputs
+    numbers: WeightNumbers = field(default_factory=WeightNumbers)
     _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
     _axis_of_weight: dict[TensorId, tuple[int | None, int]] = field(default_factory=dict[TensorId, "tuple[int | None, int]"])
     """By a weight the axis of its channels, and the size of its blocks."""
@@ -180,24 +183,23 @@ class WeightParameters:
         width = WEIGHT_BITS if self._obstacle_of_recipe(layer) else self._own_width(layer)
         values, bits = self.inputs.form.model.params[name], self._bits.setdefault(name, width)
         if layer.block:
-            params = block_params(
-                values,
-                PerBlock(1 - layer.op.weight_axis, layer.block),
-                bits=bits,
-                asymmetric="asymmetric" in layer.support.weight_schemes,
-                least_error=recipe.weight_range != "max",
-            )
+            blocks, schemes = PerBlock(1 - layer.op.weight_axis, layer.block), layer.support.weight_schemes
+            asked: dict[str, Any] = {
+                "bits": bits,
+                "asymmetric": "asymmetric" in schemes,
+                "least_error": recipe.weight_range != "max",
+            }
+            params = self.numbers.find(name, values, "blocks", (blocks, asked), lambda: block_params(values, blocks, **asked))
         else:
-            params = symmetric_params(
-                values,
-                scheme.dtype,
-                axis=self._axis(layer),
-                floor=floor,
-                narrow=scheme.narrow,
-                power_of_two=scheme.power_of_two,
-                bits=bits if bits < WEIGHT_BITS else None,
-                least_error=recipe.weight_range == "mse",
-            )
+            asked = {
+                "dtype": scheme.dtype,
+                "axis": self._axis(layer),
+                "narrow": scheme.narrow,
+                "bits": bits if bits < WEIGHT_BITS else None,
+                "least_error": recipe.weight_range == "mse",
+            }
+            covering = self.numbers.find(name, values, "scale", asked, lambda: symmetric_scale(values, **asked))
+            params = symmetric_params(values, **asked, floor=floor, power_of_two=scheme.power_of_two, covering=covering)
             params = params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
         scales = self.inputs.choices.corrections.weight_scales.get(name)
         return params if scales is None else replace(params, scale=scales)
@@ -229,9 +231,9 @@ class WeightParameters:
     def _room(self, layer: Layer, params: QuantParams, span: int, bits: int) -> npt.NDArray[np.int64]:
         """Return what each output channel's products leave at least of an accumulator, (channels,)."""
         assert layer.op is not None, "only layers with weights have products"
-        integers = quantize(self.inputs.form.model.params[layer.op.weight.name], params).astype(np.int64)
-        channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
-        room = 2 ** (bits - 1) - 1 - span * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
+        weight = layer.op.weight.name
+        sums = self.numbers.magnitudes(weight, self.inputs.form.model.params[weight], params, layer.op.weight_axis)
+        room = 2 ** (bits - 1) - 1 - span * sums
         return np.tile(room, layer.op.channels // room.size)
 
     def _floor(

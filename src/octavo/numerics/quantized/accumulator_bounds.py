@@ -39,9 +39,12 @@ def max_accumulator(
     array
         int64 (out_channels,). No input exceeds it; where x_zero_point lies in [x_qmin; x_qmax], some input reaches it.
     """
-    centered = w.astype(np.int64).reshape(-1, w.shape[-1]) - np.asarray(w_zero_point, np.int64)
+    centered, zero_points = w.reshape(-1, w.shape[-1]), np.asarray(w_zero_point, np.int64)
+    if zero_points.any():
+        centered = centered.astype(np.int64) - zero_points
     low, high = min(x_qmin - x_zero_point, 0), max(x_qmax - x_zero_point, 0)
-    positive, negative = np.maximum(centered, 0).sum(axis=0), np.minimum(centered, 0).sum(axis=0)
+    positive = np.maximum(centered, 0).sum(axis=0, dtype=np.int64)
+    negative = np.minimum(centered, 0).sum(axis=0, dtype=np.int64)
     start = np.zeros(w.shape[-1], np.int64) if bias is None else bias.astype(np.int64)
     largest = start + high * positive + low * negative
     smallest = start + low * positive + high * negative

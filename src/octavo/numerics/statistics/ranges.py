@@ -60,6 +60,7 @@ def symmetric_params(
     power_of_two: bool = False,
     bits: int | None = None,
     least_error: bool = False,
+    covering: npt.NDArray[np.float64] | None = None,
 ) -> QuantParams:
     """Return symmetric parameters of a weight: scale = max|w| / qmax, zero point 0, integers in [-qmax; qmax].
 
@@ -80,25 +81,13 @@ def symmetric_params(
         Width of the integers in use, whose least one is left out: qmax = 2^(bits - 1) - 1. None: the whole dtype.
     least_error
         Whether a scale is the fraction of that (CLIPPED) with which rounding and clamping change the weights least, by squares.
+    covering
+        What `symmetric_scale` returns for the same, if that is known.
     """
-    qmin, qmax = INTEGER_RANGE[dtype]
-    if bits is not None:
-        narrow, qmax = True, min(qmax, 2 ** (bits - 1) - 1)
-    axes = tuple(index for index in range(weight.ndim) if index != axis)
-    magnitude = np.abs(weight.astype(np.float64))
-    largest = np.asarray(magnitude.max(axis=axes) if magnitude.size else np.zeros(()), np.float64)
-    overall = float(largest.max(initial=0.0))
-    if overall < SMALLEST_RANGE:
-        overall = 1.0
-    scale = largest / qmax
-    if not narrow and magnitude.size:
-        top, bottom = np.asarray(weight.max(axis=axes), np.float64), np.asarray(weight.min(axis=axes), np.float64)
-        scale = np.maximum(np.maximum(top, 0.0) / qmax, np.minimum(bottom, 0.0) / qmin)
-    scale = np.where(largest < overall * DEAD_CHANNEL, overall / qmax, scale)
-    if least_error:
-        scale = _of_least_error(magnitude, scale, qmax, axis)
-    if floor is not None:
-        scale = np.maximum(scale, floor)
+    narrow, qmin, qmax = _symmetric_range(dtype, bits, narrow=narrow)
+    if covering is None:
+        covering = symmetric_scale(weight, dtype, axis=axis, narrow=narrow, bits=bits, least_error=least_error)
+    scale = covering if floor is None else np.maximum(covering, floor)
     if power_of_two:
         scale = power_of_two_above(scale)
     scale = scale.astype(np.float32)
@@ -110,6 +99,37 @@ def symmetric_params(
         qmin=-qmax if narrow else qmin,
         qmax=qmax,
     )
+
+
+def symmetric_scale(
+    weight: npt.NDArray[np.float32],
+    dtype: str,
+    *,
+    axis: int | None,
+    narrow: bool = True,
+    bits: int | None = None,
+    least_error: bool = False,
+) -> npt.NDArray[np.float64]:
+    """Return the scales of `symmetric_params` that have no floor and are no powers of two: all that reads the weight."""
+    narrow, qmin, qmax = _symmetric_range(dtype, bits, narrow=narrow)
+    axes = tuple(index for index in range(weight.ndim) if index != axis)
+    magnitude = np.abs(weight.astype(np.float64))
+    largest = np.asarray(magnitude.max(axis=axes) if magnitude.size else np.zeros(()), np.float64)
+    overall = float(largest.max(initial=0.0))
+    if overall < SMALLEST_RANGE:
+        overall = 1.0
+    scale = largest / qmax
+    if not narrow and magnitude.size:
+        top, bottom = np.asarray(weight.max(axis=axes), np.float64), np.asarray(weight.min(axis=axes), np.float64)
+        scale = np.maximum(np.maximum(top, 0.0) / qmax, np.minimum(bottom, 0.0) / qmin)
+    scale = np.where(largest < overall * DEAD_CHANNEL, overall / qmax, scale)
+    return _of_least_error(magnitude, scale, qmax, axis) if least_error else scale
+
+
+def _symmetric_range(dtype: str, bits: int | None, *, narrow: bool) -> tuple[bool, int, int]:
+    """Return whether the least integer is left out, and the first and last integer of the width in use, it apart."""
+    qmin, qmax = INTEGER_RANGE[dtype]
+    return (narrow, qmin, qmax) if bits is None else (True, qmin, min(qmax, 2 ** (bits - 1) - 1))
 
 
 def block_params(
