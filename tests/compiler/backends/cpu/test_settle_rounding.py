@@ -85,3 +85,21 @@ def test_loops_over_the_same_elements_become_one():
     text = module(rotary, 64).script()
     assert "sblock_alloc_buffer" not in text
     assert text.count("llvm.fma") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "is_settled"),
+    [
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}, True),
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}, False),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, True),
+        ({"kind": "llvm", "mtriple": "wasm32-unknown-unknown"}, False),
+    ],
+)
+def test_processors_without_such_an_instruction_call_no_function_for_it(target: dict[str, str], is_settled: bool) -> None:
+    builder = relax.BlockBuilder()
+    params = [relax.Var(name, relax.TensorType((8, 16), "float32")) for name in "abcd"]
+    write_function(builder, "main", params, lambda writer: rotary(writer, params))
+    with tvm.target.Target(target):
+        module = float_passes()(builder.get())
+    assert ("llvm.fma" in module.script()) == is_settled

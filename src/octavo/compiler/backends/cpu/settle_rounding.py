@@ -13,7 +13,7 @@ After::
 LLVM makes one instruction of a product and a sum where it sees both. It sees them in loops that are short enough to be written
 out and joined, so the bits of a result would depend on which sizes are known. Here loops are joined first, and each sum of a
 product is one operation, of two products with the first one. A product that two loops still share is kept from the sums of the
-other one.
+other one. A processor without such an instruction rounds products and sums one by one, and its functions stay as they are.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from tvm.ir import TensorLoad
 from tvm.tirx import Add, BufferStore, IntImm, Mul, PrimFunc, Sub
 
 from ....ir.untyped import s_tir, tirx
+from ....runtime.llvm_host import has_features, triple_of
 
 _NANS = {"float32": ("int32", 0x7FC00000), "float64": ("int64", 0x7FF8000000000000)}
 """The type of the bits of NaN, and its bits, by the types of which LLVM fuses products and sums."""
 
 
 def settle_rounding(module: tvm.IRModule) -> tvm.IRModule:
-    """Join the loops of float functions, and make each sum of a product one operation."""
+    """Join the loops of float functions, and make each sum of a product one operation, for the target of the context."""
+    target = tvm.target.Target.current(allow_none=True)
+    if target is not None and not _has_fused_sums(target):
+        return module
     changed: dict[Any, Any] = {}
     for var, function in module.functions_items():
         if isinstance(function, PrimFunc) and (_has_loops(function) or _has_products(function)):
@@ -41,6 +45,16 @@ def settle_rounding(module: tvm.IRModule) -> tvm.IRModule:
     for var, function in changed.items():
         result.update_func(var, function)
     return result
+
+
+def _has_fused_sums(target: tvm.target.Target) -> bool:
+    """Return whether a processor multiplies and adds in one instruction."""
+    if str(target.kind.name) != "llvm":
+        return True
+    architecture = triple_of(target).split("-")[0]
+    if architecture in ("x86_64", "i686"):
+        return has_features(("fma",), target)
+    return not architecture.startswith("wasm")
 
 
 def _has_loops(function: Any) -> bool:
