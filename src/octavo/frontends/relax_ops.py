@@ -42,8 +42,13 @@ def same_padding(
 
     The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv). `symbols`: of an open size.
     """
-    total = (-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size
-    total = max(total, 0) if symbols is None else symbols.maximum(symbols.simplify(total), 0)
+    wanted, taps = (size + stride - 1) // stride, dilation * (kernel - 1) + 1
+    total = (wanted - 1) * stride + taps - size
+    if symbols is None:
+        total = max(total, 0)
+    else:
+        # wanted * stride is at least size: where windows leave no gaps, no greatest of two gets into the sizes of results.
+        total = symbols.simplify(total) if taps >= stride else symbols.maximum(symbols.simplify(total), 0)
     small, large = total // 2, total - total // 2
     return (large, small) if lower else (small, large)
 

@@ -161,7 +161,9 @@ class Symbols:
                 self._limit(other, int(one.b))
         symbol = self._solvable(first, second)
         if symbol is None:
-            raise RejectedOpError(f"sizes {self.text(first)} and {self.text(second)} meet, which are not equal; {self.advice()}")
+            raise RejectedOpError(
+                f"sizes {self.text(first)} and {self.text(second)} meet, which are not equal; {self.advice(first, second)}"
+            )
         name, value = symbol
         low, high = self._bounds[name]
         if isinstance(value, int) and (value < low or (high is not None and value > high)):
@@ -265,10 +267,12 @@ class Symbols:
         """Write a size as a source would: "past + sequence"."""
         return size_text(size)
 
-    def advice(self) -> str:
-        """Say how a dimension is given a size."""
-        name = next(iter(self.bounds), "batch")
-        return f'fix one of {", ".join(self.bounds)}: sizes={{"{name}": N}} in Python, --size {name}=N on the command line'
+    def advice(self, *sizes: Size) -> str:
+        """Say how a dimension is given a size: one that these sizes depend on, any where none is given."""
+        words = set(re.findall(r"\w+", " ".join(map(size_text, sizes))))
+        names = [name for name in self.bounds if name in words] or list(self.bounds)
+        name, choice = names[0] if names else "batch", "one of " if len(names) > 1 else ""
+        return f'fix {choice}{", ".join(names)}: sizes={{"{name}": N}} in Python, --size {name}=N on the command line'
 
 
 def size_text(size: Size) -> str:

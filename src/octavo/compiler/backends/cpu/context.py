@@ -28,13 +28,16 @@ from ....ir.graph.nodes import constant, tensor_buffer
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
-from ....runtime.size import Size, expressed_by, names_in
+from ....runtime.size import TYPICAL, Size, expressed_by, names_in
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
 from .external_kernel import external_kernel
 from .kernels import NO_SCHEDULES, Kernel, Schedules, WeightDtype, fits
 from .storage import TO_NHWC, Storage, StorageLayout
+
+_LONGEST = 80
+"""Characters of a size in an error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,6 +59,8 @@ class KernelTable:
     placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
     externals: dict[str, External] = field(default_factory=dict[str, External])
     constants: dict[tuple[str, bytes], Expr] = field(default_factory=dict[tuple[str, bytes], Expr])
+    where: str = ""
+    """What is being written, for errors: the kind of the op, and the tensor that it gives."""
 
     def shared(self, array: npt.NDArray[Any]) -> Expr:
         """Return the constant of an array that several ops may read: equal ones are one."""
@@ -64,7 +69,7 @@ class KernelTable:
 
     def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> str:
         """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
-        func: Any = with_shapes(kernel.func, shapes)
+        func: Any = with_shapes(kernel.func, shapes, f"{self.where or kernel.name}, tensor {name}")
         if attrs:
             func = func.with_attrs(attrs)
         symbol = f"octavo_{len(self.placed)}_{name}"
@@ -78,10 +83,15 @@ class KernelTable:
         self.placed[symbol] = replace(self.placed[symbol], func=func.with_attrs(attrs))
 
 
-def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.tirx.PrimFunc:
+def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]], where: str) -> tvm.tirx.PrimFunc:
     """Give a PrimFunc over flat buffers the shapes of the tensors it is called with; the memory is the same.
 
     Each flat buffer becomes a view of the data of a buffer with the tensor's shape.
+
+    Raises
+    ------
+    CompileError
+        An open size is written in two ways that are not seen to be equal. `where` begins its message.
     """
     tir = tvm.tirx
     buffers, dimensions = buffers_and_dimensions(func)
@@ -92,7 +102,7 @@ def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.t
         for flat, shape in zip(buffers, shapes, strict=True):
             ty = flat.ty
             size = size_of(ty.shape[0])
-            assert math.prod(shape) == size, f"{flat.name}: {shape} is not {size} values"
+            check_count(math.prod(shape), size, f"{where}: argument {flat.name}")
             if len(shape) == 1:
                 params.append(flat)
                 continue
@@ -101,6 +111,39 @@ def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.t
             views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
         params[-1:-1] = dimensions
     return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
+
+
+def check_count(given: int | Size, wanted: int | Size | None, where: str) -> None:
+    """Raise CompileError where a tensor has other values than its kernel takes, as far as the two open sizes tell."""
+    if given == wanted:
+        return
+    assert wanted is not None, f"{where}: no size"
+    assert names_in((given, wanted)), f"{where}: {given} values are not {wanted}"
+    names = _deciding(given, wanted)
+    sizes = ", ".join(f'"{name}": N' for name in names)
+    options = " ".join(f"--size {name}=N" for name in names)
+    raise CompileError(
+        f"{where}: {_short(given)} values are not seen to be the {_short(wanted)} that its kernel takes, for all sizes; load the "
+        f"model with sizes={{{sizes}}} in Python, {options} on the command line"
+    )
+
+
+def _deciding(one: int | Size, other: int | Size) -> list[str]:
+    """Return the dimensions that leave open whether sizes are equal: with all others fixed, it still is; all where none does."""
+    names = sorted(names_in((one, other)))
+
+    def with_only(name: str) -> list[int | Size]:
+        fixed = {each: TYPICAL for each in names if each != name}
+        return [size.substitute(fixed) if isinstance(size, Size) else size for size in (one, other)]
+
+    found = [name for name in names if len(set(with_only(name))) > 1]
+    return found or names
+
+
+def _short(size: int | Size) -> str:
+    """Return a size as text that fits into a line."""
+    text = str(size)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 
 class KernelContext:
@@ -166,8 +209,9 @@ class KernelContext:
         """
         self._ran = None
         self._attrs = composite.attrs
+        self._table.where = where_of(composite)
         backend.emit(composite, self, dict(zip(composite.inputs, inputs, strict=True)), output)
-        self._attrs = {}
+        self._attrs, self._table.where = {}, ""
         return self._ran
 
     def call(
@@ -301,5 +345,10 @@ def _only_input(attrs: Mapping[str, Any]) -> dict[str, Any] | None:
 def shape_of(expr: Expr) -> tuple[int, ...]:
     """Return the static shape of a tensor that a kernel reads or writes."""
     shape = static_shape(expr)
-    assert shape is not None, "kernels are specified for static shapes"
+    if shape is None:
+        name = expr.name if isinstance(expr, Var) else "a value"
+        raise CompileError(
+            f"tensor {name}: its shape is in no form that kernels take; load the model with sizes= in Python, --size on the "
+            "command line, for the dimensions that it depends on"
+        )
     return shape
