@@ -4,7 +4,8 @@ import pytest
 
 from octavo.compiler.backends.cpu.context import check_count
 from octavo.errors import CompileError
-from octavo.runtime.size import Size, largest
+from octavo.runtime.shapes import largest
+from octavo.runtime.size import Size
 
 N, H, W = map(Size.named, "NHW")
 

@@ -28,7 +28,8 @@ from ....ir.graph.nodes import constant, tensor_buffer
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
-from ....runtime.size import TYPICAL, Size, expressed_by, names_in
+from ....runtime.shapes import TYPICAL
+from ....runtime.size import Size, expressed_by, names_in
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
