@@ -341,7 +341,8 @@ def test_the_page_runs(quantized, capsys):
         names = {}
         exec(compile(code, "docs/pytorch.md", "exec"), names)
     assert "100.0% of MACs" in capsys.readouterr().out
-    assert names["model"].module["main"].params[0].ty.shape[0] == 4
+    assert names["model"].module["main"].params[0].ty.shape[0] == 1
+    assert names["model"].sizes == {"height": (8, 512), "width": (8, None)}
 
 
 # --------------------------------------------------------------------------------------------------------------- refused
