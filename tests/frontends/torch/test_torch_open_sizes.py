@@ -100,6 +100,30 @@ def test_open_height_and_width_in_int8(rng):
         compare(net, quantized, executable, (x,), {"batch": b, "height": h, "width": w}, atol=0.05)
 
 
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_what_pt2e_quantized_at_open_sizes(patterns_once, is_dynamic):
+    """Integers may be a step off PyTorch's, which sums in float."""
+    from torch_nets import quantize
+
+    torch.manual_seed(0)
+    body = (nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.MaxPool2d(2))
+    net = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+    dims = ({0: Dim("batch"), 2: Dim("height", min=8), 3: Dim("width", min=8)},)
+    converted, program = quantize(net, {"is_per_channel": True, "is_dynamic": is_dynamic}, (2, 3, 12, 14), dims)
+    model = octavo.load(program)
+    executable = octavo.compile(model)
+    for b, h, w in ((1, 9, 8), (3, 18, 31)):
+        x = torch.randn(b, 3, h, w)
+        compare(
+            converted,
+            model,
+            executable,
+            (x,),
+            {"batch": b, "height": h, "width": w},
+            atol=float(converted(x).detach().abs().max()) * 2 / 255,
+        )
+
+
 class Rows(nn.Module):
     def forward(self, x):
         return x.softmax(1)

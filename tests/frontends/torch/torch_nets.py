@@ -70,17 +70,17 @@ def export(net: nn.Module, *inputs: Any, **options: Any) -> Any:
         return torch.export.export(net, inputs, **options)
 
 
-def quantize(net: nn.Module, config: dict[str, Any], shape: tuple[int, ...] = SHAPE) -> tuple[nn.Module, Any]:
-    """Return the net quantized by PT2E for XNNPACK, as PyTorch runs it and as a program; needs torchao."""
+def quantize(net: nn.Module, config: dict[str, Any], shape: tuple[int, ...] = SHAPE, dims: Any = None) -> tuple[nn.Module, Any]:
+    """Return the net quantized by PT2E for XNNPACK, as PyTorch runs it and as a program with `dims` open; needs torchao."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
         from torchao.testing.pt2e._xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 
         quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(**config))
-        prepared = prepare_pt2e(export(net, torch.randn(shape)).module(), quantizer)
+        prepared = prepare_pt2e(export(net, torch.randn(shape), dynamic_shapes=dims).module(), quantizer)
         generator = torch.Generator().manual_seed(1)
         for _ in range(4):
             prepared(torch.randn(shape, generator=generator))
         converted = convert_pt2e(prepared)
-        return converted, export(converted, torch.randn(shape))
+        return converted, export(converted, torch.randn(shape), dynamic_shapes=dims)
