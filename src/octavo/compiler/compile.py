@@ -6,11 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import tvm
 
 from ..errors import TargetError, check_type
 from ..ir.graph import Model
-from ..ir.graph.dataflow import DataflowView, static_shape
 from ..ir.graph.growing_states import with_growing_states
 from ..ir.graph.inputs import check_fixed, input_specs
 from ..ir.graph.model import checked_model
@@ -18,7 +16,6 @@ from ..runtime.cpu_features import features_of, names_of
 from ..runtime.description import Description, OutputSpec, StatePlace
 from ..runtime.executable import Executable
 from ..runtime.mapped import forget_pages
-from ..runtime.size import Size
 from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
@@ -92,18 +89,11 @@ def build_executable(
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
         limits=lowered.limits,
-        extents=extents_of(lowered.module),
+        extents=lowered.extents,
         states=tuple(StatePlace(**asdict(state), capacity=state.capacity, in_place=state.in_place) for state in lowered.states),
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
     )
     return Executable(code, description)
-
-
-def extents_of(module: tvm.IRModule) -> tuple[Size, ...]:
-    """Return the sizes of tensors that small inputs may leave nothing of, each once."""
-    view = DataflowView(module["main"])
-    dims = (dim for binding in view.bindings for dim in static_shape(binding.var) or ())
-    return tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, Size) and dim.may_be_negative))
 
 
 def resolve_threads(threads: int | None) -> int:

@@ -36,10 +36,13 @@ from tvm.ir import GenericConst as Constant
 
 from ..errors import ModelError
 from ..ir.graph import Model
+from ..ir.graph.computed_indices import last_rows
 from ..ir.graph.dataflow import call_to
 from ..ir.graph.model import SourceFormat
 from ..ir.graph.nodes import elements
 from ..ir.identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
+from ..runtime.inputs import Bounds
+from ..runtime.size import Size
 from ..runtime.tensors import values_of
 from .source_tensor import SourceTensor
 
@@ -64,15 +67,33 @@ class Assembled:
         fingerprint: str,
         source_format: SourceFormat,
         source: Any = None,
-        sizes: Mapping[str, tuple[int, int | None]] = MappingProxyType({}),
+        sizes: Mapping[str, Bounds] = MappingProxyType({}),
     ) -> Model:
-        """Return the Model of these parts; `sizes` bound its symbols."""
+        """Return the Model of these parts; `sizes` bound its symbols, and so do tables that rows are picked of."""
+        sizes = {**sizes, **_bounds_of_tables(self.module, sizes)}
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "ids"}
         parts["module"] = _with_bounds(self.module, sizes) if sizes else self.module
         return Model(**parts, fingerprint=fingerprint, source_format=source_format, source=source, sizes=dict(sizes))
 
 
-def _with_bounds(module: tvm.IRModule, sizes: Mapping[str, tuple[int, int | None]]) -> tvm.IRModule:
+def _bounds_of_tables(module: tvm.IRModule, sizes: Mapping[str, Bounds]) -> dict[str, Bounds]:
+    """Return narrower bounds of symbols up to which the indices that are computed of them lie in their tables."""
+    found: dict[str, Bounds] = {}
+    for last, rows in ((each.last, each.rows) for each in (last_rows(module) if sizes else ())):
+        if not isinstance(last, Size) or not isinstance(rows, int) or len(last.names) > 1:
+            continue
+        [name] = last.names
+        start, step = last.evaluate({name: 0}), last.evaluate({name: 1}) - last.evaluate({name: 0})
+        if name in sizes and last == Size.named(name) * step + start and step > 0:
+            low, high = found.get(name, sizes[name])
+            most = (rows - 1 - start) // step
+            if most < low:
+                raise ModelError(f"dimension {name} takes {low} or more, and {last} picks one of a table's {rows} rows")
+            found[name] = low, most if high is None else min(high, most)
+    return found
+
+
+def _with_bounds(module: tvm.IRModule, sizes: Mapping[str, Bounds]) -> tvm.IRModule:
     """Write the bounds of symbols as the attributes of "main" in which TVM looks for them."""
     bounds = {
         "tir_var_lower_bound": {name: low for name, (low, _) in sizes.items()},

@@ -123,7 +123,10 @@ def _known_sizes(
     for size in extents:
         if size.evaluate(sizes) < 1:
             said = "; ".join(known[name][1] for name in sorted(size.names))
-            raise DataError(f"{where}: a tensor within would have a size {size} of {size.evaluate(sizes)}: {said}; give more")
+            raise DataError(
+                f"{where}: {size} is {size.evaluate(sizes)} ({said}) and must be at least 1: a tensor within would be empty, "
+                "or read beyond its end"
+            )
     for size, most in limits:
         found = size.evaluate(sizes)
         if found > most:

@@ -15,7 +15,8 @@ import tvm
 from ...errors import CompileError
 from ...ir.composites.attributes import HOST
 from ...ir.graph import Model
-from ...ir.graph.dataflow import DataflowView, dtype_of, last_view_kept, op_name, view_of_main
+from ...ir.graph.computed_indices import last_rows
+from ...ir.graph.dataflow import DataflowView, dtype_of, last_view_kept, op_name, static_shape, view_of_main
 from ...ir.graph.lineage import is_listening
 from ...ir.graph.model import checked_model, with_model
 from ...ir.graph.partition_state import is_partitioned
@@ -24,6 +25,7 @@ from ...ir.graph.rules import Claims, Partition
 from ...ir.graph.sizes import sizes_of
 from ...ir.graph.split_to_slices import split_to_slices
 from ...ir.qdq.tensor_ids import tensors_of_variables
+from ...runtime.size import Size
 from ...target import TargetDescription
 from ...target.precision import Precision
 from ..backends.cpu.kernels import NO_SCHEDULES, Schedules
@@ -244,7 +246,14 @@ def lower(
         return lowered[0].module
 
     run_as_pass("lower", parts, lower_parts)
-    return lowered[0]
+    return replace(lowered[0], extents=_extents(module, lowered[0].module))
+
+
+def _extents(source: tvm.IRModule, lowered: tvm.IRModule) -> tuple[Size, ...]:
+    """Return, each once, what must be at least 1: sizes of tensors, and how many rows a table has from the last picked one on."""
+    shapes = [static_shape(binding.var) or () for binding in DataflowView(lowered["main"]).bindings]
+    sizes = [*(dim for shape in shapes for dim in shape), *(each.rows - each.last for each in last_rows(source))]
+    return tuple(dict.fromkeys(size for size in sizes if isinstance(size, Size) and size.may_be_negative))
 
 
 def op_records(

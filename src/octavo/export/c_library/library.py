@@ -15,7 +15,6 @@ from ...compiler.codegen.objects import distinct_functions, object_code
 from ...compiler.codegen.planned_calls import CallPlan
 from ...compiler.codegen.program import call_plan
 from ...compiler.codegen.tir_passes import HALF_CONVERSIONS, has_placeholders
-from ...compiler.compile import extents_of
 from ...compiler.partition.pipeline import linked
 from ...errors import CompileError
 from ...ir.graph.growing_states import GrowingState
@@ -166,7 +165,7 @@ def variant_of(lowered: Lowered, target: tvm.target.Target) -> Variant:
         objects=objects | external,
         features=features_of(target),
         limits=lowered.limits,
-        extents=extents_of(lowered.module),
+        extents=lowered.extents,
         growing=lowered.states,
     )
 

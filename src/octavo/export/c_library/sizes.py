@@ -210,7 +210,7 @@ def _checks(library: CLibrary, text: SizeText) -> str:
     N = library.name.upper()
     tests: list[str] = []
     for size in library.extents:
-        said = ", and must be at least 1: a tensor within would be empty"
+        said = ", and must be at least 1: a tensor within would be empty, or read beyond its end"
         tests.append(refusal(f"{text(size)} < 1", f"{N}_SIZE", str(size), text(size), said))
     for size, most in library.limits:
         said = f", and integer sums are exact up to {most}"

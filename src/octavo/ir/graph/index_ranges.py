@@ -3,7 +3,7 @@
     less(ids, 0) ; add(ids, 2000) ; where(.., .., ids) ; take(table[2000, 64], .., axis=0)      ids: -2000 to 1999
 
 Kernels bring any index into range, so that none reads memory that isn't the table's; ONNX, PyTorch and TFLite alike call such an
-index an error, and who fed it wants to know. An index that the graph computes is not looked at.
+index an error, and who fed it wants to know. Of those that the graph computes see `computed_indices`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class Lowered:
 
     `externals` are the functions that kernels call in the code of other back ends, by their keys; `announced` says which variable
     each tensor of the source became. `stored` says of each result that was asked for as kernels keep it whether it is in NHWC,
-    where the source has NCHW. `states` are the results that are written with room for more rows.
+    where the source has NCHW. `states` are the results that are written with room for more rows,
+    `extents` the sizes that must be at least 1.
     """
 
     module: tvm.IRModule
@@ -54,6 +55,7 @@ class Lowered:
     externals: dict[str, External] = field(default_factory=dict[str, External])
     stored: tuple[bool, ...] = ()
     states: tuple[GrowingState, ...] = ()
+    extents: tuple[Size, ...] = ()
 
     @property
     def limits(self) -> tuple[tuple[Size, int], ...]:
