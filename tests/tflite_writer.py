@@ -27,6 +27,7 @@ class Tensor:
     scale: tuple[float, ...] = ()
     zero_point: tuple[int, ...] = ()
     axis: int = 0
+    signature: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -63,6 +64,8 @@ def _tensor(builder: Any, tensor: Tensor, buffer: int) -> int:
     if tensor.name is not None:
         fields["Name"] = builder.CreateString(tensor.name)
     fields["Shape"] = _vector(builder, tensor.shape, np.int32)
+    if tensor.signature:
+        fields["ShapeSignature"] = _vector(builder, tensor.signature, np.int32)
     if tensor.scale:
         scale, zero_point = _vector(builder, tensor.scale, np.float32), _vector(builder, tensor.zero_point, np.int64)
         affine = {"Scale": scale, "ZeroPoint": zero_point, "QuantizedDimension": tensor.axis}

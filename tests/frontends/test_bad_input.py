@@ -194,8 +194,12 @@ def test_tflite_nobody_computes_an_input(tmp_path, capfd):
 def test_shapes_for_tflite(tmp_path):
     tensors = [Tensor(name="x", shape=(1, 2)), Tensor(name="y", shape=(1, 2))]
     path = tflite_file(tmp_path, tensors, [Op(name="TANH", inputs=(0,), outputs=(1,))])
-    with pytest.raises(ModelError, match="fixes its shapes"):
-        load(path, shapes={"x": (2, 2)})
+    with pytest.raises(ModelError, match=r"shape \(2, 2, 2\) for input 'x' does not fit \(1, 2\), the file's"):
+        load(path, shapes={"x": (2, 2, 2)})
+    with pytest.raises(ModelError, match="there is no dimension 'batch' to give a size; all dimensions are fixed"):
+        load(path, sizes={"batch": 2})
+    with pytest.raises(ModelError, match="there is no input 'z' to give a shape; the inputs are x"):
+        load(path, shapes={"z": (2, 2)})
 
 
 def damaged(data, seed):

@@ -31,7 +31,10 @@ from .onnx.inputs import input_shapes
 from .onnx.large_tensors import OnnxSource
 from .symbols import SizeOption
 from .tflite import convert as tflite_convert
+from .tflite import inputs as tflite_inputs
 from .tflite import source as tflite_source
+from .tflite.batch import obstacle as batch_obstacle_of
+from .tflite.source import TfliteGraph
 from .torch import source as torch_source
 
 _Result = TypeVar("_Result")
@@ -56,12 +59,12 @@ def load(
         names of the variables that hold them. Constants of files of more than 64 MiB (of an ONNX model, or its external data)
         are read where they lie as long as the model is in use: such a file may be replaced meanwhile, but not written to.
     shapes
-        Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; a string in
-        place of a size names a dimension that stays open. Of a torch program's inputs, for dimensions it leaves open.
+        Shapes of ONNX or TFLite inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; a
+        string in place of a size names a dimension that stays open. Of a torch program's inputs, for dimensions it leaves open.
     sizes
-        Sizes of dimensions that an ONNX model or a torch program leaves open, by name (that of its torch.export.Dim):
+        Sizes of dimensions that a model or a torch program leaves open, by name (that of its torch.export.Dim):
         {"sequence": 128} fixes one, {"sequence": (1, 512)} gives it inclusive bounds, of which either may be None. A dimension
-        without a name is called by its input and axis, "input_dim2".
+        without a name is called by its input and axis, "input_dim2", in a .tflite file the first one "batch".
         Open dimensions are symbols of the module. But where only the batch is open and each sample is computed from that sample
         alone, the module is of batch 1 and the Model says so.
 
@@ -99,11 +102,24 @@ def load(
     _refuse_archive(data, path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
-        _no_shapes(shapes or sizes, f"{path}: a .tflite file")
         graph = tflite_source.read(bytes(data), str(path))
-        assembled, kept = tflite_convert.convert(graph, str(path))
-        return assembled.model(tflite_source.fingerprint(graph), "tflite", kept)
+        return _load_tflite(graph, shapes, sizes, str(path))
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, sizes, str(path), path.parent)
+
+
+def _load_tflite(graph: TfliteGraph, shapes: ShapeOptions, sizes: SizeOptions, origin: str) -> Model:
+    inputs = tflite_inputs.input_shapes(graph, shapes, sizes, origin)
+    assembled, kept = tflite_convert.convert(graph, origin, inputs)
+    bounds = {} if inputs is None else inputs.symbols.bounds
+    model = assembled.model(tflite_source.fingerprint(graph), "tflite", kept, bounds)
+    if shapes or inputs is not None or not tflite_inputs.has_open_batch(graph):
+        return model
+    with_any = tflite_inputs.input_shapes(graph, {}, {tflite_inputs.BATCH: (1, None)}, origin)
+    try:
+        obstacle = batch_obstacle_of(tflite_convert.convert(graph, origin, with_any)[0].module)
+    except OctavoError as error:
+        obstacle = str(error)
+    return replace(model, any_batch=not obstacle, batch_obstacle=obstacle)
 
 
 def _load_torch(program: Any, shapes: ShapeOptions, sizes: SizeOptions) -> Model:
@@ -141,7 +157,7 @@ def _refuse_archive(data: bytes | mmap.mmap, path: Path) -> None:
 
 def _no_shapes(given: Mapping[str, Any], what: str) -> None:
     if given:
-        raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models and torch programs only")
+        raise ModelError(f"{what} fixes its shapes; shapes can be given for files of models and torch programs only")
 
 
 def _load_onnx(given: OnnxSource, shapes: ShapeOptions, sizes: SizeOptions, origin: str, folder: Path | None) -> Model:

@@ -13,6 +13,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst as Constant
 
 from ..ir.untyped import ops
+from ..runtime.shapes import largest
+from ..runtime.size import Size
 from .frontend import RejectedOpError
 from .symbols import Symbols
 
@@ -40,11 +42,14 @@ def same_padding(
 ) -> tuple[Any, Any]:
     """Return the padding SAME before and after one axis: ceil(size / stride) results (TFLite, PyTorch, ONNX's auto_pad).
 
-    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv). `symbols`: of an open size.
+    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv). `symbols`: of an open size
+    that is an expression; a Size knows its own.
     """
     wanted, taps = (size + stride - 1) // stride, dilation * (kernel - 1) + 1
     total = (wanted - 1) * stride + taps - size
-    if symbols is None:
+    if symbols is None and isinstance(total, Size):
+        total = total if taps >= stride else largest((total, 0))
+    elif symbols is None:
         total = max(total, 0)
     else:
         # wanted * stride is at least size: where windows leave no gaps, no greatest of two gets into the sizes of results.

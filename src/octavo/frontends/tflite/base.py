@@ -6,6 +6,7 @@ A quantized op becomes dequantize, the float op, quantize, and a clip on integer
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import tflite
 from tvm import relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
+from ...ir.graph.dataflow import static_shape
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import with_rounding
 from ...ir.untyped import ops
@@ -39,6 +41,8 @@ class BaseConverter(tflite_frontend.OperatorConverter):
 
     rounding = OpRounding()
     """How LiteRT rounds the op that is converted."""
+    declared: Mapping[str, int] | None = None
+    """The size that the file states of each open dimension; None where all inputs have the file's shapes."""
 
     def quantize(self, expr: Any, tensor_to_quantize: Any) -> Any:
         """Quantize real values by a tensor's parameters; the call says how LiteRT rounds them."""
@@ -97,8 +101,22 @@ class BaseConverter(tflite_frontend.OperatorConverter):
         return self.get_tensor_value(tensor)
 
     def _shape(self, tensor: Any) -> list[int]:
-        """Return the shape that the file states."""
-        return [int(dim) for dim in tensor.tensor.ShapeAsNumpy()] if tensor.tensor.ShapeLength() else []
+        """Return the shape that a tensor has: the file's, or where inputs have others what is known of it by now."""
+        declared = [int(dim) for dim in tensor.tensor.ShapeAsNumpy()] if tensor.tensor.ShapeLength() else []
+        is_known = self.has_expr(tensor.tensor_idx)
+        if self.declared is None or not (is_known or self._reads_others) or (not is_known and tensor.buffer.DataLength()):
+            return declared
+        shape = static_shape(self.get_expr(tensor.tensor_idx)) if is_known else None
+        if shape is None:
+            raise RejectedOpError("the shape of its result at sizes other than the file's")
+        return list(shape)
+
+    def get_tensor_shape(self, tensor_wrapper: Any) -> Any:
+        """Return the same to TVM's converters."""
+        return super().get_tensor_shape(tensor_wrapper) if self.declared is None else self._shape(tensor_wrapper)
+
+    _reads_others = False
+    """Whether an operand of the op that is converted has another shape than the file states."""
 
     def _quantized(self, result: Any, output: Any) -> Any:
         """Return real values as the output tensor has them: quantized where it is quantized."""

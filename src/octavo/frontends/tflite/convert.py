@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import tflite
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
+from tvm_ffi import structural_walk
 
 from ...errors import ModelError, OctavoError, UnsupportedOpError
+from ...ir.graph.dataflow import static_shape
+from ...ir.graph.sizes import size_of
+from ...runtime.shapes import evaluated, without_sizes
+from ...runtime.size import OpenSizeError, expressed_by
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, discard, quiet, reason
+from ..input_shapes import InputShapes
 from ..source_tensor import SourceTensor
 from .ops import OpConverter
 from .rounding import op_rounding
@@ -79,9 +87,9 @@ class _ConstantTable(tflite_frontend.ExprTable):
 class _GraphConverter(OpConverter):
     """Runs the ops; binds each result to a variable, and names the op and its tensor in every error."""
 
-    def __init__(self, graph: TfliteGraph, origin: str, *args: Any) -> None:
+    def __init__(self, graph: TfliteGraph, declared: Mapping[str, int] | None, origin: str, *args: Any) -> None:
         super().__init__(*args)
-        self.graph = graph
+        self.graph, self.declared = graph, declared
         self._origin = origin
         self.exp_tab = _ConstantTable(self.exp_tab.exprs)
 
@@ -119,6 +127,7 @@ class _GraphConverter(OpConverter):
         """Convert op after op."""
         for index, op in enumerate(self.graph.ops):
             self.rounding = op_rounding(op, self.graph)
+            self._reads_others = self.declared is not None and any(self._is_other(each) for each in op.inputs)
             try:
                 result = self.convert_map[op.name](op=self.subgraph.Operators(index))
                 if result is not None:
@@ -127,6 +136,10 @@ class _GraphConverter(OpConverter):
                     self._set_outputs(op, result)
             except RejectedOpError as error:
                 raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
+            except OpenSizeError as error:
+                raise UnsupportedOpError(
+                    f"{self._describe(op)}: {error}; give it one: shapes= or sizes=, --shape or --size"
+                ) from None
             except OctavoError:
                 raise
             except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError) as error:
@@ -136,6 +149,11 @@ class _GraphConverter(OpConverter):
             except Exception as error:
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
 
+    def _is_other(self, index: int) -> bool:
+        """Return whether a tensor has another shape than the file states."""
+        expr = None if index < 0 else self.exp_tab.exprs.get(_key(index))
+        return expr is not None and static_shape(expr) != self.graph.tensors[index].shape
+
     def _check_result(self, op: TfliteOp, result: Any) -> None:
         """Reject a result that is not what the file states: then operands or options are not what they were meant to be."""
         types: list[Any] = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
@@ -143,10 +161,19 @@ class _GraphConverter(OpConverter):
             raise RejectedOpError(f"{len(op.outputs)} results where it has {len(types)}")
         for found, index in zip(types, op.outputs, strict=True):
             declared = self.graph.tensors[index]
-            shape = tuple(int(dim) for dim in found.shape) if isinstance(found.shape, relax.ShapeExpr) else None
+            shape = self._at_declared_sizes(found) if isinstance(found.shape, relax.ShapeExpr) else None
             # Some writers state no shape at all.
             if (declared.shape and shape is not None and shape != declared.shape) or str(found.dtype) != declared.dtype:
                 raise RejectedOpError(f"a result {declared.dtype} {declared.shape} where it computes {found.dtype} {shape}")
+
+    def _at_declared_sizes(self, found: Any) -> tuple[int, ...] | None:
+        """Return a result's shape at the sizes that the file states; None where inputs have others of known size."""
+        if self.declared is None:
+            return tuple(int(dim) for dim in found.shape)
+        sizes = [size_of(dim) for dim in found.shape]
+        if None in sizes or not self.declared:
+            return None
+        return evaluated([size for size in sizes if size is not None], self.declared)
 
     def _set_outputs(self, op: TfliteOp, result: Any) -> None:
         """Bind the result, or each of several, to a variable that the tensor's key leads to."""
@@ -164,8 +191,8 @@ class _GraphConverter(OpConverter):
         return f"{self._origin}: op {op.name} (output tensor {output!r})"
 
 
-def convert(graph: TfliteGraph, origin: str) -> tuple[Assembled, TfliteSource]:
-    """Build the named module of a checked file; `origin` names it in messages.
+def convert(graph: TfliteGraph, origin: str, inputs: InputShapes | None = None) -> tuple[Assembled, TfliteSource]:
+    """Build the named module of a checked file; `origin` names it in messages, `inputs` are shapes in place of the file's.
 
     Also say which id each of the file's tensors has.
 
@@ -177,9 +204,11 @@ def convert(graph: TfliteGraph, origin: str) -> tuple[Assembled, TfliteSource]:
         If the graph makes no sense to TVM.
     """
     converters: list[_GraphConverter] = []
+    shapes = {} if inputs is None else inputs.shapes
+    declared = None if inputs is None else _declared_sizes(graph, shapes)
 
     def make(*args: Any) -> _GraphConverter:
-        converters.append(_GraphConverter(graph, origin, *args))
+        converters.append(_GraphConverter(graph, declared, origin, *args))
         return converters[0]
 
     make_converter: Any = make
@@ -188,8 +217,9 @@ def convert(graph: TfliteGraph, origin: str) -> tuple[Assembled, TfliteSource]:
     model = _KeyedModel()
     model.Init(root._tab.Bytes, root._tab.Pos)
     try:
-        with quiet():
-            module = from_tflite(model, op_converter=make_converter)
+        keyed = {_key(index): shapes[name] for index, name in _input_names(graph).items() if name in shapes}
+        with quiet(), expressed_by(_variables(shapes).__getitem__):
+            module = from_tflite(model, shape_dict=keyed, op_converter=make_converter)
     except Exception as error:
         for converter in converters:
             discard(converter.bb)
@@ -198,6 +228,11 @@ def convert(graph: TfliteGraph, origin: str) -> tuple[Assembled, TfliteSource]:
         raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
     order = _source_order(graph)
     sources = _sources(graph)
+    if inputs is not None:
+        for index, source in enumerate(sources):
+            holder = converters[0].holder(index)
+            shape = None if holder is None else static_shape(holder)
+            sources[index] = source if shape is None else replace(source, shape=tuple(without_sizes(shape)))
     assembled = assemble(
         module,
         [sources[index] for index in order],
@@ -206,6 +241,28 @@ def convert(graph: TfliteGraph, origin: str) -> tuple[Assembled, TfliteSource]:
     )
     ids = dict(zip(order, assembled.ids, strict=True))
     return assembled, TfliteSource(graph=graph, ids=tuple(ids[index] for index in range(len(graph.tensors))))
+
+
+def _input_names(graph: TfliteGraph) -> dict[int, str]:
+    return {index: graph.tensors[index].name for index in graph.inputs}
+
+
+def _variables(shapes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the variables of open dimensions, by their names."""
+    found: dict[str, Any] = {}
+    for dim in (dim for shape in shapes.values() for dim in shape if isinstance(dim, tirx.Expr)):
+        structural_walk(dim, (tirx.Var, lambda var: found.__setitem__(str(var.name), var)))
+    return found
+
+
+def _declared_sizes(graph: TfliteGraph, shapes: Mapping[str, tuple[Any, ...]]) -> dict[str, int]:
+    """Return the size that the file states of each open dimension; none of them where another dimension is fixed anew."""
+    declared: dict[str, int] = {}
+    for index, name in _input_names(graph).items():
+        for size, dim in zip(shapes[name], graph.tensors[index].shape, strict=True):
+            if isinstance(size, tirx.Var):
+                declared.setdefault(str(size.name), dim)
+    return declared
 
 
 def _source_order(graph: TfliteGraph) -> list[int]:

@@ -15,8 +15,10 @@ import tflite
 from tvm import relax
 
 from ...ir.untyped import ops
+from ...runtime.size import Size
 from ..frontend import RejectedOpError
 from .base import BaseConverter
+from .open_shapes import reshaped
 
 
 class MovingConverter(BaseConverter):
@@ -61,11 +63,22 @@ class MovingConverter(BaseConverter):
 
     def convert_reshape(self, op: Any) -> Any:
         """Convert RESHAPE, SQUEEZE and EXPAND_DIMS to the shape that the file states for the result."""
-        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
-        shape = self._shape(output)
+        [data, *target], output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
+        shape = self._reshaped(data, target, output) if self._reads_others else self._shape(output)
         if math.prod(shape) != math.prod(self._shape(data)):
             raise RejectedOpError(f"a result of shape {shape} from one of shape {self._shape(data)}")
         return self._one(op, data, lambda x: ops.reshape(x, shape))
+
+    def _reshaped(self, data: Any, target: list[Any], output: Any) -> list[Any]:
+        """Return the shape of a result that the file states for other sizes."""
+        declared = [int(dim) for dim in output.tensor.ShapeAsNumpy()]
+        wanted = None
+        if target and not self.has_expr(target[0].tensor_idx):
+            wanted = [int(dim) for dim in np.ravel(self.get_tensor_value(target[0]))]
+        shape = reshaped(self._shape(data), declared, wanted, self.declared or {})
+        if shape is None:
+            raise RejectedOpError(f"a reshape from {self._shape(data)} to what the file states as {declared}")
+        return shape
 
     def convert_squeeze(self, op: Any) -> Any:
         """Convert SQUEEZE."""
@@ -101,14 +114,22 @@ class MovingConverter(BaseConverter):
         data, *bounds = self.get_input_tensors(op)
         begin, end, strides = ([int(v) for v in self._constant(bound, "bounds")] for bound in bounds)
         options = self._get_builtin_options(op, tflite.StridedSliceOptions)
-        shape, out = self._shape(data), self._shape(self.get_output_tensors(op)[0])
-        ranges: list[tuple[int, tuple[int, int, int]]] = []
+        shape, output, others, dropped = self._shape(data), self.get_output_tensors(op)[0], self._reads_others, set[int]()
+        if others and options.NewAxisMask():
+            raise RejectedOpError("new axes where sizes are not the file's")
+        ranges: list[tuple[int, tuple[Any, Any, int]]] = []
         for axis, place in sliced_axes(len(begin), len(shape), options.EllipsisMask(), options.NewAxisMask()):
             start, stop, step = begin[place], end[place], strides[place]
+            size: Any = shape[axis]
             bit = 1 << place
             if options.ShrinkAxisMask() & bit:
                 first = start + shape[axis] if start < 0 else start
                 part = (first, first + 1, 1)
+                dropped.add(axis)
+            elif isinstance(size, Size):
+                part = _open_part(
+                    None if options.BeginMask() & bit else start, None if options.EndMask() & bit else stop, step, size
+                )
             else:
                 chosen = slice(None if options.BeginMask() & bit else start, None if options.EndMask() & bit else stop, step)
                 part = chosen.indices(shape[axis])
@@ -118,6 +139,10 @@ class MovingConverter(BaseConverter):
         def move(x: Any) -> Any:
             kept = list(shape)
             for axis, part in ranges:
+                if isinstance(shape[axis], Size):
+                    kept[axis] = part[1] - part[0]
+                    x = ops.strided_slice(x, axes=[axis], begin=[part[0]], end=[part[1]], assume_inbound=True)
+                    continue
                 taken = np.arange(*part)
                 if not taken.size:
                     raise RejectedOpError("an empty result")
@@ -126,6 +151,7 @@ class MovingConverter(BaseConverter):
                     x = ops.strided_slice(x, axes=[axis], begin=[part[0]], end=[part[1]], strides=[part[2]])
                 else:
                     x = ops.take(x, relax.const(taken.astype(np.int32)), axis=axis, mode="clip")
+            out = [dim for axis, dim in enumerate(kept) if axis not in dropped] if others else self._shape(output)
             return x if kept == out else ops.reshape(x, out)
 
         return self._one(op, data, move)
@@ -143,7 +169,7 @@ class MovingConverter(BaseConverter):
     def _split(self, op: Any, data: Any, axis_tensor: Any) -> Any:
         outputs = self.get_output_tensors(op)
         axis = int(np.ravel(self._constant(axis_tensor, "an axis"))[0]) % len(self._shape(data))
-        ends = np.cumsum([self._shape(output)[axis] for output in outputs]).tolist()
+        ends = np.cumsum([int(output.tensor.ShapeAsNumpy()[axis]) for output in outputs]).tolist()
         if ends[-1] != self._shape(data)[axis]:
             raise RejectedOpError(f"parts of {ends[-1]} in all along axis {axis} of {self._shape(data)}")
         starts = [0, *ends[:-1]]
@@ -162,16 +188,17 @@ class MovingConverter(BaseConverter):
 
         def move(x: Any) -> list[Any]:
             slices = [ops.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]) for i in range(len(outputs))]
-            return [ops.reshape(part, self._shape(output)) for part, output in zip(slices, outputs, strict=True)]
+            shape = self._shape(data)
+            return [ops.reshape(part, shape[:axis] + shape[axis + 1 :]) for part in slices]
 
         return self._move_data(data, outputs, move)
 
     def convert_pack(self, op: Any) -> Any:
         """Convert PACK: a concatenation along a new axis."""
         output = self.get_output_tensors(op)[0]
-        rank = len(self._shape(output))
-        axis = self._get_builtin_options(op, tflite.PackOptions).Axis() % rank
-        part = [1 if i == axis else dim for i, dim in enumerate(self._shape(output))]
+        shape = self._shape(self.get_input_tensors(op)[0])
+        axis = self._get_builtin_options(op, tflite.PackOptions).Axis() % (len(shape) + 1)
+        part = [*shape[:axis], 1, *shape[axis:]]
 
         def form(tensor: Any) -> Any:
             source = self.get_tensor_expr(tensor)
@@ -184,7 +211,7 @@ class MovingConverter(BaseConverter):
         """Convert CONCATENATION, of equal or different parameters."""
         output = self.get_output_tensors(op)[0]
         options = self._get_builtin_options(op, tflite.ConcatenationOptions)
-        axis = options.Axis() % len(self._shape(output))
+        axis = options.Axis() % output.tensor.ShapeLength()
         tensors = self.get_input_tensors(op)
         # LiteRT copies 16-bit integers as they are stored: they mean what the result's parameters make of them.
         is_copy = output.qnn_params and self.get_tensor_type_str(output.tensor.Type()) == "int16"
@@ -380,6 +407,15 @@ class MovingConverter(BaseConverter):
         return ops.image.resize2d(
             x, tuple(size), None, layout="NHWC", method=method, coordinate_transformation_mode=mode, rounding_method=rounding
         )
+
+
+def _open_part(first: int | None, last: int | None, step: int, size: Size) -> tuple[Any, Any, int]:
+    """Return the range of an open axis that bounds leave; ones that may lie beyond its end are rejected."""
+    begin: Any = 0 if first is None else first
+    end: Any = size if last is None else size + last
+    if step != 1 or begin < 0 or (last is not None and last >= 0):
+        raise RejectedOpError("bounds within an axis of open size")
+    return begin, end, 1
 
 
 def sliced_axes(count: int, rank: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:

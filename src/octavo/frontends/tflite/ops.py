@@ -13,8 +13,9 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
+from ...runtime.size import Size
 from ..frontend import RejectedOpError
-from ..relax_ops import same_padding
+from ..relax_ops import padded, same_padding
 from .base import BaseConverter, float_const
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
@@ -104,6 +105,25 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         zero_point = relax.const(np.zeros(scale.shape, np.int32), "int32")
         return ops.add(result, ops.dequantize(expr, relax.const(scale, "float32"), zero_point, axis=0))
 
+    def _padded(
+        self, data: Any, kind: int, kernel: list[int], strides: list[int], dilation: list[int], *, with_lowest: bool = False
+    ) -> tuple[Any, list[int]]:
+        """Return the real values that windows go over, and the padding that is left to their op: none where it depends on sizes.
+
+        What they go over is padded with zeros, or the lowest number that the tensor may hold.
+        """
+        padding = self._spatial_padding(kind, self._shape(data)[1:3], kernel, strides, dilation)
+        if not any(isinstance(width, Size) for width in padding):
+            return self._real(data), padding
+        fill: float = float(np.finfo(np.float32).min) if with_lowest else 0.0
+        if data.qnn_params:
+            lowest, _ = INTEGER_RANGE[self.get_tensor_type_str(data.tensor.Type())]
+            fill = lowest if with_lowest else int(data.qnn_params["zero_point"].value.numpy())
+        stored = self.get_tensor_expr(data)
+        for axis in range(2):
+            stored = padded(self.bb.emit, stored, 1 + axis, (padding[axis], padding[2 + axis]), fill)
+        return (self.dequantize(stored, data) if data.qnn_params else stored), [0, 0, 0, 0]
+
     def _spatial_padding(
         self, kind: int, sizes: list[int], kernel: list[int], strides: list[int], dilation: list[int]
     ) -> list[int]:
@@ -122,7 +142,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
             return super().convert_conv(op, conv_type)
         depthwise = conv_type == "depthwise"
         options = self._get_builtin_options(op, tflite.DepthwiseConv2DOptions if depthwise else tflite.Conv2DOptions)
-        _, height, width, channels = (int(dim) for dim in self.get_tensor_shape(data))
+        channels = self._shape(data)[3]
         value: Any = self.get_tensor_value_or_prefetched(weight)
         kernel = [int(dim) for dim in value.shape[1:3]]
         if weight.qnn_params and weight.qnn_params["scale"].value.numpy().ndim and weight.qnn_params["axis"] != 3 * depthwise:
@@ -141,14 +161,14 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
             value = value.reshape(*kernel, *((1, outputs) if single else (outputs, 1)))
             layout, axis, groups = ("HWIO", 3, 1) if single else ("HWOI", 2, channels)
         strides, dilation = [options.StrideH(), options.StrideW()], [options.DilationHFactor(), options.DilationWFactor()]
-        real = self._real(data)
+        real, padding = self._padded(data, options.Padding(), kernel, strides, dilation)
         if weight.qnn_params and not data.qnn_params:
             real = self._dynamic(real, self._shape(data), weight)
         result = ops.nn.conv2d(
             real,
             self._weight(weight, value, axis),
             strides=strides,
-            padding=self._spatial_padding(options.Padding(), [height, width], kernel, strides, dilation),
+            padding=padding,
             dilation=dilation,
             groups=groups,
             data_layout="NHWC",
@@ -171,7 +191,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         if weight.qnn_params and weight.qnn_params["scale"].value.numpy().ndim and weight.qnn_params["axis"] != 0:
             raise RejectedOpError(f"weight quantized along axis {weight.qnn_params['axis']}, not its output channels")
         expr = self.get_tensor_expr(data)
-        shape = [int(dim) for dim in self.get_tensor_shape(data)]
+        shape = self._shape(data)
         inputs = int(value.shape[1])
         if not options.KeepNumDims() and (len(shape) != 2 or shape[1] != inputs):
             # TFLite takes any input as [batch, inputs]; the reshape goes first, on integers if they are.
@@ -181,9 +201,9 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
             rows = [math.prod(shape) // inputs, inputs]
             real = self._dynamic(expr if shape == rows else ops.reshape(expr, rows), rows, weight)
             result = self._add_bias(ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
-            result, wanted = self._finish(result, output, activation), self._shape(output)
+            result, rank = self._finish(result, output, activation), output.tensor.ShapeLength()
             # Back to the input's axes last, where bias and activation are done.
-            return result if len(wanted) in (0, 2) else ops.reshape(result, wanted)
+            return result if rank in (0, 2) else ops.reshape(result, [*shape[:-1], int(value.shape[0])])
         real = self.dequantize(expr, data) if data.qnn_params else expr
         result = self._add_bias(ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
         return self._finish(result, output, activation)
@@ -205,14 +225,19 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
             return super().convert_pool2d(op, pool_type)
         data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
         options = self._get_builtin_options(op, tflite.Pool2DOptions)
-        _, height, width, _ = (int(dim) for dim in self.get_tensor_shape(data))
         kernel, strides = [options.FilterHeight(), options.FilterWidth()], [options.StrideH(), options.StrideW()]
-        padding = self._spatial_padding(options.Padding(), [height, width], kernel, strides, [1, 1])
+        window: Any = (data, options.Padding(), kernel, strides, [1, 1])
+        if pool_type == "max":
+            real, padding = self._padded(*window, with_lowest=True)
+            pool = ops.nn.max_pool2d
+        else:  # it leaves out what is padded, and so must know of it
+            real, padding = self._real(data), self._spatial_padding(window[1], self._shape(data)[1:3], *window[2:])
+            pool = ops.nn.avg_pool2d
+        if any(isinstance(width, Size) for width in padding):
+            raise RejectedOpError("an average of an open size with padding SAME at a stride")
         attributes = {"pool_size": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
         activation = options.FusedActivationFunction()
-        if pool_type == "average":
-            return self._finish(ops.nn.avg_pool2d(self._real(data), **attributes), output, activation)
-        return self._finish(ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
+        return self._finish(pool(real, **attributes), output, activation)
 
     def convert_transpose_conv(self, op: Any) -> Any:
         """Convert TRANSPOSE_CONV of a constant weight; of int16 and float to the convolution of a spread input that it is."""

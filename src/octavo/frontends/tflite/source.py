@@ -46,7 +46,10 @@ _OPTION_NAMES = {code: name for name, code in vars(tflite.BuiltinOptions).items(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TfliteTensor:
-    """One tensor as the file states it; `value` is None unless it is a constant, scale and zero_point unless quantized."""
+    """One tensor as the file states it; `value` is None unless it is a constant, scale and zero_point unless quantized.
+
+    `signature` is its shape with -1 for dimensions of any size; empty where the file has none.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -55,6 +58,7 @@ class TfliteTensor:
     scale: tuple[float, ...] = ()
     zero_point: tuple[int, ...] = ()
     axis: int = 0
+    signature: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +216,14 @@ def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool) -> Tflit
     if any(not low <= point <= high for point in zero_point):
         found = f"zero points {zero_point[:4]} outside [{low}; {high}]"
         raise ModelError(f"{origin}: tensor {name!r} has {found}, the range of {dtype}")
-    return TfliteTensor(name=name, shape=shape, dtype=dtype, value=value, scale=scale, zero_point=zero_point, axis=axis)
+    facts: Any = {"name": name, "shape": shape, "dtype": dtype, "value": value, "signature": _signature(tensor, shape)}
+    return TfliteTensor(**facts, scale=scale, zero_point=zero_point, axis=axis)
+
+
+def _signature(tensor: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    raw = tensor.ShapeSignatureAsNumpy()
+    signature = tuple(int(dim) for dim in raw) if isinstance(raw, np.ndarray) else ()
+    return signature if len(signature) == len(shape) else ()
 
 
 def _constant(buffer: Any, name: str, shape: tuple[int, ...], dtype: str, origin: str) -> npt.NDArray[Any] | None:

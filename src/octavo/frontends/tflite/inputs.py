@@ -1,0 +1,65 @@
+"""What the inputs of a .tflite file state of their shapes, with what the caller of `load` says of them. Reads no op.
+
+A file states a shape for each input, and may state a second one in which dimensions of any size are -1. Such a dimension is
+called by its input and axis ("pixels_dim2"), one of the first axis "batch". It is open where the caller names it, or where
+another than the first is open, too. Most files leave the batch alone open: then a model is of the one sample that is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ModelError
+from ..input_shapes import InputShapes, ShapeOption, check_shapes, combined
+from ..symbols import SizeOption, symbol_name
+from .source import TfliteGraph
+
+BATCH = "batch"
+
+
+def input_shapes(
+    graph: TfliteGraph, shapes: Mapping[str, ShapeOption], sizes: Mapping[str, SizeOption], origin: str
+) -> InputShapes | None:
+    """Return the inputs' shapes by their names; None where they are those that the file states.
+
+    Parameters
+    ----------
+    shapes
+        Shapes of inputs by name, in place of the file's.
+    sizes
+        Sizes or bounds of dimensions by name.
+
+    Raises
+    ------
+    ModelError
+        For options that do not fit.
+    """
+    inputs: dict[str, Any] = {graph.tensors[index].name: graph.tensors[index] for index in graph.inputs}
+    check_shapes(inputs, shapes, origin)
+    for name, given in shapes.items():
+        if len(given) != len(inputs[name].shape) or any(not isinstance(dim, str) and dim < 1 for dim in given) or "" in given:
+            raise ModelError(f"{origin}: shape {tuple(given)} for input {name!r} does not fit {inputs[name].shape}, the file's")
+    dynamic = {name: _dynamic(name, tensor.signature) for name, tensor in inputs.items()}
+    is_open = BATCH in sizes or any(axis for axes in dynamic.values() for axis in axes)
+    declared: dict[str, tuple[int | str, ...]] = {}
+    for name, tensor in inputs.items():
+        dims: list[int | str] = list(tensor.shape)
+        for axis, text in dynamic[name].items() if is_open else ():
+            dims[axis] = text
+        declared[name] = tuple(dims)
+    result = combined(declared, shapes, origin)
+    result.symbols.restrict(sizes, origin)
+    same = all(tuple(result.shapes[name]) == tensor.shape for name, tensor in inputs.items() if result.is_static)
+    return None if result.is_static and same else result
+
+
+def has_open_batch(graph: TfliteGraph) -> bool:
+    """Return whether a file states one sample, and leaves their number open and nothing else."""
+    tensors = [graph.tensors[index] for index in graph.inputs]
+    return all(tensor.signature == (-1, *tensor.shape[1:]) and tensor.shape[0] == 1 for tensor in tensors)
+
+
+def _dynamic(name: str, signature: tuple[int, ...]) -> dict[int, str]:
+    """Return the names of the dimensions that a file leaves open, by axis."""
+    return {axis: symbol_name(f"{name}_dim{axis}") if axis else BATCH for axis, dim in enumerate(signature) if dim < 0}
