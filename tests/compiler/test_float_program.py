@@ -92,12 +92,14 @@ def test_vectors_that_were_shared_may_be_several(own: int) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("axes", [False, True])
 @pytest.mark.parametrize("name", ["r1", "y"])
-def test_gains_multiply_what_is_read_behind(name: str) -> None:
+def test_gains_multiply_what_is_read_behind(name: str, *, axes: bool) -> None:
     model, samples = residual_net(), draws(1)
     base = FloatProgram(model, NAMES, HERE, {*model.params})
     channels = all_of(base, samples, (name,))[-1].shape
     gain = np.linspace(0.5, 2, channels[1], dtype=np.float32).reshape([-1 if axis == 1 else 1 for axis in range(len(channels))])
+    gain = gain if axes else np.float32(0.5).reshape(())
     found = base.of(model, (name,), {name: gain})
     assert found is not None
     np.testing.assert_allclose(all_of(found, samples, (name,))[-1], all_of(base, samples, (name,))[-1] * gain, rtol=1e-6)

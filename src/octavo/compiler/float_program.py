@@ -115,7 +115,7 @@ class FloatProgram:
                 found.calls[number] = replace(self.calls[number], operands=operands)
         for name, gain in gains.items():
             number, order = self.makers[self.variables[name]], self.orders.get(name)
-            run = partial(_multiplied, found.calls[number].run, gain if order is None else gain.transpose(order))
+            run = partial(_multiplied, found.calls[number].run, gain if order is None else _in_order(gain, order))
             found.calls[number] = replace(found.calls[number], run=run)
         return found
 
@@ -207,6 +207,11 @@ def _calls(
         lowered = lower_composites(parts, target.host, target.isas, 1, stored_from=0)
         linked = link(lowered, target.llvm)
     return KernelCalls(linked, target.llvm if runs else None), DataflowView(linked["main"]), lowered.stored
+
+
+def _in_order(gain: Array, order: Sequence[int]) -> Array:
+    """Return factors, whose first axes may be left out as NumPy broadcasts them, with their axes in this order."""
+    return gain.reshape((1,) * (len(order) - gain.ndim) + gain.shape).transpose(order)
 
 
 def _multiplied(
