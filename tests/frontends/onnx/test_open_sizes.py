@@ -30,8 +30,6 @@ CONSTANTS = {
     "table": np.random.default_rng(1).normal(size=(512, 8)).astype(np.float32),
     "w8": np.random.default_rng(2).normal(size=(8, 4)).astype(np.float32),
     "s": np.asarray(0.5, np.float32),
-    "gates": np.zeros((1, 2, 7), np.float32),
-    "recurrence": np.zeros((1, 2, 2), np.float32),
 }
 
 
@@ -466,10 +464,6 @@ def test_options_that_do_not_fit(options, message):
         ([node("NonZero", ["x"], ["y"])], "the shape of its result depends on values"),
         ([node("Cast", ["z"], ["t"], to=TensorProto.INT64), node("Reshape", ["x", "t"], ["y"])], "its shape depends on values"),
         ([node("Add", ["x", "table"], ["y"])], "sizes 7 and 8 meet, which are not equal"),
-        (
-            [node("RNN", ["x", "gates", "recurrence"], ["y"], hidden_size=2)],
-            "its steps are written out, and their number, b, is open; fix one of b, s",
-        ),
     ],
 )
 def test_what_cannot_be_open_says_why(nodes, message):

@@ -14,11 +14,15 @@ tensors alone are outlined. Requires that what can be integer is outlined.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tvm
 from tvm.relax import Var
 
-from ...ir.graph.dataflow import DataflowView
+from ...errors import CompileError
+from ...ir.graph.dataflow import DataflowView, op_name
 from ...ir.graph.observe import OBSERVE
+from ...ir.graph.recurrence import NAME as RECURRENCE
 from ...ir.graph.rules import Rule, partition
 from ...ir.qdq.matchers.conv.float_conv2d import match_float_conv2d, match_float_conv2d_transpose, match_float_matmul
 from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
@@ -28,6 +32,7 @@ from ...ir.qdq.matchers.half_float import half_rules, is_widening
 from ...ir.qdq.matchers.matmul import match_float_batch_matmul
 from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
 from ...ir.qdq.matchers.observe import match_observe
+from ...ir.qdq.matchers.recurrence import match_float_recurrence
 from ...ir.qdq.matchers.reduce import match_float_mean
 from .context import PartitionContext
 from .target_rules import describe, is_repeatable
@@ -43,6 +48,7 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_group_norm", ops=("nn.group_norm",), match=match_float_group_norm),
     Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),
     Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
+    Rule(composite="octavo.float_recurrence", ops=(RECURRENCE,), match=match_float_recurrence),
     Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
     Rule(composite="octavo.mixed_elementwise", ops=CHAINED, match=match_mixed_elementwise),
     Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
@@ -56,7 +62,20 @@ def outline_float(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModu
     rules = (*(half_rules(context.precision) if context.precision else ()), *own)
     found = partition(module, rules, repeatable=_is_repeatable, describe=describe)
     context.regions |= found.regions
+    _check_recurrences(DataflowView(found.module["main"]), {name: each.reason for name, each in found.rejections.items()})
     return found.module
+
+
+def _check_recurrences(view: DataflowView, reasons: Mapping[str, str]) -> None:
+    """Raise CompileError for a recurrence that is left: TVM has no such op."""
+    for binding in view.bindings:
+        if op_name(binding.value) == RECURRENCE:
+            name = binding.var.name
+            raise CompileError(
+                f"{name}: the steps of a recurrent layer are one op where their number is open, or large; "
+                f"{reasons.get(name, 'only CPUs have kernels for it')}; fix the number: "
+                'sizes={"NAME": N} in Python, --size NAME=N on the command line'
+            )
 
 
 def _is_repeatable(view: DataflowView, var: Var) -> bool:

@@ -1,25 +1,27 @@
 """Our converters of ONNX's recurrent ops, LSTM, GRU and RNN: unrolled into products, sums and activations.
 
-The input's products of all steps are one matmul, before the first; a step adds the product of what the step before it left.
+The input's products of all steps are one matmul, before the first; a step adds the product of what the step before it left. Steps
+of an open number, or very many, are one op (`ir.graph.recurrence`), whose products stay float.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.graph.recurrence import GATES, Kind, Recurrence, recurrence
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import shape_of
+from ..relax_ops import is_static, shape_of
 from .ops import Converter, NodeContext, input_at
 
 _MAX_STEPS = 1024
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""How many steps are written out."""
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"sigmoid": ops.sigmoid, "tanh": ops.tanh, "relu": ops.nn.relu}
 
@@ -33,7 +35,7 @@ class _Direction:
     bias: Any | None
     recurrent_bias: Any | None
     peepholes: list[Any]
-    activations: list[Callable[[Any], Any]]
+    activations: list[str]
     clip: float
 
 
@@ -60,9 +62,9 @@ class _Writer:
         """Return `count` elements of an axis; of a constant, a constant."""
         if isinstance(x, Constant):
             return relax.const(np.ascontiguousarray(np.take(x.value.numpy(), range(first, first + count), axis)))
-        if shape_of(x)[axis] == count:
+        if first == 0 and self.context.symbols.is_equal(shape_of(x)[axis], count):
             return x
-        return self.emit(ops.strided_slice(x, axes=[axis], begin=[first], end=[first + count]))
+        return self.emit(ops.strided_slice(x, axes=[axis], begin=[first], end=[first + count], assume_inbound=True))
 
     def row(self, x: Any, index: int) -> Any:
         """Return x[index]."""
@@ -83,13 +85,48 @@ class _Writer:
     def gates(self, x: Any) -> list[Any]:
         return [self.gate(x, index) for index in range(shape_of(x)[-1] // self.hidden)]
 
-    def run(self, d: _Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
-        """Return the states of all steps, in the order of the input, and the last hidden state and cell."""
+    def inputs(self, d: _Direction, x: Any) -> Any:
+        """Return what all steps take from outside."""
         steps, batch, features = shape_of(x)
-        width = _GATES[self.context.op] * self.hidden
         flat = self.emit(ops.reshape(x, [steps * batch, features]))
         product = self.add(self.emit(ops.matmul(flat, self.turned(d.weight))), d.bias)
-        inputs = self.emit(ops.reshape(product, [steps, batch, width]))
+        return self.emit(ops.reshape(product, [steps, batch, GATES[self.context.op] * self.hidden]))
+
+    def looped(self, d: _Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
+        """Return what `run` does, of one op for all steps."""
+        context, steps = self.context, shape_of(x)[0]
+        given = {"bias": d.recurrent_bias, "hidden": hidden, "cell": cell if context.op == "LSTM" else None}
+        if d.peepholes:
+            if not all(isinstance(each, Constant) for each in d.peepholes):
+                raise RejectedOpError("its peepholes are computed; over open steps they must be constant")
+            given["peepholes"] = relax.const(np.stack([each.value.numpy() for each in d.peepholes]))
+        others = {name: value for name, value in given.items() if value is not None}
+        states = max((count for count in (1, 2) if context.is_read(count)), default=0)
+        what = Recurrence(
+            kind=cast("Kind", context.op),
+            activations=tuple(d.activations),
+            operands=tuple(others),
+            backwards=backwards,
+            resets_products=context.op == "GRU" and bool(context.attrs.get("linear_before_reset", 0)),
+            states=states,
+            clip=d.clip,
+        )
+        recurrent = self.turned(d.recurrence)
+        if not isinstance(recurrent, Constant) or not (d.recurrent_bias is None or isinstance(d.recurrent_bias, Constant)):
+            raise RejectedOpError(
+                f"its weights are computed; over open steps they must be constant; {context.symbols.advice(steps)}"
+            )
+        result = self.emit(recurrence(self.inputs(d, x), recurrent, others, what))
+        first, second = (
+            self.emit(ops.reshape(self.part(result, 0, place, 1), shape_of(result)[1:])) if place < states else None
+            for place in range(2)
+        )
+        return self.part(result, 0, states, steps), first, second
+
+    def run(self, d: _Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
+        """Return the states of all steps, in the order of the input, and the last hidden state and cell."""
+        steps, batch, _ = shape_of(x)
+        inputs = self.inputs(d, x)
         turned = self.turned(d.recurrence)
         step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.context.op]
         states: list[Any] = []
@@ -104,7 +141,7 @@ class _Writer:
         return self.emit(ops.clip(value, -d.clip, d.clip)) if d.clip else value
 
     def _activated(self, d: _Direction, which: int, value: Any) -> Any:
-        return self.emit(d.activations[which](value))
+        return self.emit(_ACTIVATIONS[d.activations[which]](value))
 
     def _peeped(self, d: _Direction, value: Any, which: int, cell: Any) -> Any:
         return self.add(value, self.times(d.peepholes[which], cell)) if d.peepholes else value
@@ -148,45 +185,49 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
         x = writer.emit(ops.permute_dims(x, [1, 0, 2]))
     steps, batch, _ = shape_of(x)
     count = shape_of(weight)[0]
-    writer.hidden = shape_of(weight)[1] // _GATES[context.op]
-    if not isinstance(steps, int):
-        sizes = context.symbols
-        raise RejectedOpError(f"its steps are written out, and their number, {sizes.text(steps)}, is open; {sizes.advice()}")
-    if not 0 < steps <= _MAX_STEPS:
-        raise RejectedOpError(f"a sequence of {steps} steps is not unrolled; from 1 to {_MAX_STEPS} are")
+    writer.hidden = shape_of(weight)[1] // GATES[context.op]
     if context.attrs.get("input_forget", 0):
         raise RejectedOpError("input_forget is not supported")
     _check_lengths(input_at(inputs, 4), steps)
-    initial = [_initial(writer, input_at(inputs, index), layout, [count, batch, writer.hidden]) for index in (5, 6)]
+    is_loop = not isinstance(steps, int) or not 0 < steps <= _MAX_STEPS
+    initial = [_initial(writer, input_at(inputs, index), layout) for index in (5, 6)]
+    if not is_loop:
+        zeros = None if None not in initial else _zeros([count, batch, writer.hidden])
+        initial = [zeros if state is None else state for state in initial]
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}.get(context.text("direction", "forward"))
     if backwards is None or len(backwards) != count:
         raise RejectedOpError(f"direction {context.text('direction', 'forward')!r} and weights of {count} directions")
-    results = [
-        writer.run(_direction(writer, inputs, index), x, *(writer.row(state, index) for state in initial), backwards=turned)
-        for index, turned in enumerate(backwards)
-    ]
-    full = [writer.emit(ops.reshape(states, [steps, 1, batch, writer.hidden])) for states, _, _ in results]
-    last = [[writer.emit(ops.reshape(one[place], [1, batch, writer.hidden])) for one in results] for place in (1, 2)]
-    joined = [writer.emit(ops.concat(parts, axis)) if count > 1 else parts[0] for parts, axis in ((full, 1), (last[0], 0))]
-    if context.op == "LSTM":
-        joined.append(writer.emit(ops.concat(last[1], 0)) if count > 1 else last[1][0])
+    results: list[tuple[Any, ...]] = []
+    for index, turned in enumerate(backwards):
+        states = [None if state is None else writer.row(state, index) for state in initial]
+        run = writer.looped if is_loop else writer.run
+        results.append(run(_direction(writer, inputs, index), x, *states, backwards=turned))
+    full = [writer.emit(ops.reshape(states[0], [steps, 1, batch, writer.hidden])) for states in results]
+    parts = [(full, 1)]
+    for place in range(1, max(index + 1 for index in range(3) if context.is_read(index))):
+        parts.append(([writer.emit(ops.reshape(one[place], [1, batch, writer.hidden])) for one in results], 0))
+    joined = [writer.emit(ops.concat(each, axis)) if count > 1 else each[0] for each, axis in parts]
     if layout:
         orders = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
         joined = [writer.emit(ops.permute_dims(value, order)) for value, order in zip(joined, orders, strict=False)]
     return joined[0] if len(context.node.output) == 1 else relax.Tuple(joined[: len(context.node.output)])
 
 
-def _check_lengths(lengths: Any | None, steps: int) -> None:
+def _check_lengths(lengths: Any | None, steps: Any) -> None:
     if lengths is None:
         return
+    if not isinstance(steps, int):
+        raise RejectedOpError("sequence_lens over open steps is not supported; pad and mask")
     if not isinstance(lengths, Constant) or (lengths.value.numpy() != steps).any():
         raise RejectedOpError(f"sequence_lens other than a constant of {steps} for every sample is not supported; pad and mask")
 
 
-def _initial(writer: _Writer, state: Any | None, layout: int, shape: list[int]) -> Any:
-    if state is None:
-        return relax.const(np.zeros(shape, np.float32))
-    return writer.emit(ops.permute_dims(state, [1, 0, 2])) if layout else state
+def _initial(writer: _Writer, state: Any | None, layout: int) -> Any | None:
+    return writer.emit(ops.permute_dims(state, [1, 0, 2])) if layout and state is not None else state
+
+
+def _zeros(shape: list[Any]) -> Any:
+    return relax.const(np.zeros(shape, np.float32)) if is_static(shape) else ops.zeros(relax.ShapeExpr(shape), "float32")
 
 
 def _direction(writer: _Writer, inputs: list[Any], index: int) -> _Direction:
@@ -195,7 +236,7 @@ def _direction(writer: _Writer, inputs: list[Any], index: int) -> _Direction:
     bias, peepholes = input_at(inputs, 3), input_at(inputs, 7) if op == "LSTM" else None
     both = [None, None]
     if bias is not None:
-        row, half = writer.row(bias, index), _GATES[op] * writer.hidden
+        row, half = writer.row(bias, index), GATES[op] * writer.hidden
         both = [writer.part(row, 0, 0, half), writer.part(row, 0, half, half)]
     names = [name.decode() if isinstance(name, bytes) else str(name) for name in context.attrs.get("activations", [])]
     own = len(_DEFAULTS[op])
@@ -209,7 +250,7 @@ def _direction(writer: _Writer, inputs: list[Any], index: int) -> _Direction:
         bias=both[0],
         recurrent_bias=both[1],
         peepholes=[] if peepholes is None else writer.gates(writer.row(peepholes, index)),
-        activations=[_ACTIVATIONS[name.lower()] for name in chosen],
+        activations=[name.lower() for name in chosen],
         clip=float(context.attrs.get("clip", 0.0)),
     )
 

@@ -160,6 +160,35 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatRecurrenceOp(FloatOp):
+    """The steps of an LSTM, a GRU or a plain recurrent layer, as `ir.graph.recurrence` defines them.
+
+    `hidden` and `cell`, before the first step, are a variable, a constant (batch, width) or absent: zeros. `bias` and `peepholes`
+    may be absent.
+    """
+
+    x: str
+    weights: Floats
+    bias: Floats | None
+    hidden: str | Floats | None
+    cell: str | Floats | None
+    peepholes: Floats | None
+    kind: Literal["LSTM", "GRU", "RNN"]
+    activations: tuple[str, ...]
+    backwards: bool
+    resets_products: bool
+    states: int
+    clip: float
+    output_shape: tuple[int, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference: each step's hidden state meets all weights."""
+        steps, batch, _ = self.output_shape
+        return (steps - self.states) * batch * self.weights.size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bfloat16Op(FloatOp):
     """A convolution or matmul as `float_op` says it, from 16 bits `x`; `addend` and the result are 16 bits wide or float32."""
 

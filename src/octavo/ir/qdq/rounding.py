@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,8 +23,6 @@ from tvm.ir import Call, GenericConst, Op, StringImm
 from tvm.relax import BlockBuilder, Expr, Var
 from tvm.relax import const as _relax_const
 from tvm.relax import op as _relax_op
-from tvm.relax import script as _script
-from tvm.relax.script import parser as _parser
 
 from ...errors import CompileError
 from ...numerics.affine import TieRounding
@@ -46,6 +43,7 @@ from ..composites.base import Arithmetic, CompositeOp
 from ..composites.reduction import ResizeOp
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
+from ..graph.script_names import enter
 from ..graph.value_graph import WITH_LITERALS
 
 PASSED_THROUGH = (
@@ -253,12 +251,8 @@ def _register(name: str, python_op: Callable[..., Any]) -> Callable[..., Any]:
 def _register_once() -> None:
     if "relax.octavo.quantize" in tvm.ir.Op.list_op_names():
         return
-    namespace = SimpleNamespace(
-        quantize=_register("quantize", _relax_op.quantize), dequantize=_register("dequantize", _relax_op.dequantize)
-    )
-    # `R` of a module's source text is the one, of a decorated class the other.
-    for module in (_script, _parser):
-        module.octavo = namespace
+    for name, python_op in (("quantize", _relax_op.quantize), ("dequantize", _relax_op.dequantize)):
+        enter(name, _register(name, python_op))
 
 
 _register_once()

@@ -15,6 +15,7 @@ from . import (
     observe,
     pool2d,
     quantize,
+    recurrence,
     reduce,
     resize,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "observe",
     "pool2d",
     "quantize",
+    "recurrence",
     "reduce",
     "resize",
 ]

@@ -88,6 +88,7 @@ from .quantization.quantize import DequantizeSpec, QuantizeSpec, dequantize, qua
 from .quantization.relabel import RelabelSpec, relabel
 from .quantization.requantize import RequantizeSpec, requantize
 from .quantization.requantize_sums import requantize_sums
+from .recurrent.recurrence import RecurrenceSpec, recurrence
 from .reductions.float_reduce import FloatMeanSpec, mean_in_order
 from .reductions.reduce import ReduceSpec, reduce
 from .resize.float_resize import FloatResizeSpec, float_resize_bilinear
@@ -147,6 +148,7 @@ __all__ = [
     "Pool2dSpec",
     "PreluSpec",
     "QuantizeSpec",
+    "RecurrenceSpec",
     "ReduceSpec",
     "RelabelSpec",
     "RequantizeSpec",
@@ -211,6 +213,7 @@ __all__ = [
     "pool2d",
     "prelu",
     "quantize",
+    "recurrence",
     "reduce",
     "relabel",
     "requantize",
