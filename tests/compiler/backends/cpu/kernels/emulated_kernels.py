@@ -24,6 +24,8 @@ from missing import needs_programs
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.runtime.file import read_executable
+from octavo.runtime.shapes import evaluated
+from octavo.runtime.size import Size
 
 PROGRAM = Path(__file__).parent / "run_kernels.c"
 GUARD, FILLER = 256, 77
@@ -153,20 +155,35 @@ def run_executable(
     executable: octavo.Executable, inputs: Mapping[str, np.ndarray], expected: np.ndarray, machine: Emulated
 ) -> None:
     """Run a model of one output from its file, and compare with what is expected, byte for byte."""
+    [got] = results_of(executable, [(inputs, {}, [expected])], machine)[0]
+    assert _same_bytes(got, expected)
+
+
+def results_of(
+    executable: octavo.Executable,
+    calls: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, int], Sequence[np.ndarray]]],
+    machine: Emulated,
+) -> list[list[np.ndarray]]:
+    """Run a model from its file, once for each call: inputs, the sizes of open dimensions, and what the results are like."""
     machine.skip_unless_installed()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "model.so"
         executable.save(file)
         held = read_executable(file)
-        constants, description = held.constants, held.description
-        workspace = np.zeros(max(description["workspace"], 1), np.uint8)
-        arrays = [inputs[spec.source_name] for spec in executable.inputs]
         # What it takes from TVM's runtime is the program's.
         _link(machine, folder, ["octavo_main"], [str(file), "-rdynamic", f"-Wl,-rpath,{folder}"])
-        ((*_, got, guard),) = _run(machine, folder, [(0, [*arrays, constants, workspace, _filler(expected)])])
-        assert (guard == FILLER).all()
-        assert _same_bytes(got, expected)
+        given: list[tuple[int, list[np.ndarray]]] = []
+        for inputs, sizes, results in calls:
+            own = [np.array([sizes[name] for name in sorted(sizes)], np.int64)] if sizes else []
+            workspace = np.zeros(max(*evaluated([Size.parse(held.description["workspace"])], sizes), 1), np.uint8)
+            arrays = [inputs[spec.source_name] for spec in executable.inputs]
+            given.append((0, [*own, *arrays, held.constants, workspace, *map(_filler, results)]))
+        found: list[list[np.ndarray]] = []
+        for (*operands, guard), (_, _, results) in zip(_run(machine, folder, given), calls, strict=True):
+            assert (guard == FILLER).all()
+            found.append([got.reshape(like.shape) for got, like in zip(operands[-len(results) :], results, strict=True)])
+        return found
 
 
 def _link(machine: Emulated, folder: Path, symbols: list[str], linked: list[str]) -> None:

@@ -2,17 +2,25 @@
 
 import re
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
-from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, aarch64, run_executable
+from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, aarch64, results_of, run_executable
+from tvm import relax
 
 import octavo
+import open_recognizer
+import open_transformer
 from nets import residual_net
 from octavo.errors import ExecutableError
 from octavo.export.c_library import export_c
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
+from octavo.runtime.size import Size
 
 ANY = aarch64("max")
 """Has all that QEMU knows."""
@@ -94,3 +102,51 @@ def test_a_cpu_by_its_name(small: Model, tmp_path: Path, name: str, isa: str) ->
     compiled.save(tmp_path / "m.so")
     with pytest.raises(ExecutableError, match="built for aarch64-linux-gnu, and this machine is"):
         octavo.load_executable(tmp_path / "m.so")
+
+
+def transformer(_folder: Path) -> Model:
+    """One with dense layers and products of activations in int8."""
+    names = {open_transformer.BATCH: Size.parse("batch"), open_transformer.SEQUENCE: Size.parse("sequence")}
+    return open_transformer.loaded(open_transformer.quantized("static", has_past=False), names)
+
+
+def recognizer(folder: Path) -> Model:
+    """Convolutions in int8, and recurrent layers."""
+    onnx.save(open_recognizer.recognizer("GRU"), folder / "m.onnx")
+    model = octavo.load(folder / "m.onnx")
+    rng = np.random.default_rng(0)
+    samples = [open_recognizer.draw(rng, 2, width) for width in (9, 20, 33, 40)]
+    return octavo.quantize(model, octavo.profile(model, samples), preset="fast")
+
+
+@pytest.mark.parametrize(
+    ("machine", "make", "draw", "names"),
+    [
+        (DOTPROD, transformer, lambda rng, *sizes: open_transformer.draw(rng, *sizes, None), ("batch", "sequence")),
+        (NEON, recognizer, open_recognizer.draw, ("batch", "width")),
+    ],
+    ids=["transformer", "recognizer"],
+)
+def test_open_sizes(
+    machine: Emulated,
+    make: Callable[[Path], Model],
+    draw: Callable[..., dict[str, np.ndarray]],
+    names: tuple[str, str],
+    rng: np.random.Generator,
+    tmp_path: Path,
+) -> None:
+    """One executable gives at each size the bytes of the executable of that size, and of this machine's."""
+    machine.skip_unless_installed()
+    model = make(tmp_path)
+    here = octavo.compile(model)
+    calls = []
+    for values in ((1, 5), (3, 18), (2, 41)):
+        inputs = draw(rng, *values)
+        named = {spec.source_name: value for spec, value in zip(here.inputs, inputs.values(), strict=True)}
+        calls.append((named, dict(zip(names, values, strict=True)), list(here(named).values())))
+    for call, found in zip(calls, results_of(octavo.compile(model, target=machine.llvm), calls, machine), strict=True):
+        named, sizes, like = call
+        static = replace(model, module=relax.transform.BindSymbolicVars(sizes)(model.module), sizes={})
+        [own] = results_of(octavo.compile(static, target=machine.llvm), [(named, {}, like)], machine)
+        for each, expected, result_here in zip(found, own, like, strict=True):
+            assert each.tobytes() == expected.tobytes() == result_here.tobytes()
