@@ -23,6 +23,7 @@ from .....ir.composites.weighted import (
     Result,
     WeightedOp,
 )
+from .....runtime.size import names_in
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -177,7 +178,9 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
     full = (batch, rows * down, columns * across, op.groups * of_group)
     value = context.reshape(f"{output.name}_phases_merged", value, full)
     spatial = spatial_sizes(op, op.y.shape)
-    if spatial != full[1:3]:
+    if spatial != full[1:3] and names_in(full):
+        value = context.cut(f"{output.name}_cut", value, (1, 2), tuple(axis.first for axis in axes), spatial)
+    elif spatial != full[1:3]:
         cuts = [tuple(range(axis.first, axis.first + extent)) for axis, extent in zip(axes, spatial, strict=True)]
         maps = (tuple(range(batch)), *cuts, tuple(range(full[3])))
         dtype: Any = op.y.kernel_dtype

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm.relax import Var
 
+from .....runtime.shapes import bounded, smallest
 from ....composites.base import CompositeOp
 from ....composites.float_ops import FloatConv2dOp, FloatConv2dTransposeOp, FloatMatmulOp, FloatWeightedOp
 from ....graph.dataflow import DataflowView, static_shape
@@ -134,4 +135,5 @@ def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region[Compos
 def _has_untouched_outputs(extent: int, *, taps: int, op: FloatConv2dTransposeOp, axis: int) -> bool:
     """Return whether an output o exists that no input reaches: (o + padding - tap * dilation) % stride != 0 for all taps."""
     stride, dilation, before = op.strides[axis], op.dilation[axis], op.padding[axis]
-    return any(all((o + before - tap * dilation) % stride for tap in range(taps)) for o in range(min(stride, extent)))
+    first = range(bounded(smallest((stride, extent)), stride))
+    return any(all((o + before - tap * dilation) % stride for tap in range(taps)) for o in first)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
+from ......runtime.shapes import bounded, smallest
 from ..language.kernel import Kernel
 from ..language.vectors import CHUNK_CYCLES, Buffer, prim_func
 from .float_conv2d import core_of, tile_of
@@ -64,7 +65,7 @@ class _Phase:
 
 def _phase(phase: int, *, outputs: int, taps: int, stride: int, padding: int, dilation: int) -> _Phase:
     """Return a phase of an axis: its output n and tap k meet at input n + (phase + padding - k * dilation) / stride."""
-    count = max(0, -(-(outputs - phase) // stride))
+    count = -(-(outputs - phase) // stride)  # at least 0, for there is an output, and phases are less than the stride
     distances = {k: phase + padding - k * dilation for k in reversed(range(taps))}
     places = {k: distance // stride for k, distance in distances.items() if distance % stride == 0}
     steps = list(places.values())
@@ -149,7 +150,7 @@ def _phases(spec: FloatConv2dTransposeSpec) -> list[list[_Phase]]:
                 padding=spec.padding[axis],
                 dilation=spec.dilation[axis],
             )
-            for phase in range(min(spec.strides[axis], sizes[axis]))
+            for phase in range(bounded(smallest((spec.strides[axis], sizes[axis])), spec.strides[axis]))
         ]
         for axis in (0, 1)
     ]
