@@ -20,7 +20,7 @@ from tvm.ir import GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-from ...ir.graph.kernel_attributes import IN_PLACE_ATTR
+from ...ir.graph.kernel_attributes import IN_PLACE_ATTR, OPEN_ATTR
 from ...ir.graph.nodes import call_of, tensor_buffer
 from ...ir.graph.sizes import is_dimension, open_dimensions, size_of
 from ...ir.untyped import tirx
@@ -36,7 +36,7 @@ from .pointer_kernels import NeedsMachine, PointerKernel, on_pointers
 from .scratch import with_scratch
 from .sharing import Access, ByteRange, phases, shared_kernel
 from .tir_passes import CALLS_ATTR
-from .worker_pool_code import WORKER_SYMBOLS, WorkerPoolCode
+from .worker_pool_code import BODY, WORKER_SYMBOLS, WorkerPoolCode
 
 OWN_SYMBOLS = (ENTRY, *WORKER_SYMBOLS)
 """Functions that keep their names; kernels are named by their content."""
@@ -392,10 +392,13 @@ class _Plan:
         names = sorted(self._dimensions)
         self._dimensions = {name: tirx.Var(name, "int64") for name in names}
         made = [tirx.Bind(self._dimensions[name], buffers[0][number]) for number, name in enumerate(names)]
+        before: Any = 0  # the size that the slot before begins at
         for slot, start in self._starts.items():
             if isinstance(start, Size):
                 self._starts[slot] = tirx.Var(f"slot{slot}", "int64")
-                made.append(tirx.Bind(self._starts[slot], start.expression(self._dimensions.__getitem__)))
+                distance = self._number(start - before, "int64")
+                made.append(tirx.Bind(self._starts[slot], distance + self._starts[slot - 1]))
+            before = start
         return made
 
     def _number(self, size: int, dtype: str) -> Any:
@@ -428,7 +431,12 @@ class _Plan:
         statements = self._size_statements(buffers)
         statements += [self._call(call, kernels, buffers) for call in self._calls]
         body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
-        return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": ENTRY, CALLS_ATTR: True})
+        entry = tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": ENTRY, CALLS_ATTR: True})
+        return self._with_sizes(entry)
+
+    def _with_sizes(self, function: Any) -> Any:
+        """Mark a function that computes sizes: TVM's passes would write what each is made of wherever it is read."""
+        return function.with_attr(OPEN_ATTR, 1) if self._dimensions else function
 
     def _pool(
         self, tasks: int, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]
@@ -455,6 +463,7 @@ class _Plan:
             waits = [code.wait(number) for number in range(code.units - len(units), code.units)]
         statements += [code.alone(wait) for wait in waits]
         functions = code.functions(statements)
+        functions[BODY] = self._with_sizes(functions[BODY])
         functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1 + bool(self._dimensions))
         return code.layout, {GlobalVar(symbol): function for symbol, function in functions.items()}
 
