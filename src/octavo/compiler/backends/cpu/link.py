@@ -31,6 +31,7 @@ from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered
 from .settle_rounding import settle_rounding
+from .share_kernels import Numbers, share_kernels
 
 
 def float_passes() -> tvm.transform.Pass:
@@ -77,9 +78,10 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
         raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
     builder = relax.BlockBuilder(module)
+    kernels, numbers = share_kernels(lowered.kernels)
     placed: dict[str, GlobalVar] = {}
     linked: dict[GlobalVar, Any] = {}
-    for symbol, kernel in lowered.kernels.items():
+    for symbol, kernel in kernels.items():
         named: Any = _linked_kernel(kernel, target)
         placed[symbol] = GlobalVar(builder.get_unique_name(symbol))
         relax.expr._update_type(placed[symbol], named.ty)
@@ -95,7 +97,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
-            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels, variables)
+            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels, numbers, variables)
             mapping[hash(binding.var)] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
         return replace_operands(view.result, mapped)
 
@@ -116,7 +118,13 @@ def _linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.
     return func.with_attr("global_symbol", kernel.symbol).with_attr(KERNEL_ATTR, kernel.name)
 
 
-def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel], variables: dict[str, Any]) -> Expr:
+def _linked(
+    value: Expr,
+    placed: dict[str, GlobalVar],
+    kernels: dict[str, PlacedKernel],
+    numbers: dict[str, Numbers],
+    variables: dict[str, Any],
+) -> Expr:
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
         return value
     symbol = str(getattr(value.args[0], "global_symbol", ""))
@@ -124,4 +132,5 @@ def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, Placed
         return value
     _, dimensions = buffers_and_dimensions(kernels[symbol].func)
     sizes = [variables.setdefault(str(each.name), tirx.Var(str(each.name), "int64")) for each in dimensions]
-    return relax.call_tir(placed[symbol], relax.Tuple([*value.args[1].fields, *sizes]), out_ty=value.ty_args[0])
+    given = [*value.args[1].fields, *sizes, *(tirx.IntImm("int32", each) for each in numbers.get(symbol, ()))]
+    return relax.call_tir(placed[symbol], relax.Tuple(given), out_ty=value.ty_args[0])

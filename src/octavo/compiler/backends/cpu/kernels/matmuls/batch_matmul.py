@@ -28,7 +28,7 @@ from ..language.float_result import float_result
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
 from ..language.rounding import requantized
-from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, for_tiles, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, for_tiles, kept, load, prim_func, splat, store, worthwhile
 from .spec import BatchMatmulSpec
 from .wide_batch_matmul import wide_batch_matmul
 from .x86_int8_batch_matmul import MAX_INNER, Int8Product
@@ -160,7 +160,8 @@ class _Ends:
 
 def _known(spec: BatchMatmulSpec, rows: int, lanes: int) -> _Ends:
     b_zeros = splat(B.int32(spec.b_zero_point), lanes)
-    return _Ends(a_zeros=[B.int32(spec.a_zero_point)] * rows, b_zeros=b_zeros, result=lambda _, sums: _result(spec, sums, lanes))
+    a_zero = kept(B.int32(spec.a_zero_point), "int32")
+    return _Ends(a_zeros=[a_zero] * rows, b_zeros=b_zeros, result=lambda _, sums: _result(spec, sums, lanes))
 
 
 def _found(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int, column: Expr, lanes: int) -> _Ends:
