@@ -20,19 +20,22 @@ from tvm.script.ir_builder import tirx as T
 from ......ir.composites.matrix_view import MatrixView
 from ......runtime.size import is_open
 from ..language.broadcast import broadcast_shape, matrix_start
-from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, load, shuffled, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, load, shuffled, store, store_partial, where_left, worthwhile
 
 LANES = 16
 _VECTORS = 4
 _ROWS = {1: 12, 2: 12, 3: 8, 4: 6}
 """Rows of a tile of so many vectors: 24 accumulators where they can be had, and enough of them to hide the latency."""
+_OPEN_VECTORS = 2
+_OPEN_ROWS = {1: 8, 2: 8, 3: 4, 4: 4}
+"""The same where rows are open: 16 accumulators hide the latency, too, and what is left behind whole tiles is less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PanelPlace:
     """A panel of columns: its first vector among the packed ones, its first column, how many vectors it has and how many columns.
 
-    `columns` is an expression where that is known only when the kernel runs: then it has one vector.
+    `columns` is an expression where that is known only when the kernel runs.
     """
 
     first: Expr
@@ -64,6 +67,8 @@ class BatchProduct(ABC):
         assert y.strides[-1] == 1, "results are stored as whole vectors"
         self.steps = steps
         self.vectors = -(-self.columns // LANES)
+        if is_open(self.columns):
+            self.vectors = -(-self.columns // (_OPEN_VECTORS * LANES)) * _OPEN_VECTORS
         count = math.prod(self.batch)
         self.threads = worthwhile(threads, count * self.rows * steps * self.vectors, count)
 
@@ -82,7 +87,7 @@ class BatchProduct(ABC):
                     self._emit_tile((a, packed, y), (a_at, y_at), first, rows, place, (shared, terms))
 
                 if is_open(self.rows):
-                    for_open_tiles(self.rows, _ROWS[place.vectors], tile, overlaps=False)
+                    for_open_tiles(self.rows, _OPEN_ROWS[place.vectors], tile, overlaps=False)
                     return
                 rows = min(_ROWS[place.vectors], self.rows)
                 if self.rows // rows:
@@ -104,34 +109,48 @@ class BatchProduct(ABC):
             full, left = full - 1, _VECTORS
         if full:
             with T.serial(0, full) as number:
-                self._wide_panel(number, body)
+                first, column = T.Bind(number * _VECTORS), T.Bind(number * (_VECTORS * LANES))
+                body(PanelPlace(first=first, column=column, vectors=_VECTORS, columns=_VECTORS * LANES))
         if left:
             first, before = T.int32(full * _VECTORS), full * _VECTORS * LANES
             body(PanelPlace(first=first, column=T.int32(before), vectors=left, columns=self.columns - before))
 
-    def _wide_panel(self, number: Expr, body: Callable[[PanelPlace], None]) -> None:
-        first, column = T.Bind(number * _VECTORS), T.Bind(number * (_VECTORS * LANES))
-        body(PanelPlace(first=first, column=column, vectors=_VECTORS, columns=_VECTORS * LANES))
-
     def _for_open_panels(self, body: Callable[[PanelPlace], None]) -> None:
-        """Call body(PanelPlace) for wide panels, and for those of one vector behind them; the last one ends with the columns.
+        """Call body(PanelPlace) for panels of which the last ends with the columns: it computes some of them again.
 
-        It computes some columns again. Fewer columns than a vector's are a panel that is not full.
+        Fewer columns than a panel's are one that is not full.
         """
-        full = self.columns // (_VECTORS * LANES)
-        columns, wide = T.Bind(T.int32(0) + self.columns), T.Bind(T.int32(0) + full)
-        with T.serial(0, wide) as number:
-            self._wide_panel(number, body)
+        width = _OPEN_VECTORS * LANES
+        columns = T.Bind(T.int32(0) + self.columns)
+        valid = T.Bind(T.min(columns, T.int32(width)))
+        with T.serial(0, T.shift_right(columns + (width - 1), T.int32(width.bit_length() - 1))) as number:
+            column = T.Bind(T.max(T.min(number * width, columns - width), T.int32(0)))
+            body(PanelPlace(first=T.Bind(number * _OPEN_VECTORS), column=column, vectors=_OPEN_VECTORS, columns=valid))
 
-        def narrow(number: Expr) -> None:
-            first = T.Bind(wide * _VECTORS + number)
-            body(PanelPlace(first=first, column=T.Bind(T.min(first * LANES, columns - LANES)), vectors=1, columns=LANES))
+    def for_vectors(self, pack: Callable[[PanelPlace, Expr, Expr], None]) -> None:
+        """Call pack(place, vector, valid) for every vector of every panel, `valid` of whose lanes are columns."""
 
-        with T.If(columns >= LANES):
-            with T.Then(), T.serial(0, T.truncdiv(columns + (LANES - 1), T.int32(LANES)) - wide * _VECTORS) as number:
-                narrow(number)
-            with T.Else():
-                body(PanelPlace(first=T.int32(0), column=T.int32(0), vectors=1, columns=columns))
+        def of_vector(place: PanelPlace, vector: Expr) -> None:
+            valid = columns_of(place, vector)
+            if isinstance(valid, int):
+                pack(place, vector, valid)
+                return
+            valid = T.Bind(valid)
+            with T.If(valid == LANES):
+                with T.Then():
+                    pack(place, vector, LANES)
+                with T.Else():
+                    pack(place, vector, valid)
+
+        def of_panel(place: PanelPlace) -> None:
+            if isinstance(place.columns, int):
+                for vector in range(place.vectors):
+                    of_vector(place, vector)
+                return
+            with T.serial(0, place.vectors) as vector:
+                of_vector(place, vector)
+
+        self.for_panels(of_panel)
 
     def emit_sums(
         self,
@@ -144,19 +163,56 @@ class BatchProduct(ABC):
     ) -> Buffer:
         """Emit acc[row][vector] = product(acc[row][vector], value(row, step), column(vector, step)) for every step, from 0 on.
 
-        Returns the accumulators, `rows` x `vectors` x 16 of `dtype`.
+        Returns the accumulators, `rows` x `vectors` x 16 of `dtype`. Those of one row, which wait for each other, are two sets,
+        one for each other step, where they are integers: their sum is exact.
         """
-        acc = T.alloc_buffer((rows * vectors * LANES,), dtype, scope="local")
-        for i in range(rows * vectors):
+        count = rows * vectors
+        sets = 2 if rows == 1 and dtype == "int32" else 1
+        acc = T.alloc_buffer((sets * count * LANES,), dtype, scope="local")
+        for i in range(sets * count):
             store(acc, i * LANES, T.broadcast(tirx.const(0, dtype), LANES), LANES)
-        with T.serial(0, self.steps) as step:
+
+        def take(step: Expr, first: int) -> None:
             columns = [T.Bind(column(vector, step)) for vector in range(vectors)]
             for row in range(rows):
                 factor = T.Bind(value(row, step))
                 for vector, weights in enumerate(columns):
-                    index = (row * vectors + vector) * LANES
+                    index = (first + row * vectors + vector) * LANES
                     store(acc, index, product(load(acc, index, LANES), factor, weights), LANES)
+
+        with T.serial(0, self.steps // sets) as step:
+            for each in range(sets):
+                take(step * sets + each, each * count)
+        if sets > 1:
+            where_left(self.steps % sets, lambda: take(T.int32(0) + (self.steps - 1), 0))
+            for i in range(count):
+                store(acc, i * LANES, load(acc, i * LANES, LANES) + load(acc, (count + i) * LANES, LANES), LANES)
         return acc
+
+    def store_tile(self, y: Buffer, start: Expr, results: Sequence[Sequence[Expr]], place: PanelPlace, dtype: str) -> None:
+        """Emit the store of a panel's columns of rows, each some vectors."""
+        pitch = self.y.strides[-2]
+
+        def stored(columns: Callable[[int], int]) -> None:
+            for row, vectors in enumerate(results):
+                for vector, result in enumerate(vectors):
+                    store_partial(y, start + row * pitch + vector * LANES, result, LANES, columns(vector), dtype)
+
+        if isinstance(place.columns, int):
+            stored(lambda vector: columns_of(place, vector))
+            return
+        results = [[T.Bind(result) for result in vectors] for vectors in results]
+        width = place.vectors * LANES
+        with T.If(place.columns == width):
+            with T.Then():
+                stored(lambda _: LANES)
+            with T.Else():
+                staged = T.alloc_buffer((len(results) * width,), dtype, scope="local")
+                for row, vectors in enumerate(results):
+                    for vector, result in enumerate(vectors):
+                        store(staged, row * width + vector * LANES, result, LANES)
+                with T.serial(0, len(results)) as row, T.serial(0, place.columns) as column:
+                    T.buffer_store(y, staged[row * width + column], [start + row * pitch + column])
 
     @abstractmethod
     def _pack(self, b: Buffer, at: Expr) -> Buffer:
@@ -198,11 +254,10 @@ def transposed_tile(rows: Sequence[Expr]) -> list[Expr]:
     return vectors
 
 
-def columns_of(place: PanelPlace, vector: int) -> Expr:
+def columns_of(place: PanelPlace, vector: Expr) -> Expr:
     """Return how many lanes of a panel's vector are columns."""
-    if not isinstance(place.columns, int):
-        return place.columns
-    return min(LANES, place.columns - vector * LANES)
+    left = place.columns - vector * LANES
+    return min(LANES, left) if isinstance(left, int) else T.min(left, T.int32(LANES))
 
 
 def load_tile(buffer: Buffer, at: Expr, stride: int, lanes: int) -> list[Expr]:

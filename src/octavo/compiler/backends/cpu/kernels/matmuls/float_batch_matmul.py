@@ -12,10 +12,10 @@ import numpy as np
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
-from ......runtime.size import dimension, is_open
+from ......runtime.size import dimension
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, load, prim_func, store, store_partial
-from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
+from ..language.vectors import Buffer, Expr, load, prim_func, store, where_at_least
+from .batch_product import LANES, BatchProduct, PanelPlace, load_tile, transposed_tile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,28 +45,25 @@ class _FloatProduct(BatchProduct):
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * LANES),), "float32")
         down, across = self.b.strides[-2:]
 
-        def panel(place: PanelPlace) -> None:
-            base = T.Bind(place.first * (self.steps * LANES))
-            for vector in range(place.vectors):
-                valid = columns_of(place, vector)
-                column = T.Bind(at + (place.column + vector * LANES) * across)
-                target = T.Bind(base + vector * LANES)
-                is_full = isinstance(valid, int) and valid == LANES
-                if is_full and across == 1:
-                    with T.serial(0, self.steps) as step:
-                        store(packed, target + step * (place.vectors * LANES), load(b, column + step * down, LANES), LANES)
-                elif is_full and down == 1 and is_open(self.steps):
-                    with T.If(T.int32(0) + self.steps >= LANES):
-                        with T.Then():
-                            self._pack_transposed(b, packed, column, target, place.vectors * LANES)
-                        with T.Else():
-                            self._pack_elements(b, packed, column, target, place.vectors * LANES, valid)
-                elif is_full and down == 1 and self.steps >= LANES:
-                    self._pack_transposed(b, packed, column, target, place.vectors * LANES)
-                else:
-                    self._pack_elements(b, packed, column, target, place.vectors * LANES, valid)
+        def pack(place: PanelPlace, vector: Expr, valid: Expr) -> None:
+            stride = place.vectors * LANES
+            column = T.Bind(at + (place.column + vector * LANES) * across)
+            target = T.Bind(place.first * (self.steps * LANES) + vector * LANES)
+            is_full = isinstance(valid, int) and valid == LANES
+            if is_full and across == 1:
+                with T.serial(0, self.steps) as step:
+                    store(packed, target + step * stride, load(b, column + step * down, LANES), LANES)
+            elif is_full and down == 1:
+                where_at_least(
+                    self.steps,
+                    LANES,
+                    lambda: self._pack_transposed(b, packed, column, target, stride),
+                    lambda: self._pack_elements(b, packed, column, target, stride, valid),
+                )
+            else:
+                self._pack_elements(b, packed, column, target, stride, valid)
 
-        self.for_panels(panel)
+        self.for_vectors(pack)
         return packed
 
     def _pack_elements(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr) -> None:
@@ -108,10 +105,10 @@ class _FloatProduct(BatchProduct):
 
         acc = self.emit_sums("float32", rows, place.vectors, value, column, lambda acc, x, w: acc + x * w)
         target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
+        results: list[list[Expr]] = []
         for row in range(rows):
-            for j in range(place.vectors):
-                result = load(acc, (row * place.vectors + j) * LANES, LANES)
-                if self._factor != 1.0:
-                    result = result * T.broadcast(T.float32(float(np.float32(self._factor))), LANES)
-                index = target + row * self.y.strides[-2] + j * LANES
-                store_partial(y, index, result, LANES, columns_of(place, j), "float32")
+            results.append([load(acc, (row * place.vectors + j) * LANES, LANES) for j in range(place.vectors)])
+        if self._factor != 1.0:
+            factor = T.broadcast(T.float32(float(np.float32(self._factor))), LANES)
+            results = [[each * factor for each in row] for row in results]
+        self.store_tile(y, target, results, place, "float32")

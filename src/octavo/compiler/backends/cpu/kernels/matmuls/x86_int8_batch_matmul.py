@@ -14,9 +14,9 @@ from tvm.script.ir_builder import tirx as T
 from ......ir.composites.matrix_view import MatrixView
 from ......runtime.shapes import surpasses
 from ......runtime.size import dimension, is_open
-from ..language.vectors import Buffer, Expr, load, shuffled, store, store_partial
+from ..language.vectors import Buffer, Expr, kept, load, shuffled, store
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
-from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
+from .batch_product import LANES, BatchProduct, PanelPlace, load_tile, transposed_tile
 
 MAX_INNER = (2**31 - 1) // (4 * 255 * 128)
 """Longest sum whose four terms together stay within int32 in any order."""
@@ -58,24 +58,21 @@ class Int8Product(BatchProduct):
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * 64),), "uint8")
         down, across = self.b.strides[-2:]
 
-        def panel(place: PanelPlace) -> None:
+        def pack(place: PanelPlace, vector: Expr, valid: Expr) -> None:
             stride = place.vectors * 64
-            base = T.Bind(place.first * (self.steps * 64))
-            for vector in range(place.vectors):
-                valid = columns_of(place, vector)
-                column = T.Bind(at + (place.column + vector * LANES) * across)
-                target = T.Bind(base + vector * 64)
-                is_full = isinstance(valid, int) and valid == LANES
-                if is_full and across == 1 and (is_open(self.inner) or self.inner % _STEP == 0):
-                    self._pack_interleaved(b, packed, column, target, stride)
-                elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= LANES:
-                    self._pack_transposed(b, packed, column, target, stride)
-                elif down == 1 and not is_open(self.inner) and self.inner % _STEP == 0:
-                    self._pack_steps(b, packed, column, target, stride, valid)
-                else:
-                    self._pack_bytes(b, packed, column, target, stride, valid)
+            column = T.Bind(at + (place.column + vector * LANES) * across)
+            target = T.Bind(place.first * (self.steps * 64) + vector * 64)
+            is_full = isinstance(valid, int) and valid == LANES
+            if is_full and across == 1 and (is_open(self.inner) or self.inner % _STEP == 0):
+                self._pack_interleaved(b, packed, column, target, stride)
+            elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= LANES:
+                self._pack_transposed(b, packed, column, target, stride)
+            elif down == 1 and not is_open(self.inner) and self.inner % _STEP == 0:
+                self._pack_steps(b, packed, column, target, stride, valid)
+            else:
+                self._pack_bytes(b, packed, column, target, stride, valid)
 
-        self.for_panels(panel)
+        self.for_vectors(pack)
         return packed
 
     def _pack_interleaved(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
@@ -133,6 +130,7 @@ class Int8Product(BatchProduct):
             return source, terms
         vectors, rest = divmod(width, _VECTOR)
         ones = T.broadcast(T.int8(1), 64)
+        factor = kept(T.int32(-self._b_zero), "int32")
         with T.serial(0, self.rows) as row:
             first = T.Bind(start + row * down)
             total = T.alloc_buffer((1,), "int32", scope="local")
@@ -147,7 +145,7 @@ class Int8Product(BatchProduct):
                 with T.serial(0, rest) as index:
                     value = source[first + vectors * 64 + index].astype("int32")
                     T.buffer_store(total, total[0] + value, [0])
-            T.buffer_store(terms, total[0] * T.int32(-self._b_zero), [row])
+            T.buffer_store(terms, total[0] * factor, [row])
         return source, terms
 
     def _copied(self, a: Buffer, at: Expr) -> Buffer:
@@ -203,9 +201,9 @@ class Int8Product(BatchProduct):
 
         acc = self.emit_sums("int32", rows, place.vectors, value, column, dot)
         target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
+        results: list[list[Expr]] = []
         for row in range(rows):
             term = T.Bind(T.broadcast(row_terms[first + row], LANES))
-            for j in range(place.vectors):
-                sums = load(acc, (row * place.vectors + j) * LANES, LANES) + term + column_terms[j]
-                index = target + row * self.y.strides[-2] + j * LANES
-                store_partial(y, index, self._finish(sums, LANES), LANES, columns_of(place, j), self._out_dtype)
+            sums = [load(acc, (row * place.vectors + j) * LANES, LANES) + term + column_terms[j] for j in range(place.vectors)]
+            results.append([self._finish(each, LANES) for each in sums])
+        self.store_tile(y, target, results, place, self._out_dtype)
