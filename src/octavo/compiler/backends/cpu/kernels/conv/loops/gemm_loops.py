@@ -34,6 +34,7 @@ COPIED_BLOCK_BYTES = (
     16 * 1024
 )  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
 MAX_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
+OPEN_ACCUMULATORS = 16  # of a tile of open rows: these hide the latency, fewer rows are left behind, and it compiles faster
 ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
 ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
 
@@ -161,6 +162,8 @@ class GemmLoops(ABC):
         """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
         shape = self._typical(shape)
         ranked = ranked_tiles(**shape, core=core)
+        if is_open(self.geometry.rows):
+            ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= OPEN_ACCUMULATORS] or ranked
         (fewest, chosen), measured = ranked[0], schedules.get(key)
         if measured is not None:
             tiles = [tile for _, tile in ranked if _is_tile(tile, measured)]

@@ -49,6 +49,7 @@ UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer 
 MAX_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
 EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
 LINE_BYTES = 64  # of a cache
+WAITING_ACCUMULATORS = 4  # wait for the latency of their products
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
@@ -369,7 +370,7 @@ class ImplicitGemm(GemmLoops):
         size = self.step_elements
         step_weights = panel.vectors * size * LANES
 
-        def step(byte: Expr, weights: Expr) -> None:
+        def step(byte: Expr, weights: Expr, acc: Expr = acc) -> None:
             columns = [T.Bind(self._column(weights + j * size * LANES)) for j in range(panel.vectors)]
             for i, start in pixels:
                 values = T.Bind(self._splat(source, byte + start))
@@ -383,10 +384,26 @@ class ImplicitGemm(GemmLoops):
             return
         is_even = walk[-1] - walk[0] == size * (len(walk) - 1)
         full = len(walk) if is_even else len(walk) - 1
-        with T.serial(0, full) as index:
-            step(byte + walk[0] + index * size, weights + index * step_weights)
-        if not is_even:
-            step(byte + walk[-1], weights + full * step_weights)
+        count = len(pixels) * panel.vectors
+        sets = [acc]
+        if self.geometry.reduction.runs == 1 and self._waits(count, panel.vectors):
+            sets.append(T.alloc_buffer((count * LANES,), "int32", scope="local"))
+            for i in range(count):
+                store(sets[1], i * LANES, T.broadcast(T.int32(0), LANES), LANES)
+        with T.serial(0, full // len(sets)) as index:
+            for number, each in enumerate(sets):
+                place = T.Bind(index * len(sets) + number)
+                step(byte + walk[0] + place * size, weights + place * step_weights, each)
+        for index in range(full - full % len(sets), len(walk)):
+            step(byte + walk[index], weights + index * step_weights)
+        for other in sets[1:]:
+            for i in range(count):
+                store(acc, i * LANES, v.load(acc, i * LANES, LANES) + v.load(other, i * LANES, LANES), LANES)
+
+    def _waits(self, accumulators: int, vectors: int) -> bool:
+        """Return whether sums wait for each other, and a second set of accumulators finds registers: it takes each other step."""
+        is_few = accumulators <= WAITING_ACCUMULATORS and 2 * accumulators + vectors <= self.core.registers
+        return is_few and not self.core.sums_as_floats
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], totals: list[Expr | None], panel: Panel) -> None:
         """Emit requantization and the stores of the panel's channels of each pixel."""
