@@ -10,6 +10,7 @@ walk, one accumulator for each output, so a result depends neither on tiles nor 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from tvm.script.ir_builder import tirx as T
 
 from ......numerics.floats.float_function import FloatFunction
 from ......numerics.statistics.observer_state import COUNTS_SIZE
-from ......runtime.mapped import empty_array
 from ......runtime.shapes import typical
 from ......runtime.size import is_open
 from ..language.float_function import ElementMath
@@ -32,10 +32,11 @@ from ..observer.statistics import ObserveSpec
 from ..observer.x86_observe_tiles import TileObserver
 from .float_spec import FloatConv2dSpec
 from .loops.borders import Borders
+from .loops.float_packing import pack_bias, pack_weights
 from .loops.gemm_loops import GemmLoops, Panel, TilePlace
 from .loops.geometry import geometry_of
-from .loops.packing import panel_widths
 from .loops.scratch import Scratch
+from .loops.strips import Strips, StripTile
 from .loops.tiles import Core, Tile
 from .schedule_key import schedule_key
 from .stored_weights import load_weights, stored
@@ -53,6 +54,7 @@ class FloatGemm(GemmLoops):
     dtype = "float32"
     step_elements = 1  # of the input that one step takes
     skips_borders = True  # taps that lie in the padding for all pixels of a run
+    strings_pixels = True
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class FloatGemm(GemmLoops):
         self.spec = spec
         self.observe = observe
         self.observer: TileObserver | None = None
+        self.strings_pixels = self.strings_pixels and observe is None and spec.function is None
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         self.is_copied = padded is not None
         self.geometry = geometry = geometry_of(
@@ -90,6 +93,10 @@ class FloatGemm(GemmLoops):
             self._take_tile(tile, core, shape)
         else:
             self._choose_tile(self.key, schedules if self.is_tunable else NO_SCHEDULES, core, shape)
+        if self.strings_pixels:
+            inputs, step = weight.shape[2], self.step_elements
+            tap_steps = None if inputs % step else inputs // step
+            self.strips = Strips.of(spec, geometry, self.tile, self.steps, tap_steps, skips=skips)
         self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
@@ -176,11 +183,7 @@ class FloatGemm(GemmLoops):
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.row_pitch + x * geometry.pixel_pitch for y, x in offsets]
             self._emit_prefetches(out_at, pixels, panel)
-            registers = self._accumulated(len(offsets)) * panel.vectors
-            acc = T.alloc_buffer((registers * LANES,), "float32", scope="local")
-            # From 0, not from the bias: see ImplicitGemm.
-            for index in range(0, registers * LANES, self.column_lanes):
-                store(acc, index, T.broadcast(T.float32(0), self.column_lanes), self.column_lanes)
+            acc = self._emit_start(len(offsets), panel)
             if self.borders is None:
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
@@ -192,7 +195,23 @@ class FloatGemm(GemmLoops):
             else:
                 self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
 
-        self._for_tiles(block, body)
+        def strung(tile: StripTile) -> None:
+            acc = self._emit_start(tile.size, panel)
+            self._emit_strung(acc, source, base, tile, panel)
+            self._emit_finish(acc, out_base, [T.Bind(pixel * geometry.channels) for pixel in tile.pixels], panel)
+
+        if self.table is None:
+            self._for_tiles(block, body)
+        else:
+            self.table.for_tiles(strung)
+
+    def _emit_start(self, pixels: int, panel: Panel) -> Expr:
+        """Allocate the sums of a tile, and start them from 0, not from the bias: see ImplicitGemm."""
+        registers = self._accumulated(pixels) * panel.vectors
+        acc = T.alloc_buffer((registers * LANES,), "float32", scope="local")
+        for index in range(0, registers * LANES, self.column_lanes):
+            store(acc, index, T.broadcast(T.float32(0), self.column_lanes), self.column_lanes)
+        return acc
 
     def _accumulated(self, pixels: int) -> int:
         """Return for how many pixels a tile of so many has sums."""
@@ -212,11 +231,24 @@ class FloatGemm(GemmLoops):
                 if self.addend is not None:
                     prefetch(self.addend, index, to_write=False)
 
-    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
+    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: Sequence[Expr], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
+        taps = self.geometry.reduction.taps
+        self._emit_taps(acc, source, at, self._weights_at(panel), taps, list(enumerate(starts)), panel)
+
+    def _emit_taps(
+        self,
+        acc: Expr,
+        source: Expr,
+        at: Expr,
+        weights_at: Expr,
+        taps: tuple[tuple[int, int], ...],
+        pixels: list[tuple[int, Expr]],
+        panel: Panel,
+    ) -> None:
+        """Emit the loops over these taps and over the steps of each."""
         reduction = self.geometry.reduction
         step_size = panel.vectors * LANES
-        pixels = list(enumerate(starts))
 
         def nest(element: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
             if not taps:
@@ -230,7 +262,23 @@ class FloatGemm(GemmLoops):
             with T.serial(0, extent) as tap:
                 nest(T.Bind(element + tap * distance), T.Bind(weights + tap * inner), rest)
 
-        nest(at, self._weights_at(panel), reduction.taps)
+        nest(at, weights_at, taps)
+
+    def _emit_strung(self, acc: Expr, source: Expr, base: Expr, tile: StripTile, panel: Panel) -> None:
+        """Emit the loops over those taps that some pixel of a strip's tile reads outside the padding."""
+        if tile.reads_all:
+            self._emit_reduction(acc, source, base, tile.starts, panel)
+            return
+        reduction, pixels = self.geometry.reduction, list(enumerate(tile.starts))
+
+        def walk(element: Expr, weights: Expr, elements: Expr | None) -> None:
+            if elements is None:
+                self._emit_taps(acc, source, element, weights, reduction.taps[1:], pixels, panel)
+            else:
+                self._emit_run(acc, source, element, weights, elements, pixels, panel)
+
+        row_weights = self.steps // self.spec.kernel[0] * panel.vectors * LANES
+        tile.for_taps(reduction, base, self._weights_at(panel), row_weights, walk)
 
     def _emit_bordered(
         self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel, place: TilePlace, block: Expr
@@ -274,11 +322,11 @@ class FloatGemm(GemmLoops):
         source: Expr,
         element: Expr,
         weights: Expr,
-        elements: int,
-        pixels: list[tuple[int, int]],
+        elements: Expr,
+        pixels: list[tuple[int, Expr]],
         panel: Panel,
     ) -> None:
-        """Emit the steps over `elements` neighbours of pixels (number, first element)."""
+        """Emit the steps over `elements` neighbours of pixels (number, first element); whole steps where that is open."""
         step_size = panel.vectors * LANES
 
         def step(element: Expr, weights: Expr, taken: int) -> None:
@@ -289,12 +337,13 @@ class FloatGemm(GemmLoops):
                     index = (i * panel.vectors + j) * LANES
                     store(acc, index, self._multiplied(load(acc, index, LANES), value, column), LANES)
 
-        steps, left = divmod(elements, self.step_elements)
+        is_known = isinstance(elements, int)
+        steps, left = divmod(elements, self.step_elements) if is_known else (T.truncdiv(elements, self.step_elements), 0)
 
         def numbered(index: Expr) -> None:
             step(element + index * self.step_elements, weights + index * step_size, self.step_elements)
 
-        if steps <= UNROLLED_STEPS:
+        if is_known and steps <= UNROLLED_STEPS:
             for index in range(steps):
                 numbered(index)
             if self.observer is not None:
@@ -329,7 +378,7 @@ class FloatGemm(GemmLoops):
         """Emit the store of a vector of results."""
         store_partial(self.out, place, value, LANES, valid)
 
-    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
+    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: Sequence[Expr], panel: Panel) -> None:
         """Emit bias, addend, clamp and the stores of the panel's channels of each pixel."""
         for j in range(panel.vectors):
             bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
@@ -432,28 +481,3 @@ def can_observe(spec: FloatConv2dSpec) -> bool:
 def state_arguments(observe: ObserveSpec | None) -> list[tuple[str, int, str]]:
     """Return the buffers that an observing kernel takes behind its input."""
     return [] if observe is None else [("ranges", 2 * observe.channels, "float32"), ("counts", COUNTS_SIZE, "int32")]
-
-
-def pack_weights(weight: FloatArray, groups: int, vectors: int) -> FloatArray:
-    """Return weights HWIO as [groups][panels][steps][vectors of the panel][16], the padding lanes 0; one-dimensional."""
-    return pack_panels(weight.reshape(-1, groups, weight.shape[3] // groups), vectors).astype(np.float32, copy=False)
-
-
-def pack_panels(steps: npt.NDArray[Any], vectors: int) -> npt.NDArray[Any]:
-    """Return [steps, groups, outputs] as [groups][panels][steps][vectors of the panel][16], the padding lanes 0."""
-    _, groups, outputs = steps.shape
-    pieces: list[npt.NDArray[Any]] = []
-    for group in range(groups):
-        start = 0
-        for width in panel_widths(outputs, vectors):
-            panel = steps[:, group, start : start + width * LANES]
-            pieces.append(np.pad(panel, ((0, 0), (0, width * LANES - panel.shape[1]))).ravel())
-            start += width * LANES
-    return np.concatenate(pieces, out=empty_array(sum(piece.size for piece in pieces), steps.dtype))
-
-
-def pack_bias(bias: FloatArray, groups: int) -> FloatArray:
-    """Return the bias with each group's channels filled up with 0 to whole vectors."""
-    grouped = bias.reshape(groups, -1)
-    missing = -grouped.shape[1] % LANES
-    return np.pad(grouped, ((0, 0), (0, missing))).astype(np.float32).ravel()

@@ -8,6 +8,7 @@ Oracle: `numerics.floats.half.bfloat16_conv2d` with `bfloat16_odd_dot`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,8 @@ from ...language.schedule import NO_SCHEDULES, Schedules
 from ...language.vectors import Expr, load, store
 from ...quantization.half_cast import narrowed_bfloat16, widened
 from ..bfloat16_spec import Bfloat16Conv2dSpec
-from ..float_gemm import FloatArray, FloatGemm, load_partial, pack_panels, store_partial
+from ..float_gemm import FloatArray, FloatGemm, load_partial, store_partial
+from ..loops.float_packing import pack_panels
 from ..loops.gemm_loops import Panel, TilePlace
 from .gemm import ArmCore
 from .pairs import geometry_in, paired_copy
@@ -42,6 +44,7 @@ class ArmBfloat16Gemm(FloatGemm):
     dtype = "uint16"
     step_elements = STEP
     skips_borders = False  # pixels of a pair may differ in that
+    strings_pixels = False
     spec: Bfloat16Conv2dSpec
 
     def __init__(
@@ -141,7 +144,7 @@ class ArmBfloat16Gemm(FloatGemm):
                 store(sums, pixel * panel.vectors * LANES + quad * v.QUAD, v.shuffled([low, high], lanes), v.QUAD)
         return sums
 
-    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
+    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: Sequence[Expr], panel: Panel) -> None:
         super()._emit_finish(self._by_pixel(acc, len(pixels), panel), out_at, pixels, panel)
 
     def _emit_function(self, function: FloatFunction, acc: Expr, out_at: Expr, place: TilePlace, panel: Panel) -> None:

@@ -30,6 +30,8 @@ Cores without dotprod wait before each group of loads: a few large groups serve 
 class ArmFloatGemm(FloatGemm):
     """Emits one layer's PrimFunc."""
 
+    strings_pixels = False
+
     @property
     def column_lanes(self) -> int:
         """Channels of a column of weights, and of every access to a tile's sums."""

@@ -13,6 +13,11 @@ from ..float_spec import FloatConv2dSpec
 from ..spec import Conv2dSpec
 
 
+def pads_zeros(spec: Conv2dSpec | FloatConv2dSpec) -> bool:
+    """Return whether padding holds zeros, whatever the weights are."""
+    return isinstance(spec, FloatConv2dSpec) or (spec.input_zero_point == 0 and spec.scales == 0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taps:
     """The taps of one axis: tap t of output o reads input o * stride - before + t * dilation, if that lies in range(extent)."""
@@ -85,8 +90,7 @@ class Borders:
         """
         if any(map(is_open, (spec.in_height, spec.in_width))):  # where the padding lies, is known when the kernel runs
             return None
-        pads_zeros = isinstance(spec, FloatConv2dSpec) or (spec.input_zero_point == 0 and spec.scales == 0)
-        if not pads_zeros or not any(spec.padding):
+        if not pads_zeros(spec) or not any(spec.padding):
             return None
         rows, columns = (
             Taps(

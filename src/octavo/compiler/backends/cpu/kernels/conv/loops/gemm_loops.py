@@ -27,6 +27,7 @@ from .geometry import Geometry
 from .packing import panel_widths
 from .scratch import InputCopy
 from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
+from .strips import MAX_STRUNG, EmittedStrips, Strips, is_strung
 from .tiles import Core, Tile, layer_cycles, ranked_tiles
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
@@ -121,8 +122,13 @@ class GemmLoops(ABC):
         Whether something reads all of a block's input before its panels do.
     borders
         Which taps are left out where they lie in the padding; None where none are.
-    x, filled, first_row
-        The input buffer, and of open rows those that a block holds and the first of them, else None; known once emission starts.
+    strings_pixels
+        Whether the class can take pixels of open columns from a table.
+    strips
+        How pixels of open columns are strung together; None where tiles lie in rows.
+    x, filled, first_row, table
+        The input buffer, and of open rows those that a block holds, the first of them, and its pixels strung together, else None;
+        known once emission starts.
     """
 
     geometry: Geometry
@@ -138,9 +144,12 @@ class GemmLoops(ABC):
     block: int
     is_walked_before: bool = False
     borders: Borders | None = None
+    strings_pixels: bool = False
     x: Expr
     filled: Expr | None = None
     first_row: Expr | None = None
+    strips: Strips | None = None
+    table: EmittedStrips | None = None
 
     @abstractmethod
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -162,7 +171,9 @@ class GemmLoops(ABC):
         """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
         shape = self._typical(shape)
         ranked = ranked_tiles(**shape, core=core)
-        if is_open(self.geometry.rows):
+        if self.strings_pixels and is_strung(self.geometry, shape["steps"]):
+            ranked = [each for each in ranked if each[1].pixels <= MAX_STRUNG]
+        elif is_open(self.geometry.rows):
             ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= OPEN_ACCUMULATORS] or ranked
         (fewest, chosen), measured = ranked[0], schedules.get(key)
         if measured is not None:
@@ -286,6 +297,8 @@ class GemmLoops(ABC):
                 source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image), self.filled), T.int32(0)
             else:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
+            if self.strips is not None:
+                self.table = self.strips.emit(self.block, self.filled, self.first_row)
             out_base = T.Bind(self._out_base(image, first_row))
             if geometry.groups == 1:
                 self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)

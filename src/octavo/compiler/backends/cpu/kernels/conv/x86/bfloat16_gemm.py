@@ -21,7 +21,8 @@ from ...language.vectors import Expr, load
 from ...language.x86.bfloat16 import bring_along, dot_pairs, rounded, widened
 from ...language.x86.vector import LANES
 from ..bfloat16_spec import Bfloat16Conv2dSpec
-from ..float_gemm import FloatArray, FloatGemm, load_partial, pack_panels, store_partial
+from ..float_gemm import FloatArray, FloatGemm, load_partial, store_partial
+from ..loops.float_packing import pack_panels
 
 
 class Bfloat16Gemm(FloatGemm):

@@ -32,11 +32,12 @@ from ...language.x86 import vector as v
 from ...language.x86.narrow import narrowed
 from ...language.x86.vector import LANES
 from ..layer_function import LayerBuffers, layer_function
-from ..loops.borders import Borders, Run
+from ..loops.borders import Borders, Run, pads_zeros
 from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
 from ..loops.geometry import geometry_of
 from ..loops.packing import ExtraSteps, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from ..loops.scratch import Scratch, WidenedPixels, padding_value
+from ..loops.strips import Strips, StripTile
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec
 from .cores import CORES
@@ -59,6 +60,7 @@ class ImplicitGemm(GemmLoops):
     element_bytes = 1
     step_elements = 4
     sums_windows = False
+    strings_pixels = True
 
     def __init__(
         self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES
@@ -137,6 +139,8 @@ class ImplicitGemm(GemmLoops):
             "borders": self.borders,
         }
         self._choose_tile(self.key, schedules, self.core, shape)
+        steps, tap_steps = geometry.reduction.steps, None if inputs % self.step_elements else inputs // self.step_elements
+        self.strips = Strips.of(spec, geometry, self.tile, steps, tap_steps, skips=pads_zeros(spec))
         self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         self.scratch = dataclasses.replace(copy, block=self.block) if copy is not None else None
@@ -187,35 +191,62 @@ class ImplicitGemm(GemmLoops):
         """Emit all tiles of one panel over one block; `shared` are the window sums."""
         geometry, panels = self.geometry, self._panels_by_turn(panel)
 
+        def strung(tile: StripTile) -> None:
+            totals = [None if shared is None else shared[pixel] for pixel in tile.pixels]
+            taken = panels(TilePlace(tile.first, T.int32(0), 1, tile.size, ()))
+            places = tile.starts, out_base, tile.pixels
+            self._emit_tile(source, base, *places, totals, taken, lambda acc: self._emit_strung(acc, source, base, tile, taken))
+
         def body(place: TilePlace) -> None:
-            panel = panels(place)
             pixel = T.Bind(place.row * geometry.columns + place.column)
             at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
             out_at = T.Bind(out_base + pixel * geometry.channels)
             offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
-            acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "int32", scope="local")
             if self._reads_ahead:
                 self._emit_prefetches(source, at, place)
-            # Accumulators of a loop start from 0 or from a pixel's correction: started from the bias, LLVM joins those of all
-            # tiles into one live range and spills them inside the loops. Where there is no loop, the bias is the cheaper start.
-            totals: list[Expr | None] = [None if shared is None else shared[pixel + offset] for offset in pixels]
-            if self._is_short:
-                self._emit_bias(acc, totals, panel, is_first=True)
-            else:
-                self._emit_start(acc, totals, panel.vectors)
-            if self.borders is None:
-                self._emit_reduction(acc, source, at, starts, panel)
-            else:
-                self._emit_bordered(acc, source, at, starts, panel, place, block)
-            if "extra_weights" in self.constants:
-                self._emit_extra_steps(acc, source, at, starts, panel)
-            if not self._is_short:
-                self._emit_bias(acc, totals, panel, is_first=False)
-            self._emit_finish(acc, out_at, pixels, totals, panel)
+            totals = [None if shared is None else shared[pixel + offset] for offset in pixels]
+            taken = panels(place)
 
-        self._for_tiles(block, body)
+            def reduce(acc: Expr) -> None:
+                if self.borders is None:
+                    self._emit_reduction(acc, source, at, starts, taken)
+                else:
+                    self._emit_bordered(acc, source, at, starts, taken, place, block)
+
+            self._emit_tile(source, at, starts, out_at, pixels, totals, taken, reduce)
+
+        if self.table is None:
+            self._for_tiles(block, body)
+        else:
+            self.table.for_tiles(strung)
+
+    def _emit_tile(
+        self,
+        source: Expr,
+        at: Expr,
+        starts: Sequence[Expr],
+        out_at: Expr,
+        pixels: Sequence[Expr],
+        totals: list[Expr | None],
+        panel: Panel,
+        reduce: Callable[[Expr], None],
+    ) -> None:
+        """Emit a tile: `reduce` adds the products to its accumulators; `totals` are the window sums of its pixels."""
+        acc = T.alloc_buffer((len(pixels) * panel.vectors * LANES,), "int32", scope="local")
+        # Accumulators of a loop start from 0 or from a pixel's correction: started from the bias, LLVM joins those of all
+        # tiles into one live range and spills them inside the loops. Where there is no loop, the bias is the cheaper start.
+        if self._is_short:
+            self._emit_bias(acc, totals, panel, is_first=True)
+        else:
+            self._emit_start(acc, totals, panel.vectors)
+        reduce(acc)
+        if "extra_weights" in self.constants:
+            self._emit_extra_steps(acc, source, at, starts, panel)
+        if not self._is_short:
+            self._emit_bias(acc, totals, panel, is_first=False)
+        self._emit_finish(acc, out_at, pixels, totals, panel)
 
     def _panels_by_turn(self, panel: Panel) -> Callable[[TilePlace], Panel]:
         """Emit what tiles read of their panel beforehand, if anything, and return how each tile knows the panel."""
@@ -260,7 +291,7 @@ class ImplicitGemm(GemmLoops):
         constant = self.operands.get("minus_zero_point")
         return None if constant is None else T.Bind(v.load(constant, (panel.first + vector) * LANES, LANES))
 
-    def _emit_extra_steps(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
+    def _emit_extra_steps(self, acc: Expr, source: Expr, at: Expr, starts: Sequence[Expr], panel: Panel) -> None:
         """Emit the extra steps of those vectors that have some; the other panels skip them."""
         for index, (number, vector, distance) in enumerate(self.extra.places):
             if vector >= panel.vectors or (isinstance(panel.number, int) and panel.number != number):
@@ -288,10 +319,23 @@ class ImplicitGemm(GemmLoops):
         """Return a vector of sums and the products of one step."""
         return v.dot(acc, values, weights)
 
-    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
+    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: Sequence[Expr], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
-        reduction = self.geometry.reduction
         pixels = list(enumerate(starts))
+        self._emit_taps(acc, source, at, self._weights_at(panel), self.geometry.reduction.taps, pixels, panel)
+
+    def _emit_taps(
+        self,
+        acc: Expr,
+        source: Expr,
+        at: Expr,
+        weights_at: Expr,
+        taps: tuple[tuple[int, int], ...],
+        pixels: list[tuple[int, Expr]],
+        panel: Panel,
+    ) -> None:
+        """Emit the loops over these taps and over the steps of each."""
+        reduction = self.geometry.reduction
 
         def nest(byte: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
             if not taps:
@@ -309,7 +353,25 @@ class ImplicitGemm(GemmLoops):
                     rest,
                 )
 
-        nest(at, self._weights_at(panel), reduction.taps)
+        nest(at, weights_at, taps)
+
+    def _emit_strung(self, acc: Expr, source: Expr, base: Expr, tile: StripTile, panel: Panel) -> None:
+        """Emit the loops over those taps that some pixel of a strip's tile reads outside the padding."""
+        if tile.reads_all:
+            self._emit_reduction(acc, source, base, tile.starts, panel)
+            return
+        reduction, pixels, size = self.geometry.reduction, list(enumerate(tile.starts)), self.step_elements
+        step_weights = panel.vectors * size * LANES
+
+        def walk(byte: Expr, weights: Expr, elements: Expr | None) -> None:
+            if elements is None:
+                self._emit_taps(acc, source, byte, weights, reduction.taps[1:], pixels, panel)
+                return
+            with T.serial(0, T.truncdiv(elements, size)) as index:
+                self._emit_step(acc, source, byte + index * size, weights + index * step_weights, pixels, panel)
+
+        row_weights = reduction.steps // self.spec.kernel[0] * step_weights
+        tile.for_taps(reduction, base, self._weights_at(panel), row_weights, walk)
 
     def _emit_bordered(
         self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel, place: TilePlace, block: Expr
@@ -363,24 +425,16 @@ class ImplicitGemm(GemmLoops):
         byte: Expr,
         weights: Expr,
         walk: tuple[int, ...],
-        pixels: list[tuple[int, int]],
+        pixels: list[tuple[int, Expr]],
         panel: Panel,
     ) -> None:
         """Emit the steps that start at the elements of `walk`, side by side but for the last, over pixels (number, first one)."""
         size = self.step_elements
         step_weights = panel.vectors * size * LANES
 
-        def step(byte: Expr, weights: Expr, acc: Expr = acc) -> None:
-            columns = [T.Bind(self._column(weights + j * size * LANES)) for j in range(panel.vectors)]
-            for i, start in pixels:
-                values = T.Bind(self._splat(source, byte + start))
-                for j, column in enumerate(columns):
-                    index = (i * panel.vectors + j) * LANES
-                    store(acc, index, self._product(v.load(acc, index, LANES), values, column), LANES)
-
         if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 else UNROLLED_STEPS):
             for index, start in enumerate(walk):
-                step(byte + start, weights + index * step_weights)
+                self._emit_step(acc, source, byte + start, weights + index * step_weights, pixels, panel)
             return
         is_even = walk[-1] - walk[0] == size * (len(walk) - 1)
         full = len(walk) if is_even else len(walk) - 1
@@ -393,9 +447,9 @@ class ImplicitGemm(GemmLoops):
         with T.serial(0, full // len(sets)) as index:
             for number, each in enumerate(sets):
                 place = T.Bind(index * len(sets) + number)
-                step(byte + walk[0] + place * size, weights + place * step_weights, each)
+                self._emit_step(each, source, byte + walk[0] + place * size, weights + place * step_weights, pixels, panel)
         for index in range(full - full % len(sets), len(walk)):
-            step(byte + walk[index], weights + index * step_weights)
+            self._emit_step(acc, source, byte + walk[index], weights + index * step_weights, pixels, panel)
         for other in sets[1:]:
             for i in range(count):
                 store(acc, i * LANES, v.load(acc, i * LANES, LANES) + v.load(other, i * LANES, LANES), LANES)
@@ -405,7 +459,18 @@ class ImplicitGemm(GemmLoops):
         is_few = accumulators <= WAITING_ACCUMULATORS and 2 * accumulators + vectors <= self.core.registers
         return is_few and not self.core.sums_as_floats
 
-    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], totals: list[Expr | None], panel: Panel) -> None:
+    def _emit_step(
+        self, acc: Expr, source: Expr, byte: Expr, weights: Expr, pixels: list[tuple[int, Expr]], panel: Panel
+    ) -> None:
+        """Emit one step over pixels (number, first element)."""
+        columns = [T.Bind(self._column(weights + j * self.step_elements * LANES)) for j in range(panel.vectors)]
+        for i, start in pixels:
+            values = T.Bind(self._splat(source, byte + start))
+            for j, column in enumerate(columns):
+                index = (i * panel.vectors + j) * LANES
+                store(acc, index, self._product(v.load(acc, index, LANES), values, column), LANES)
+
+    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: Sequence[Expr], totals: list[Expr | None], panel: Panel) -> None:
         """Emit requantization and the stores of the panel's channels of each pixel."""
         vectors = panel.vectors
         sums = [None if total is None else T.Bind(T.broadcast(total, LANES)) for total in totals]
@@ -415,7 +480,9 @@ class ImplicitGemm(GemmLoops):
         groups = self._groups(acc, out_at, pixels, sums, panel)
         emit_groups(self.epilogue, groups, len(pixels) * vectors, LANES)
 
-    def _groups(self, acc: Expr, out_at: Expr, pixels: list[int], sums: Sequence[Expr | None], panel: Panel) -> Iterator[Group]:
+    def _groups(
+        self, acc: Expr, out_at: Expr, pixels: Sequence[Expr], sums: Sequence[Expr | None], panel: Panel
+    ) -> Iterator[Group]:
         """Yield the panel's groups of sums of each pixel."""
         first, vectors = 0, panel.vectors
         for group in groups_of(vectors):

@@ -1,0 +1,126 @@
+"""Pixels of open images that tiles take strip by strip: the bits of the definition, or of the kernels of each size alone."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from conv2d_cases import Layers, opened
+from kernel_runner import EACH_ISA, EACH_NARROW_ISA, GUARD
+from open_kernels import check_open
+from test_float_conv2d_kernels import operands, spec_of
+
+from octavo import numerics
+from octavo.compiler.backends.cpu.kernels import Kernel, conv2d, float_conv2d
+from octavo.compiler.backends.cpu.kernels.conv.loops.geometry import geometry_of
+from octavo.compiler.backends.cpu.kernels.conv.loops.strips import is_strung
+from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
+from octavo.runtime.llvm_host import host_target
+
+SAME = {"padding": (1, 1, 1, 1)}
+
+LAYERS = (
+    ((16, 40), (3, 3), SAME),
+    ((32, 33), (3, 3), {"strides": (2, 2), **SAME}),
+    ((16, 48), (5, 5), {"padding": (2, 2, 2, 2), "threads": 2}),
+    ((8, 64), (7, 7), {"strides": (2, 2), "padding": (3, 3, 3, 3)}),
+    ((20, 64), (3, 2), {"dilation": (2, 1), "padding": (2, 1, 2, 0)}),
+    ((18, 64), (3, 3), SAME),
+    ((32, 128), (3, 3), {"groups": 2, **SAME}),
+    ((128, 80), (1, 1), {"strides": (2, 2)}),
+)
+"""Channels, kernel and further attributes: taps that steps split, two loops over taps, no padding."""
+
+IMAGES = ((1, 1), (1, 7), (2, 2), (3, 1), (3, 3), (4, 4), (5, 2), (9, 13), (30, 23), (70, 70))
+"""Of one column, which is left and right at once, to several blocks of rows, with tiles of each size at their ends."""
+
+
+@pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
+@pytest.mark.parametrize(("channels", "kernel", "window"), LAYERS)
+@pytest.mark.parametrize(("zero_point", "weight_zero_point"), [(0, 0), (0, -128), (120, 0)])
+def test_integers(
+    isa: str,
+    channels: tuple[int, int],
+    kernel: tuple[int, int],
+    window: dict[str, Any],
+    zero_point: int,
+    weight_zero_point: int,
+    rng: np.random.Generator,
+) -> None:
+    """Where padding holds zeros, taps are left out."""
+    layers = Layers(int(rng.integers(1000)))
+    spec = replace(layers.spec((9, 9), channels, kernel, **window), input_zero_point=zero_point)
+    w = rng.integers(-128, 128, (*kernel, channels[0] // spec.groups, channels[1])).astype(np.int8)
+    bias, multiplier = rng.integers(-5000, 5000, channels[1]).astype(np.int32), layers.multiplier(w)
+    made = conv2d(opened(spec), weight=w, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier, isa=isa)
+    library = llvm_module({"open": made.func.with_attr(KERNEL_ATTR, "open")}, host_target())
+    constants = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in made.constants]
+    names = [str(param.name) for param in made.func.params if str(param.name) in ("batch", "in_height", "in_width")]
+    for number, (height, width) in enumerate(IMAGES):
+        sizes = {"batch": 1 + number % 2, "in_height": height, "in_width": width}
+        x = rng.integers(0, 256, (*sizes.values(), channels[0])).astype(np.uint8)
+        expected = numerics.conv2d(
+            x,
+            w,
+            x_zero_point=zero_point,
+            w_zero_point=weight_zero_point,
+            bias=bias,
+            multiplier=multiplier,
+            zero_point=spec.output.zero_point,
+            qmin=spec.output.qmin,
+            qmax=spec.output.qmax,
+            window=numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
+            groups=spec.groups,
+        )
+        storage = tvm.runtime.tensor(np.full(expected.size + GUARD, 77, np.uint8))
+        out = storage._create_view((expected.size,), "uint8")
+        library["open"](tvm.runtime.tensor(x.ravel()), *constants, *(sizes[name] for name in names), out)
+        assert (storage.numpy()[expected.size :] == 77).all(), f"written behind the end: {sizes}"
+        np.testing.assert_array_equal(storage.numpy()[: expected.size], expected.ravel(), err_msg=f"{made.name} {sizes}")
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
+@pytest.mark.parametrize(("channels", "kernel", "window"), LAYERS[:6:2])
+def test_floats(
+    isa: str, channels: tuple[int, int], kernel: tuple[int, int], window: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """Sums in the very order of the kernel of one size."""
+    spec = spec_of((9, 9), channels, kernel, **window)
+    _, weight, bias = operands(rng, spec)
+
+    def make(size: Callable[[str], Any]) -> Kernel:
+        sizes = {name: size(name) for name in ("in_height", "in_width")}
+        return float_conv2d(replace(spec, **sizes), weight=weight, bias=bias, isa=isa)
+
+    def draw(kernel: Kernel) -> list[np.ndarray]:
+        return [rng.normal(size=int(kernel.func.params[0].ty.shape[0])).astype(np.float32)]
+
+    check_open(make, [{"in_height": height, "in_width": width} for height, width in IMAGES[::2]], draw)
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_weights_that_are_not_finite_meet_the_zeros_of_the_padding(isa: str, value: float, rng: np.random.Generator) -> None:
+    spec = spec_of((3, 3), (16, 48), (3, 3), **SAME)
+    _, weight, bias = operands(rng, spec)
+    weight[0, 0, 3, 5] = value
+
+    def make(size: Callable[[str], Any]) -> Kernel:
+        sizes = {name: size(name) for name in ("in_height", "in_width")}
+        return float_conv2d(replace(spec, **sizes), weight=weight, bias=bias, isa=isa)
+
+    def draw(kernel: Kernel) -> list[np.ndarray]:
+        return [rng.normal(size=int(kernel.func.params[0].ty.shape[0])).astype(np.float32)]
+
+    check_open(make, [{"in_height": 3, "in_width": 3}], draw)
+
+
+@pytest.mark.parametrize(("channels", "kernel", "window"), LAYERS)
+def test_these_layers_are_strung(channels: tuple[int, int], kernel: tuple[int, int], window: dict[str, Any]) -> None:
+    spec = Layers(1).spec((9, 9), channels, kernel, **window)
+    for each, expected in ((opened(spec), True), (spec, False)):
+        geometry = geometry_of(each, spec.groups, channels[0] // spec.groups, padded_width=each.in_width)
+        assert is_strung(geometry, geometry.reduction.steps) is expected
