@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from conv2d_cases import Layers, opened
-from kernel_runner import EACH_ISA, EACH_NARROW_ISA, GUARD
+from conv2d_cases import Layers, exact_case, opened
+from kernel_runner import EACH_ISA, EACH_NARROW_ISA, GUARD, check
 from open_kernels import check_open
 from test_float_conv2d_kernels import operands, spec_of
 
 from octavo import numerics
-from octavo.compiler.backends.cpu.kernels import Kernel, conv2d, float_conv2d
+from octavo.compiler.backends.cpu.kernels import AVX2, Kernel, conv2d, float_conv2d
 from octavo.compiler.backends.cpu.kernels.conv.loops.geometry import geometry_of
 from octavo.compiler.backends.cpu.kernels.conv.loops.strips import is_strung
 from octavo.compiler.codegen.tir_passes import llvm_module
@@ -80,6 +80,19 @@ def test_integers(
         library["open"](tvm.runtime.tensor(x.ravel()), *constants, *(sizes[name] for name in names), out)
         assert (storage.numpy()[expected.size :] == 77).all(), f"written behind the end: {sizes}"
         np.testing.assert_array_equal(storage.numpy()[: expected.size], expected.ravel(), err_msg=f"{made.name} {sizes}")
+
+
+@pytest.mark.needs_isa("x86.avx2")
+def test_many_weights_are_bytes(rng: np.random.Generator) -> None:
+    """An image of open size is taken to be small then, and weights to come from memory."""
+    layers = Layers(47)
+    spec = layers.spec((2, 3), (512, 256), (3, 3), dilation=(2, 2), padding=(2, 2, 2, 2))
+    x = rng.integers(0, 256, (1, 2, 3, 512)).astype(np.uint8)
+    w = rng.integers(-127, 128, (3, 3, 512, 256)).astype(np.int8)
+    case = exact_case(spec, AVX2, x, w, 0, layers.bias(256), layers.multiplier(w), is_open=True)
+    assert case.kernel.name.startswith("conv2d.direct")
+    assert case.kernel.constants[0].dtype == np.int8
+    check([case])
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)

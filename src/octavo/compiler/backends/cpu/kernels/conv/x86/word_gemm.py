@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .......runtime.shapes import typical
+from .......runtime.size import is_open
 from ...language.isa import AVX2
 from ...language.vectors import Expr, load, values_by_turn
 from ...language.x86 import vector as v
@@ -33,6 +34,9 @@ from .implicit_gemm import ImplicitGemm
 
 WORDS_FROM = 64
 """Output pixels from which on weights are packed as words."""
+
+LARGE_WEIGHTS = 1 << 20
+"""Weights beyond which an image of open size is taken to be small: a network has as many where few pixels are left."""
 
 
 def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
@@ -62,9 +66,10 @@ class WordGemm(ImplicitGemm):
 
     def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
         spec, centered = self.spec, weights.centered
-        pixels = typical(spec.batch * spec.out_height * spec.out_width)
+        pixels = spec.batch * spec.out_height * spec.out_width
+        are_few = centered.size > LARGE_WEIGHTS and not _is_flat(spec) if is_open(pixels) else pixels < WORDS_FROM
         fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
-        dtype = np.int8 if fits and pixels < WORDS_FROM else np.int16
+        dtype = np.int8 if fits and are_few else np.int16
         self.step_bytes = 2 * np.dtype(dtype).itemsize
         return [centered.astype(dtype)]
 
