@@ -36,6 +36,7 @@ COPIED_BLOCK_BYTES = (
 )  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
 MAX_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
 OPEN_ACCUMULATORS = 16  # of a tile of open rows: these hide the latency, fewer rows are left behind, and it compiles faster
+MAX_OPEN = 16  # pixels of a tile of open size
 ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
 ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
 
@@ -170,11 +171,7 @@ class GemmLoops(ABC):
     def _choose_tile(self, key: str, schedules: Schedules, core: Core, shape: dict[str, Any]) -> None:
         """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
         shape = self._typical(shape)
-        ranked = ranked_tiles(**shape, core=core)
-        if self.strings_pixels and is_strung(self.geometry, shape["steps"]):
-            ranked = [each for each in ranked if each[1].pixels <= MAX_STRUNG]
-        elif is_open(self.geometry.rows):
-            ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= OPEN_ACCUMULATORS] or ranked
+        ranked = self._fit_for_open(ranked_tiles(**shape, core=core), shape["steps"])
         (fewest, chosen), measured = ranked[0], schedules.get(key)
         if measured is not None:
             tiles = [tile for _, tile in ranked if _is_tile(tile, measured)]
@@ -184,6 +181,19 @@ class GemmLoops(ABC):
         self.schedule = measured if isinstance(measured, TileSchedule) else self.schedule
         worthwhile = [tile for cycles, tile in ranked if cycles <= ALTERNATIVE_CYCLES * fewest]
         self.alternatives = tuple(tile for tile in _varied(worthwhile)[: ALTERNATIVES + 1] if tile != chosen)
+
+    def _fit_for_open(self, ranked: list[tuple[float, Tile]], steps: int) -> list[tuple[float, Tile]]:
+        """Return those of the ranked tiles that suit an open size, should it be open.
+
+        Many pixels in one tile leave many behind whole ones, and code for each power of two of these: so they are a power, too.
+        """
+        if not self.has_open_rows:
+            return ranked
+        most = MAX_STRUNG if self.strings_pixels and is_strung(self.geometry, steps) else MAX_OPEN
+        ranked = [each for each in ranked if each[1].pixels <= most]
+        if self.geometry.columns == 1:  # a dense layer's
+            ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= OPEN_ACCUMULATORS] or ranked
+        return [each for each in ranked if each[1].pixels < MAX_STRUNG or each[1].pixels.bit_count() == 1]
 
     def _take_tile(self, tile: Tile, core: Core, shape: dict[str, Any]) -> None:
         """Take this tile and no other."""

@@ -26,7 +26,7 @@ from .geometry import Geometry
 from .packing import Reduction
 from .tiles import Tile
 
-MAX_STRUNG = 10
+MAX_STRUNG = 8
 """Of a tile: each has a register for its address, beside those of weights and counters."""
 
 MIN_PRODUCTS = 64
