@@ -1,6 +1,6 @@
 """How ops that stay float become loops where TVM's own way is slow: functions that it takes from the C library, value by value,
 are written out as their definition in numerics has them, so that LLVM can vectorize them in whatever they are fused with. TVM's
-transposed convolutions know neither dilation nor channels last.
+transposed convolutions know neither dilation nor channels last, and it finds the pixels of resized images in 64 bits.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm import te as _te
 from tvm import topi as _topi
 from tvm.relax import Expr
+from tvm.tirx import Cast, Max, Min
 
 from ....ir.graph.dataflow import op_name
 from ....ir.qdq.matchers.elementwise.float_chain import function_of
@@ -37,6 +39,7 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
         **dict.fromkeys(chains, _chain),
         "relax.power": _power,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
+        "relax.image.resize2d": _resize2d,
     }
 
 
@@ -90,6 +93,30 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:
         return topi.transpose(y, ["NCHW".index(axis) for axis in layout])
 
     return builder.call_te(convolve, *call.args, primfunc_name_hint="conv2d_transpose")
+
+
+def _resize2d(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Let TVM write it, and find pixels in 32 bits: twice as many in a vector, where sizes are open and each is looked up."""
+    made: Any = tvm.ir.Op.get("relax.image.resize2d").get_attr("FLegalize")(builder, call)
+    function: Any = builder.get()[made.args[0]]
+    narrow = [(Cast, _narrow_cast), (Min, _narrow_bound), (Max, _narrow_bound)]
+    builder.update_func(made.args[0], function.with_body(tvm_ffi.structural_map(function.body, narrow)))
+    return made
+
+
+def _narrow_cast(node: Any) -> Any:
+    """Convert between a float and an index of 64 bits by way of 32."""
+    kinds = str(node.ty.dtype), str(node.value.ty.dtype)
+    is_between = "int64" in kinds and any(kind.startswith("float") for kind in kinds)
+    return node.value.astype("int32").astype(kinds[0]) if is_between else node
+
+
+def _narrow_bound(node: Any) -> Any:
+    """Bound an index as what it was computed in."""
+    narrow, bound = node.a, node.b
+    if not isinstance(narrow, Cast) or str(node.ty.dtype) != "int64" or str(narrow.value.ty.dtype) != "int32":
+        return node
+    return type(node)(narrow.value, bound.astype("int32")).astype("int64")
 
 
 _MATH = ElementExpressions(1)
