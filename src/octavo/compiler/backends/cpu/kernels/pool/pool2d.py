@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -106,6 +106,15 @@ class _Taps:
         return self.last - self.first
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A row of outputs, counted through the batch: the first row of its image among the inputs, and its windows' taps."""
+
+    row: Expr
+    first: Expr
+    taps: _Taps
+
+
 def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
     """Return the pooling kernel; global average pooling is the window that covers the image.
 
@@ -128,11 +137,15 @@ def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
 
     def emit_one_pixel(x: Buffer, y: Buffer) -> None:
         vectors, rest = divmod(spec.channels, lanes)
+
+        def pixel(channel: Expr, now: int) -> None:
+            _emit_pixel(spec, x, y, _row_of(spec, 0), _taps(spec, 1, 0), 0, channel, now)
+
         if vectors:
             with chunked(vectors, worthwhile(spec.threads, operations, vectors)) as index:
-                _emit_pixel(spec, x, y, 0, 0, index * lanes, lanes)
+                pixel(index * lanes, lanes)
         if rest:
-            _emit_pixel(spec, x, y, 0, 0, vectors * lanes, rest)
+            pixel(vectors * lanes, rest)
 
     arguments = [
         ("x", spec.batch * spec.in_height * spec.in_width * spec.channels, spec.dtype),
@@ -167,16 +180,25 @@ def _check(spec: Pool2dSpec) -> None:
 
 def _emit_row(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, lanes: int) -> None:
     """Emit one row of the output; `row` counts through the batch."""
+    place = _row_of(spec, row)
     with B.serial(0, spec.out_width) as column:
+        horizontal = _taps(spec, 1, column)
         for_each_vector(
-            spec.channels, lanes, 1, lambda channel, lanes_now: _emit_pixel(spec, x, y, row, column, channel, lanes_now)
+            spec.channels, lanes, 1, lambda channel, now: _emit_pixel(spec, x, y, place, horizontal, column, channel, now)
         )
 
 
-def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr, channel: Expr, lanes: int) -> None:
-    """Emit `lanes` channels of one output pixel."""
+def _row_of(spec: Pool2dSpec, row: Expr) -> _Row:
+    """Emit where a row of the output lies, and the taps that its windows have: a quotient for each pixel would take longer."""
     image, out_row = (0, row) if spec.batch == 1 else split(row, spec.out_height)
-    vertical, horizontal = _taps(spec, 0, out_row), _taps(spec, 1, column)
+    return _Row(row=row, first=image * spec.in_height, taps=_taps(spec, 0, out_row))
+
+
+def _emit_pixel(
+    spec: Pool2dSpec, x: Buffer, y: Buffer, place: _Row, horizontal: _Taps, column: Expr, channel: Expr, lanes: int
+) -> None:
+    """Emit `lanes` channels of one output pixel."""
+    row, vertical = place.row, place.taps
     average = spec.kind == "avg"
     pixels = spec.kernel[0] * spec.kernel[1]
     is_wide = spec.dtype == "int16"
@@ -186,15 +208,27 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
     store(acc, 0, splat(tvm.tirx.const(0 if average else INTEGER_RANGE[spec.dtype][0], acc_dtype), lanes), lanes)
 
     @contextmanager
-    def taps() -> Generator[Expr, None, None]:
+    def taps(vertical: _Taps = vertical, horizontal: _Taps = horizontal) -> Generator[Expr, None, None]:
         with B.serial(vertical.first, vertical.last) as i, B.serial(horizontal.first, horizontal.last) as j:
-            in_row = image * spec.in_height + vertical.start + i * spec.dilation[0]
+            in_row = place.first + vertical.start + i * spec.dilation[0]
             pixel = in_row * spec.in_width + horizontal.start + j * spec.dilation[1]
             yield load(x, pixel * spec.channels + channel, lanes)
 
-    with taps() as tap:
-        wide = tap.astype(vector_type(acc_dtype, lanes))
-        store(acc, 0, load(acc, 0, lanes) + wide if average else B.max(load(acc, 0, lanes), wide), lanes)
+    def add_up(vertical: _Taps, horizontal: _Taps) -> None:
+        with taps(vertical, horizontal) as tap:
+            wide = tap.astype(vector_type(acc_dtype, lanes))
+            store(acc, 0, load(acc, 0, lanes) + wide if average else B.max(load(acc, 0, lanes), wide), lanes)
+
+    if is_open(spec.in_width) and not is_open(pixels) and not isinstance(horizontal.last, int):
+        # Most windows lie inside: their loops over taps are written out.
+        complete = [replace(axis, first=0, last=count) for axis, count in zip((vertical, horizontal), spec.kernel, strict=True)]
+        with B.If(B.And(B.int32(0) + vertical.count == spec.kernel[0], horizontal.count == spec.kernel[1])):
+            with B.Then():
+                add_up(*complete)
+            with B.Else():
+                add_up(vertical, horizontal)
+    else:
+        add_up(vertical, horizontal)
     out = (row * spec.out_width + column) * spec.channels + channel
     if not average:
         store(y, out, clamped(load(acc, 0, lanes), spec.output, spec.dtype, lanes), lanes)
@@ -288,6 +322,7 @@ def _taps(spec: Pool2dSpec, axis: int, at: Expr) -> _Taps:
     taps, stride, dilation, before = spec.kernel[axis], spec.strides[axis], spec.dilation[axis], spec.padding[axis]
     extent, out = ((spec.in_height, spec.out_height), (spec.in_width, spec.out_width))[axis]
     start = at * stride - before
-    always = before == 0 and surely(lambda: (out - 1) * stride + (taps - 1) * dilation < extent)
+    stays = before == spec.padding[axis + 2] == 0 and out == (extent - (taps - 1) * dilation - 1) // stride + 1
+    always = stays or (before == 0 and surely(lambda: (out - 1) * stride + (taps - 1) * dilation < extent))
     first, last = interior(start, taps, dilation, extent, always=always)
     return _Taps(start=start, first=first, last=last)
