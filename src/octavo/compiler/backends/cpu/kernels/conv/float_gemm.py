@@ -54,7 +54,7 @@ class FloatGemm(GemmLoops):
     dtype = "float32"
     step_elements = 1  # of the input that one step takes
     skips_borders = True  # taps that lie in the padding for all pixels of a run
-    strings_pixels = True
+    takes_any_pixels = True
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class FloatGemm(GemmLoops):
         self.spec = spec
         self.observe = observe
         self.observer: TileObserver | None = None
-        self.strings_pixels = self.strings_pixels and observe is None and spec.function is None
+        self.takes_any_pixels = self.takes_any_pixels and observe is None and spec.function is None
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         self.is_copied = padded is not None
         self.geometry = geometry = geometry_of(
@@ -93,7 +93,7 @@ class FloatGemm(GemmLoops):
             self._take_tile(tile, core, shape)
         else:
             self._choose_tile(self.key, schedules if self.is_tunable else NO_SCHEDULES, core, shape)
-        if self.strings_pixels:
+        if self.takes_any_pixels:
             inputs, step = weight.shape[2], self.step_elements
             tap_steps = None if inputs % step else inputs // step
             self.strips = Strips.of(spec, geometry, self.tile, self.steps, tap_steps, skips=skips)

@@ -44,7 +44,7 @@ class ArmBfloat16Gemm(FloatGemm):
     dtype = "uint16"
     step_elements = STEP
     skips_borders = False  # pixels of a pair may differ in that
-    strings_pixels = False
+    takes_any_pixels = False
     spec: Bfloat16Conv2dSpec
 
     def __init__(

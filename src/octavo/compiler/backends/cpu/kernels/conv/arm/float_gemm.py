@@ -30,7 +30,7 @@ Cores without dotprod wait before each group of loads: a few large groups serve 
 class ArmFloatGemm(FloatGemm):
     """Emits one layer's PrimFunc."""
 
-    strings_pixels = False
+    takes_any_pixels = False
 
     @property
     def column_lanes(self) -> int:

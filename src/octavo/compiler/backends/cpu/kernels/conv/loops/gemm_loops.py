@@ -24,6 +24,7 @@ from ...language.schedule import Schedule, Schedules, TileSchedule
 from ...language.vectors import Expr, bound, for_open_tiles, interior, kept, split
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
+from .open_tiles import for_pixel_tiles
 from .packing import panel_widths
 from .scratch import InputCopy
 from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
@@ -123,8 +124,8 @@ class GemmLoops(ABC):
         Whether something reads all of a block's input before its panels do.
     borders
         Which taps are left out where they lie in the padding; None where none are.
-    strings_pixels
-        Whether the class can take pixels of open columns from a table.
+    takes_any_pixels
+        Whether tiles of open sizes may take any pixels: from a table, and some twice.
     strips
         How pixels of open columns are strung together; None where tiles lie in rows.
     x, filled, first_row, table
@@ -145,7 +146,7 @@ class GemmLoops(ABC):
     block: int
     is_walked_before: bool = False
     borders: Borders | None = None
-    strings_pixels: bool = False
+    takes_any_pixels: bool = False
     x: Expr
     filled: Expr | None = None
     first_row: Expr | None = None
@@ -189,7 +190,7 @@ class GemmLoops(ABC):
         """
         if not self.has_open_rows:
             return ranked
-        most = MAX_STRUNG if self.strings_pixels and is_strung(self.geometry, steps) else MAX_OPEN
+        most = MAX_STRUNG if self.takes_any_pixels and is_strung(self.geometry, steps) else MAX_OPEN
         ranked = [each for each in ranked if each[1].pixels <= most]
         if self.geometry.columns == 1:  # a dense layer's
             ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= OPEN_ACCUMULATORS] or ranked
@@ -401,9 +402,7 @@ class GemmLoops(ABC):
 
         def row_of_tiles(row: Expr, height: int) -> None:
             if is_open(columns):
-                for_open_tiles(
-                    columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())), overlaps=False
-                )
+                self._for_open_tiles(columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())))
             for each in tiles:
                 if each.count == 1:
                     body(TilePlace(row, each.first, height, each.width, each.runs))
@@ -412,7 +411,7 @@ class GemmLoops(ABC):
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
         if self.has_open_rows:
-            for_open_tiles(self.filled, self.tile.rows, row_of_tiles, overlaps=False)
+            self._for_open_tiles(self.filled, self.tile.rows, row_of_tiles)
             return
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:
@@ -422,6 +421,12 @@ class GemmLoops(ABC):
         elif left:
             with T.If(block == self.blocks - 1), T.Then():
                 row_of_tiles(self.geometry.rows - left - block * self.block, left)
+
+    def _for_open_tiles(self, count: Expr, size: int, body: Callable[[Expr, int], None]) -> None:
+        if self.takes_any_pixels:
+            for_pixel_tiles(count, size, body)
+        else:
+            for_open_tiles(count, size, body, overlaps=False)
 
     def _for_row_taps(self, place: TilePlace, block: Expr, body: Callable[[Expr], None]) -> None:
         """Emit `body` for every row of taps that some row of the tile reads outside the padding."""

@@ -60,7 +60,7 @@ class ImplicitGemm(GemmLoops):
     element_bytes = 1
     step_elements = 4
     sums_windows = False
-    strings_pixels = True
+    takes_any_pixels = True
 
     def __init__(
         self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES

@@ -1,0 +1,32 @@
+"""Tiles over as many pixels as a kernel learns when it runs: of few sizes, for each costs time to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm.script.ir_builder import tirx as T
+
+from ...language.vectors import Expr
+
+
+def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None]) -> None:
+    """Emit `body(first, pixels)` for tiles of `size` pixels that cover range(count), and for what they leave.
+
+    That is taken by fours (of small tiles by twos), of which the last ends with the last pixel: it may compute some again, to the
+    same values. A square image leaves 0, 1, 3 or 4 pixels behind tiles of 6 or 8.
+    """
+    pixels = T.Bind(T.int32(0) + count)
+    full = T.Bind(T.truncdiv(pixels, T.int32(size))) if size > 1 else pixels
+    with T.serial(0, full) as index:
+        body(T.Bind(index * size), size)
+    if size == 1:
+        return
+    first, left = T.Bind(full * size), T.Bind(pixels - full * size)
+    some = 4 if size > 5 else 2
+    if size > 2:
+        tiles = T.Bind(T.Select(pixels >= some, T.truncdiv(left + (some - 2), T.int32(some)), T.int32(0)))
+        with T.serial(0, tiles) as index:
+            body(T.Bind(T.min(first + index * some, pixels - some)), some)
+        left = T.Bind(left - tiles * some)
+    with T.serial(0, T.max(left, 0)) as index:
+        body(T.Bind(pixels - left + index), 1)
