@@ -97,27 +97,6 @@ def test_sizes_out_of_bounds_are_one_line_that_names_them(library: Path, sizes: 
     assert (done.returncode, done.stderr) == (1, f"{message}\n")
 
 
-def test_a_size_that_must_be_a_multiple(tmp_path: Path, rng: np.random.Generator) -> None:
-    """What is halved, and doubled again, is added to what it was: lengths are even."""
-    weights = numpy_helper.from_array(rng.normal(size=(2, 2, 3, 3)).astype(np.float32), "w")
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),
-        helper.make_node("Resize", ["c", "", "twice"], ["u"], mode="nearest"),
-        helper.make_node("Add", ["u", "x"], ["y"]),
-    ]
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", 4])
-    taken = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    twice = numpy_helper.from_array(np.float32([1, 1, 2, 2]), "twice")
-    graph = helper.make_graph(nodes, "g", [given], [taken], [weights, twice])
-    model = octavo.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
-    made = built_example(export_c(model, tmp_path / "library").path)
-    inputs = {"x": rng.normal(size=(1, 2, 6, 4)).astype(np.float32)}
-    [got] = run_example(made, tmp_path, [6], inputs, 1)
-    assert got == octavo.compile(model)(inputs)["y"].tobytes()
-    done = subprocess.run([made, "7", "x", "y"], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "model: h is 7, and takes 2 or more, multiples of 2\n")
-
-
 def test_an_int8_transformer_gives_the_bytes_of_python(tmp_path: Path, rng: np.random.Generator) -> None:
     sizes = {number: Size.parse(OPEN[number]) for number in (BATCH, SEQUENCE)}
     model = loaded(quantized("static", has_past=False), sizes)
