@@ -6,12 +6,14 @@
 A model whose dimensions are open is compiled once for all sizes and once for each. A line a size: milliseconds of the open and of
 the static executable and of ONNX Runtime's session with open sizes, measured in turn, medians; whether bytes are equal. At the
 end compile times and file sizes. With --int8 the model is quantized first, on random samples of many sizes. --random checks the
-bytes alone, at so many sizes: of --range, for images have a least one; batches, whose names begin with b or N, are small.
+bytes alone, at so many sizes: of --range, for images have a least one; batches, whose names begin with b or N, are small. Of a
+size that is a multiple of a dimension (32*H_32) --size says the dimension, --range the size.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -22,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax
+import tvm
 
 import octavo
+from octavo.ir.graph.fixed_sizes import at_sizes
 from octavo.runtime.inputs import InputSpec
-from octavo.runtime.shapes import evaluated
-from octavo.runtime.size import names_in
+from octavo.runtime.shapes import Line, dimension_places, evaluated
 
 Arrays = dict[str, npt.NDArray[Any]]
 ROUNDS, ENOUGH = 15, 0.02
@@ -74,7 +76,7 @@ class Subject:
         self._threads, self._span = threads, span
         model: Any = octavo.load(path)
         specs = octavo.compile(model).inputs
-        self.names = sorted(names_in(dim for spec in specs for dim in spec.shape))
+        self._lines = {name: place.line for name, place in dimension_places([spec.shape for spec in specs]).items()}
         if is_int8:
             rng = np.random.default_rng(0)
             samples = [inputs_of(specs, self.random_sizes(rng), number) for number in range(SAMPLES)]
@@ -85,15 +87,21 @@ class Subject:
         self.seconds = time.perf_counter() - start
 
     def random_sizes(self, rng: np.random.Generator) -> dict[str, int]:
-        """Return sizes of the range; batches are small."""
+        """Return dimensions such that sizes are of the range; batches are small."""
         return {
-            name: int(rng.integers(1, 4) if name[0] in "bN" else rng.integers(*self._span, endpoint=True)) for name in self.names
+            name: int(rng.integers(1, 4) if name[0] in "bN" else rng.integers(*self._dimensions(line), endpoint=True))
+            for name, line in self._lines.items()
         }
+
+    def _dimensions(self, line: Line) -> tuple[int, int]:
+        """Return the least and the greatest dimension of which a size of the range is made: a multiple of 32, say."""
+        least, greatest = ((size - line.offset) / line.factor for size in self._span)
+        return max(math.ceil(least), 1), max(math.floor(greatest), 1)
 
     def static(self, sizes: Mapping[str, int]) -> tuple[Any, float]:
         """Return the executable of one size, and the seconds that it took to compile."""
-        module = relax.transform.BindSymbolicVars(dict(sizes))(self._model.module)
-        model = replace(self._model, module=module, sizes={})
+        functions = at_sizes(dict(self._model.module.functions_items()), sizes)
+        model = replace(self._model, module=tvm.IRModule(functions), sizes={})
         start = time.perf_counter()
         return octavo.compile(model, threads=self._threads), time.perf_counter() - start
 

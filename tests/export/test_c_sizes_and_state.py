@@ -97,6 +97,23 @@ def test_sizes_out_of_bounds_are_one_line_that_names_them(library: Path, sizes: 
     assert (done.returncode, done.stderr) == (1, f"{message}\n")
 
 
+def test_a_size_that_is_a_multiple_is_given_as_what_it_is_one_of(tmp_path: Path, rng: np.random.Generator) -> None:
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2], strides=[2]),
+        helper.make_node("Concat", ["half", "half"], ["twice"], axis=2),
+        helper.make_node("Add", ["x", "twice"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8, "length"]) for name in "xy"]
+    proto = helper.make_model(helper.make_graph(nodes, "g", *[[port] for port in ports]), ir_version=8)
+    model = octavo.load(proto)
+    executable = octavo.compile(model)
+    program = built_example(export_c(model, tmp_path / "library").path)
+    for batch, half in ((1, 1), (3, 20)):
+        data = {"x": rng.normal(size=(batch, 8, 2 * half)).astype(np.float32)}
+        expected = [each.tobytes() for each in executable(data).values()]
+        assert run_example(program, tmp_path, [batch, half], data, 1) == expected, f"{batch, half}"
+
+
 def test_an_int8_transformer_gives_the_bytes_of_python(tmp_path: Path, rng: np.random.Generator) -> None:
     sizes = {number: Size.parse(OPEN[number]) for number in (BATCH, SEQUENCE)}
     model = loaded(quantized("static", has_past=False), sizes)

@@ -24,7 +24,7 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array
 from ..runtime.heap import trim_heap
 from ..runtime.mapped import forget_pages
-from ..runtime.shapes import dimension_places
+from ..runtime.shapes import dimension_places, read_sizes
 from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.link import link
 from .backends.cpu.lowering import lower_composites
@@ -150,7 +150,7 @@ class FloatProgram:
 
     def sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
         """Return what open dimensions are in one sample, by their names."""
-        return {name: arrays[number].shape[axis] for name, (number, axis) in self._dimensions.items()}
+        return read_sizes(self._dimensions, [array.shape for array in arrays])
 
     def _needed(self, wanted: Collection[Var]) -> tuple[list[int], dict[int, list[Var]]]:
         """Return the numbers of the calls that variables need, and what nothing reads behind each: mostly that of before."""

@@ -33,7 +33,7 @@ from ..numerics.arrays import Array
 from ..numerics.statistics.metrics import max_abs_error, sqnr_db
 from ..runtime.inputs import split_batch
 from ..runtime.llvm_host import host_target
-from ..runtime.shapes import dimension_places
+from ..runtime.shapes import dimension_places, read_sizes
 from .tensorwise_model import TensorwiseModel, differences, is_like
 
 _EXACT_TOLERANCE = 1e-3
@@ -122,7 +122,7 @@ def verify_lineage(
         raise ModelError("the lineage ended with another module than the one to verify; give the module that its last pass made")
     cut = list(split_batch(input_specs(model), batch, where="batch"))
     places = dimension_places([spec.shape for spec in input_specs(model)]) if cut else {}
-    sizes = {name: cut[0][number].shape[axis] for name, (number, axis) in places.items()}
+    sizes = read_sizes(places, [array.shape for array in cut[0]]) if cut else {}
     if sizes:  # a batch is one run, and a claim may name shapes: it is made at the batch's sizes
         lineage = lineage.probed_with({str(tensor): array for tensor, array in zip(model.input_ids, cut[0], strict=True)})
     comparison = _Comparison(model, final_module, lineage, target, sizes)

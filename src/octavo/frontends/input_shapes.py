@@ -19,6 +19,7 @@ from .symbols import Size, Symbols, symbol_name
 ShapeOption = Sequence[int | str]
 """How a caller of `load` states a shape: sizes, and names of dimensions that stay open."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_MULTIPLE = re.compile(r"^\s*(?:[1-9]\d*\s*\*\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*\*\s*[1-9]\d*)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,19 +84,20 @@ def combined(dims_of: Mapping[str, tuple[int | str, ...]], shapes: Mapping[str, 
 
 
 def _with_symbols(declared: Mapping[str, tuple[int | str, ...]]) -> InputShapes:
-    """Make a symbol of each open dimension that is no arithmetic of others."""
+    """Make a symbol of each open dimension that is no arithmetic of others; of what is a multiple, of what it is one of."""
     texts = [dim for dims in declared.values() for dim in dims if isinstance(dim, str)]
-    plain = [text for text in texts if _NAME.fullmatch(text)]
+    alone = {text: _MULTIPLE.sub(lambda found: found[1] or found[2], text) for text in texts}
+    plain = [name for name in alone.values() if _NAME.fullmatch(name)]
     known = Symbols(map(symbol_name, plain))
     names: list[str] = []
-    for text in texts:
-        if text not in plain:
-            try:
-                known.parse(text)
-                continue
-            except KeyError:
-                pass
-        names.append(symbol_name(text))
+    for text, name in alone.items():
+        if name in plain:
+            names.append(symbol_name(name))
+            continue
+        try:
+            known.parse(text)
+        except KeyError:
+            names.append(symbol_name(text))
     return InputShapes(declared=declared, symbols=Symbols(names))
 
 

@@ -46,6 +46,8 @@ def same_padding(
     that is an expression; a Size knows its own.
     """
     wanted, taps = (size + stride - 1) // stride, dilation * (kernel - 1) + 1
+    if taps == 1:
+        return 0, 0
     total = (wanted - 1) * stride + taps - size
     if symbols is None and isinstance(total, Size):
         total = total if taps >= stride else largest((total, 0))

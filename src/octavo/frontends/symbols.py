@@ -11,11 +11,14 @@ import operator
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from math import lcm
 from typing import Any
 
 import tvm.sym
 import tvm_ffi
 from tvm import tirx
+from tvm_ffi import structural_walk
 
 from ..errors import ModelError, check_type
 from .frontend import NewlyKnownError, RejectedOpError
@@ -29,6 +32,7 @@ SizeOption = int | tuple[int | None, int | None]
 
 _UNBOUNDED = 2**40
 """What proofs take for the greatest size; products of three such do not fit 64 bits, but no tensor has one."""
+_LARGEST_MULTIPLE = 4096
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -58,6 +62,8 @@ class Symbols:
         self._bounds: dict[str, Bounds] = dict.fromkeys(self._vars, (1, None))
         self._values: dict[str, Size] = {}
         self._limits: list[tuple[Any, int]] = []
+        self._multiples: dict[str, tuple[str, int]] = {}
+        """Symbol -> of which it is how many times smaller, where the graph takes multiples alone."""
         self._analyzer: Any = None
         self._bind()
 
@@ -160,6 +166,8 @@ class Symbols:
             if isinstance(one, tirx.Min) and isinstance(one.b, tirx.IntImm) and self.is_equal(one.a, other):
                 self._limit(other, int(one.b))
         symbol = self._solvable(first, second)
+        if symbol is None and self._find_multiple(first, second):
+            raise NewlyKnownError
         if symbol is None:
             raise RejectedOpError(
                 f"sizes {self.text(first)} and {self.text(second)} meet, which are not equal; {self.advice(first, second)}"
@@ -168,11 +176,60 @@ class Symbols:
         low, high = self._bounds[name]
         if isinstance(value, int) and (value < low or (high is not None and value > high)):
             raise RejectedOpError(f"dimension {name} must be {value} here, which its bounds {low}..{high or ''} exclude")
-        del self._bounds[name]
-        self._bounds = {**self._bounds, name: (low, high)}
+        self._set(name, value)
+        raise NewlyKnownError
+
+    def _set(self, name: str, value: Size) -> None:
+        self._bounds[name] = self._bounds.pop(name)
         self._values = {each: self._replaced(old, name, value) for each, old in self._values.items()} | {name: value}
         self._bind()
-        raise NewlyKnownError
+
+    def _find_multiple(self, first: Size, second: Size) -> bool:
+        """Let a symbol, or all that two sizes depend on, be multiples of the least number with which the sizes are equal.
+
+        Sizes that are halved and doubled again are those that they were for even ones alone: (h + 1) // 2 is h // 2 then. It is
+        found among what divides the divisors, so for some networks it allows less than they do, never more.
+        """
+        names, divisor = self._parts(first, second)
+        multiples = [number for number in range(2, divisor + 1) if divisor % number == 0]
+        for chosen in [*([name] for name in names), *([names] if len(names) > 1 else [])]:
+            for multiple in multiples:
+                trial = copy(self)
+                trial._vars, trial._bounds = dict(self._vars), dict(self._bounds)
+                if all(trial._be_multiple(name, multiple) for name in chosen) and trial.is_equal(
+                    trial.simplify(first), trial.simplify(second)
+                ):
+                    self.__dict__ |= trial.__dict__
+                    return True
+        return False
+
+    def _be_multiple(self, name: str, factor: int) -> bool:
+        """Let a symbol be a multiple, of a new symbol; False where its bounds hold none."""
+        low, high = self._bounds[name]
+        source, before = self._multiples.get(name, (name, 1))
+        new = f"{source}_{before * factor}"
+        while new in self._vars:
+            new += "_"
+        least, most = -(-low // factor), None if high is None else high // factor
+        if most is not None and most < max(least, 1):
+            return False
+        self._vars[new] = tirx.Var(new, "int64")
+        self._bounds[new] = least, most
+        self._multiples = {**self._multiples, new: (source, before * factor)}
+        self._set(name, self._vars[new] * factor)
+        return True
+
+    def _parts(self, *sizes: Size) -> tuple[list[str], int]:
+        """Return the symbols of some sizes that are left, in order, and the least common multiple of what they are divided by."""
+        names: set[str] = set()
+        divisors = [1]
+        for size in sizes:
+            if not isinstance(size, int):
+                structural_walk(size, (tirx.Var, lambda var: names.add(str(var.name))))
+                structural_walk(size, (tirx.FloorDiv, lambda each: divisors.append(_divisor(each))))
+                structural_walk(size, (tirx.FloorMod, lambda each: divisors.append(_divisor(each))))
+        divisor = lcm(*divisors)
+        return [name for name in self.bounds if name in names], divisor if divisor <= _LARGEST_MULTIPLE else 1
 
     def be_size(self, size: Size) -> None:
         """Take in that a tensor has this size, which is not negative then: where one symbol alone makes it and makes it grow.
@@ -286,6 +343,10 @@ def _substituted(size: Any, values: Mapping[Any, Any]) -> Any:
 
 def _expr(size: Size) -> Any:
     return tirx.IntImm("int64", size) if isinstance(size, int) else size
+
+
+def _divisor(quotient: Any) -> int:
+    return max(int(quotient.b), 1) if isinstance(quotient.b, tirx.IntImm) else 1
 
 
 def _is_one(size: Size) -> bool:

@@ -23,7 +23,7 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
 from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
-from ..runtime.shapes import dimension_places
+from ..runtime.shapes import dimension_places, read_sizes
 from ..runtime.size import names_in
 from .buckets import BUCKETS, SampleBuckets
 from .instrument import Instrumented, Observation
@@ -145,7 +145,7 @@ class Accumulator:
         bound = self._bound.pop(shapes, None)
         if bound is None:
             inputs = [_aligned(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
-            sizes = {name: shapes[number][axis] for name, (number, axis) in self._dimensions.items()}
+            sizes = read_sizes(self._dimensions, shapes)
             elements = (math.prod(item.sized(sizes)) for item in self._instrumented.observations)
             run = self._attach([*inputs, *self._states])
             bound = _Bound(inputs=inputs, run=run, sizes=sizes, largest=max(elements, default=1))

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .inputs import InputSpec, check_inputs, check_values, named_arrays
+from .shapes import Line, line_of
 from .size import Size, names_in
 from .size_functions import size_function
 
@@ -23,10 +24,10 @@ _NOTHING: Mapping[str, tuple[int, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Open:
-    """An open dimension of an input: its axis, its name, and the bounds of its size."""
+    """An open dimension of an input: its axis, what the size along it is of it, and its bounds."""
 
     axis: int
-    name: str
+    line: Line
     low: int
     high: float
 
@@ -85,8 +86,8 @@ class InputCheck:
                 if given[axis] != size:
                     return False
             for dim in shape.open:
-                size = given[dim.axis]
-                if sizes.setdefault(dim.name, size) != size or not dim.low <= size <= dim.high:
+                size = dim.line.solve(given[dim.axis])
+                if size is None or sizes.setdefault(dim.line.name, size) != size or not dim.low <= size <= dim.high:
                     return False
             for axis, number in shape.derived:
                 computed[number] = given[axis]
@@ -111,12 +112,13 @@ def _split_shape(spec: InputSpec, sizes: list[Size]) -> _Shape:
     derived: list[tuple[int, int]] = []
     for axis, dim in enumerate(spec.shape):
         size: int | Size = dim
+        line = line_of(size)
         if not isinstance(size, Size):
             fixed.append((axis, size))
-        elif size.name is None:
+        elif line is None:
             derived.append((axis, len(sizes)))
             sizes.append(size)
         else:
-            low, high = spec.bounds.get(size.name, (0, None))
-            dims.append(_Open(axis=axis, name=size.name, low=low, high=np.inf if high is None else high))
+            low, high = spec.bounds.get(line.name, (0, None))
+            dims.append(_Open(axis=axis, line=line, low=low, high=np.inf if high is None else high))
     return _Shape(rank=len(spec.shape), fixed=tuple(fixed), open=tuple(dims), derived=tuple(derived))

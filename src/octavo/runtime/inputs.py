@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, shape_advice
-from .shapes import evaluated
+from .shapes import Line, evaluated, line_of
 from .size import Size, names_in
 
 Bounds = tuple[int, int | None]
@@ -117,7 +117,7 @@ def _known_sizes(
 ) -> dict[str, int]:
     """Return the sizes of open dimensions by their names; DataError where they contradict each other, bounds or limits."""
     known = dict(given)
-    for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _is_derived(pair[0])):
+    for spec, array in sorted(zip(specs, arrays, strict=True), key=lambda pair: _dependence(pair[0])):
         _check_sizes(spec, array.shape, known, where)
     sizes = {name: size for name, (size, _) in known.items()}
     for size in extents:
@@ -135,9 +135,10 @@ def _known_sizes(
     return sizes
 
 
-def _is_derived(spec: InputSpec) -> bool:
-    """Return whether a size of an input is computed from others, which must be known first."""
-    return any(isinstance(dim, Size) and dim.name is None for dim in spec.shape)
+def _dependence(spec: InputSpec) -> int:
+    """Return how much must be known before an input's sizes are checked: 0 for nothing, 2 for what others alone say."""
+    sizes = [size for size in spec.shape if isinstance(size, Size)]
+    return max((0 if size.name is not None else 1 if line_of(size) is not None else 2 for size in sizes), default=0)
 
 
 def _check_sizes(spec: InputSpec, shape: tuple[int, ...], known: dict[str, tuple[int, str]], where: str) -> None:
@@ -153,11 +154,13 @@ def _check_sizes(spec: InputSpec, shape: tuple[int, ...], known: dict[str, tuple
         if not isinstance(dim, Size):
             continue
         here = f"input {spec.source_name} has {size} along axis {axis}"
-        if dim.name is not None and dim.name not in known:
-            low, high = spec.bounds.get(dim.name, (0, None))
-            if size < low or (high is not None and size > high):
-                raise DataError(f"{where}: {here}, dimension {dim} takes {low} to {'any size' if high is None else high}")
-            known[dim.name] = size, here
+        line = line_of(dim)
+        if line is not None and line.name not in known:
+            low, high = spec.bounds.get(line.name, (0, None))
+            value = line.solve(size)
+            if value is None or value < low or (high is not None and value > high):
+                raise DataError(f"{where}: {here}, dimension {dim} takes {_allowed(line, size, low, high)}")
+            known[line.name] = value, here
             continue
         if not dim.names <= known.keys():
             continue  # an input that says so is not there: it is the state of a decoder, say
@@ -165,6 +168,18 @@ def _check_sizes(spec: InputSpec, shape: tuple[int, ...], known: dict[str, tuple
         if wanted != size:
             said = "; ".join(known[name][1] for name in sorted(dim.names))
             raise DataError(f"{where}: {here}, where dimension {dim} is {wanted}: {said}")
+
+
+def _allowed(line: Line, size: int, low: int, high: int | None) -> str:
+    """Say what a size may be that is not allowed: its bounds, or the next ones that the dimension makes."""
+    least, most = line.at(low), None if high is None else line.at(high)
+    of = f"multiples of {line.factor} " if line.factor > 1 and line.offset % line.factor == 0 else ""
+    if line.solve(size) is None:
+        below = (size - line.offset) // line.factor
+        near = [str(line.at(value)) for value in (below, below + 1) if value >= low and (high is None or value <= high)]
+        if near:
+            return f"{of}only: {' or '.join(near)}" if of else " or ".join(near)
+    return f"{of}{'from ' if of else ''}{least} to {'any size' if most is None else most}"
 
 
 def check_batch_size(specs: Sequence[InputSpec], data: Any, allowed: tuple[int, int | None]) -> None:

@@ -17,7 +17,7 @@ from ..errors import ExecutableError
 from .code import ENTRY, Code, takes_table
 from .huge_pages import empty_bytes, tensor_of
 from .mapped import can_share
-from .shapes import dimension_places
+from .shapes import Place, dimension_places, read_sizes
 from .size_functions import Numbers, size_function
 from .tensors import empty_tensor, tensor_from
 from .worker_pool import WorkerPool
@@ -202,12 +202,12 @@ class Dimensions:
     Parameters
     ----------
     places
-        Where the size of each is read, as (input, axis), by its name.
+        Where the size of each is read, by its name.
     others
         Sizes of dimensions that no input has, by their names: how results lie that nobody gives memory.
     """
 
-    places: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    places: Mapping[str, Place] = field(default_factory=dict[str, Place])
     others: Mapping[str, int] = field(default_factory=dict[str, int])
     _computed: Numbers = field(init=False)
 
@@ -217,7 +217,7 @@ class Dimensions:
 
     def of(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Return the sizes that inputs have, and the others."""
-        sizes = {name: int(inputs[number].shape[axis]) for name, (number, axis) in self.places.items()}
+        sizes = read_sizes(self.places, [each.shape for each in inputs]) if self.places else {}
         sizes.update(zip(self.others, self._computed(*sizes.values()), strict=True))
         return sizes
 

@@ -14,7 +14,7 @@ from .description import Description, OutputSpec, StatePlace
 from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
-from .shapes import dimension_places, evaluated
+from .shapes import dimension_places, evaluated, read_sizes
 from .size import names_in
 from .tensors import empty_tensor, tensor_from
 
@@ -120,7 +120,7 @@ class Session:
         """
         given, known = self._named(data, named), self._known()
         arrays = self._check(given, "step", known)
-        own = {name: arrays[number].shape[axis] for name, (number, axis) in self._places.items()}
+        own = read_sizes(self._places, [array.shape for array in arrays])
         sizes = {**self._sizes, **own, **self._lengths}
         rows = self._rows_after(sizes)
         self._make_room(sizes)
@@ -258,7 +258,7 @@ class Session:
             raise DataError(f"start: {name!r} is no carried input; these are {', '.join(sorted(self._carry.values()))}")
         known = {key: size for key, size in self._known().items() if key in self._sizes}
         [checked] = check_inputs([spec], array, where="start", known=known)
-        sizes = {key: checked.shape[axis] for key, (_, axis) in dimension_places([spec.shape]).items()}
+        sizes = read_sizes(dimension_places([spec.shape]), [checked.shape])
         place = self._place(name)
         if place is None:
             self._memory[name] = tensor_from(checked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from .size import OpenSizeError, Size, is_open, is_surely, joined
 
@@ -42,14 +42,59 @@ def smallest(sizes: Iterable[int | Size]) -> int | Size:
     return -largest(-size for size in sizes)
 
 
-def dimension_places(shapes: Sequence[Sequence[int | Size]]) -> dict[str, tuple[int, int]]:
-    """Return where the size of each open dimension of some inputs is read, as (input, axis), in the order of the names."""
-    found: dict[str, tuple[int, int]] = {}
+class Line(NamedTuple):
+    """What a size is that one dimension alone makes: factor * dimension + offset."""
+
+    name: str
+    factor: int = 1
+    offset: int = 0
+
+    def solve(self, size: int) -> int | None:
+        """Return the dimension for which it is this size; None where there is none."""
+        quotient, rest = divmod(size - self.offset, self.factor)
+        return None if rest else quotient
+
+    def at(self, value: int) -> int:
+        """Return the size for a value of the dimension."""
+        return self.factor * value + self.offset
+
+
+def line_of(size: int | Size) -> Line | None:
+    """Return how one dimension alone makes a size, by a factor of at least 1 and an offset; None for any other size."""
+    if not isinstance(size, Size):
+        return None
+    terms = dict(size.terms)
+    offset = terms.pop((), 0)
+    [(monomial, factor), *others] = terms.items()
+    if others or len(monomial) != 1 or not isinstance(monomial[0], str) or factor < 1:
+        return None
+    return Line(monomial[0], factor, offset)
+
+
+class Place(NamedTuple):
+    """Where the size of an open dimension is read: from an axis of an input, along which the input is a line of it."""
+
+    input: int
+    axis: int
+    line: Line
+
+
+def dimension_places(shapes: Sequence[Sequence[int | Size]]) -> dict[str, Place]:
+    """Return where the size of each open dimension of some inputs is read, in the order of the names: where it stands alone."""
+    found: dict[str, Place] = {}
     for number, shape in enumerate(shapes):
         for axis, dim in enumerate(shape):
-            if isinstance(dim, Size) and dim.name is not None:
-                found.setdefault(dim.name, (number, axis))
+            line = line_of(dim)
+            if line is not None and (line.name not in found or (found[line.name].line != line == Line(line.name))):
+                found[line.name] = Place(number, axis, line)
     return dict(sorted(found.items()))
+
+
+def read_sizes(places: Mapping[str, Place], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return the sizes of dimensions, by their names, from the shapes of inputs that fit."""
+    return {
+        name: (int(shapes[place.input][place.axis]) - place.line.offset) // place.line.factor for name, place in places.items()
+    }
 
 
 TYPICAL = 64

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tvm import relax
+import tvm
 
 import octavo
-from octavo.errors import ModelError
+from octavo.errors import DataError, ModelError
+from octavo.ir.graph.fixed_sizes import at_sizes
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -24,7 +25,7 @@ def load(net, inputs, dims, **options):
 def compare(net, model, executable, inputs, sizes, *, atol=2e-6):
     named = {name: value.numpy() for name, value in zip(model.input_ids, inputs, strict=True)}
     results = list(executable(named).values())
-    module = relax.transform.BindSymbolicVars(sizes)(model.module)
+    module = tvm.IRModule(at_sizes(dict(model.module.functions_items()), sizes))
     alone = octavo.compile(replace(model, module=module, sizes={}))(named).values()
     expected = net(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -84,6 +85,26 @@ def test_sizes_that_are_computed():
     executable = octavo.compile(model)
     for b in (1, 4):
         compare(net, model, executable, (torch.randn(b, 5), torch.randn(2 * b, 5)), {"batch": b})
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        half = functional.max_pool2d(x, 2)
+        quarter = functional.interpolate(functional.max_pool2d(half, 2), scale_factor=2.0) + half
+        return torch.cat([x, functional.interpolate(quarter, scale_factor=2.0, mode="bilinear")], 1)
+
+
+def test_a_size_that_is_a_multiple_of_a_dim():
+    h, w = Dim("h", max=9), Dim("w")
+    net = Halved()
+    model = load(net, (torch.randn(2, 3, 8, 12),), ({0: Dim("batch"), 2: 4 * h, 3: 4 * w},))
+    assert model.sizes == {"batch": (1, None), "h": (1, 9), "w": (1, None)}
+    executable = octavo.compile(model)
+    for rows, columns in ((1, 2), (9, 3)):
+        sizes = {"batch": 3, "h": rows, "w": columns}
+        compare(net, model, executable, (torch.randn(3, 3, 4 * rows, 4 * columns),), sizes)
+    with pytest.raises(DataError, match=r"has 10 along axis 2, dimension 4\*h takes multiples of 4 only: 8 or 12"):
+        executable(np.zeros((1, 3, 10, 8), np.float32))
 
 
 def test_open_height_and_width_in_int8(rng):

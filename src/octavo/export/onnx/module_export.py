@@ -26,7 +26,7 @@ from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, stati
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...quantizer.qdq import is_quantized
-from ...runtime.shapes import dimension_places
+from ...runtime.shapes import Line, dimension_places
 from ...runtime.size import Size, is_open
 from ...target.op_facts import movers
 
@@ -245,9 +245,10 @@ class _Writer:
         places = dimension_places([static_shape(param) or () for param in params])
 
         def dimension(name: str) -> _Number:
-            number, axis = places[name]
+            number, axis, line = places[name]
             read = self._made[params[number], self._home(params[number])]
-            return _Number(writer=self, name=self._node("Shape", [read], name, start=axis, end=axis + 1))
+            found = _Number(writer=self, name=self._node("Shape", [read], name, start=axis, end=axis + 1))
+            return found if line == Line(name) else (found + -line.offset) // line.factor
 
         return size.expression(dimension).name
 

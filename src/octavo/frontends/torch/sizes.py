@@ -15,10 +15,11 @@ import numpy as np
 from tvm import tirx
 
 from ...errors import ModelError, check_type
-from ...ir.graph.sizes import is_dimension
+from ...ir.graph.sizes import is_dimension, size_of
+from ...runtime.shapes import line_of
 from ..frontend import RejectedOpError
 from ..input_shapes import ShapeOption
-from ..symbols import Bounds, Size, SizeOption, Symbols, size_text, symbol_name
+from ..symbols import Bounds, Size, SizeOption, Symbols, symbol_name
 
 ORIGIN = "torch program"
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -192,6 +193,9 @@ def _dim_names(shape_env: Any) -> dict[str, str]:
     for source, text in texts.items():
         if source in symbols and _NAME.fullmatch(str(text)):
             found.setdefault(str(symbols[source]), str(text))
+    for source, symbol in symbols.items():  # h, where the input has 4 * h alone
+        if _NAME.fullmatch(str(source)):
+            found.setdefault(str(symbol), str(source))
     return found
 
 
@@ -280,8 +284,9 @@ def _is_name(text: str) -> bool:
 
 
 def _check_places(values: Mapping[str, Any], sizes: ProgramSizes) -> None:
-    """Raise ModelError for an open dimension that no input has as it is: a call could not tell its size."""
-    alone = {size_text(size) for value in values.values() for size in sizes.shape(value)}
+    """Raise ModelError for an open dimension that no input has as it is, or a multiple of it: a call could not tell its size."""
+    found = [size_of(_expr(size)) for value in values.values() for size in sizes.shape(value)]
+    alone = {line.name for size in found if size is not None and (line := line_of(size)) is not None}
     for name, axis, expr in open_dims(values):
         hidden = [sizes.names[str(symbol)] for symbol in expr.free_symbols]
         missing = sorted(each for each in hidden if each in sizes.symbols.bounds and each not in alone)

@@ -24,9 +24,19 @@ def at_sizes(functions: Mapping[_Key, Any], sizes: Mapping[str, int]) -> dict[_K
 def _at_sizes(function: Any, sizes: Mapping[str, int]) -> Any:
     if not isinstance(function, relax.Function):
         return function
-    symbols = [*relax.analysis.defined_symbolic_vars(function), *relax.analysis.free_symbolic_vars(function)]
+    free: Any = list(relax.analysis.free_symbolic_vars(function))
+    symbols = [*relax.analysis.defined_symbolic_vars(function), *free]
     known: Any = {symbol: tirx.IntImm("int64", sizes[symbol.name]) for symbol in symbols if symbol.name in sizes}
-    return function.bind_symbolic_vars(known) if known else function
+    if not known:
+        return function
+    # TVM binds what a parameter has as a size; of one that has a multiple of it alone, 32 * h, it would say that there is none.
+    given = relax.Var("free", relax.ShapeType(free))
+    bound = _with_params(function, [*function.params, given]).bind_symbolic_vars(known)
+    return _with_params(bound, list(bound.params)[:-1])
+
+
+def _with_params(function: relax.Function, params: list[Var]) -> relax.Function:
+    return relax.Function(params, function.body, function.body.ty, function.is_pure, function.attrs, function.span)
 
 
 def same_variables(one: Any, other: Any) -> dict[Var, Var]:

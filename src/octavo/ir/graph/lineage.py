@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 
 from ...errors import DataError, ModelError, check_type
-from ...runtime.shapes import dimension_places, evaluated, fits
+from ...runtime.shapes import dimension_places, evaluated, fits, read_sizes
 from ...runtime.size import names_in
 from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import attrs_of, call_to, static_shape
@@ -318,7 +318,7 @@ class Lineage(PassStates):
                 if shape is not None and not fits(arrays[index].shape, shape):
                     raise DataError(f"probe: {param.name} must have shape {list(shape)}, got {list(arrays[index].shape)}")
         places = dimension_places([shapes[index] or () for index in arrays])
-        said = {name: list(arrays.values())[number].shape[axis] for name, (number, axis) in places.items()}
+        said = read_sizes(places, [array.shape for array in arrays.values()])
         self._sizes = {name: _PROBE_SIZE + place for place, name in enumerate(names)} | said
         for index, param in params:
             shape = shapes[index]

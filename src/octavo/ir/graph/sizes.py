@@ -53,7 +53,7 @@ def open_dimensions(function: relax.Function) -> dict[str, Any]:
         Two of them have one name.
     """
     found: dict[str, Any] = {}
-    for var in relax.analysis.defined_symbolic_vars(function):
+    for var in _dimensions_in(function.params):
         if str(var.name) in found:
             raise ModelError(f"two open dimensions of main have one name, {var.name!r}; give each a name of its own")
         found[str(var.name)] = var
@@ -71,21 +71,27 @@ def sizes_of(function: relax.Function, others: Collection[str] = ()) -> Generato
 @contextmanager
 def sizes_in(params: Sequence[relax.Var]) -> Generator[None]:
     """Let TVM take sizes for expressions of the open dimensions of parameters, meanwhile; where none is open, as before."""
-    found: dict[str, Any] = {}
+    found = {str(var.name): var for var in _dimensions_in(params)}
+    if not found:
+        yield
+        return
+    with expressed_by(found.__getitem__):
+        yield
+
+
+def _dimensions_in(params: Sequence[relax.Var]) -> list[Any]:
+    """Return the variables of the open dimensions of parameters, also those that stand in a multiple alone."""
+    found: dict[int, Any] = {}
 
     def note(var: Any) -> None:
-        found[str(var.name)] = var
+        found[hash(var)] = var
 
     for param in params:
         shape = getattr(param.ty, "shape", None)
         for dim in elements(shape.values) if isinstance(shape, relax.ShapeExpr) else ():
             if not isinstance(dim, tirx.IntImm):
                 structural_walk(dim, (tirx.Var, note))
-    if not found:
-        yield
-        return
-    with expressed_by(found.__getitem__):
-        yield
+    return list(found.values())
 
 
 def buffers_and_dimensions(function: Any) -> tuple[list[Any], list[Any]]:
