@@ -378,6 +378,11 @@ def joined(op: str, one: int | Size, other: int | Size) -> int | Size:
         return one if op == "max" else other
     if is_surely(other, one):
         return other if op == "max" else one
+    if isinstance(one, int) or (isinstance(other, Size) and str(other) < str(one)):
+        one, other = other, one
+    constant = _terms_of(one).get((), 0)
+    if constant:  # written in one way: max(x - 2, 0) is max(x, 2) - 2
+        return joined(op, one - constant, other - constant) + constant
     return Size({(_Term("max" if op == "max" else "min", one, other),): 1})
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...ir.composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
 from ...ir.composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp, integer_sum, scales_of
-from ...ir.composites.movement import ConcatOp, GatherOp, MoveOp
+from ...ir.composites.movement import ConcatOp, GatherOp, MoveOp, known_maps
 from ...ir.composites.normalization import SoftmaxOp
 from ...ir.composites.outputs import output_spec
 from ...ir.composites.reduction import ArgReduceOp, Pool2dOp, ReduceOp
@@ -307,7 +307,7 @@ def _move(op: MoveOp, inputs: Mapping[str, Array]) -> Expected:
 
 
 def _gather(op: GatherOp, inputs: Mapping[str, Array]) -> Expected:
-    gathered = gather(inputs[op.x.name], op.maps, op.fill).reshape(op.y.tensor.shape)
+    gathered = gather(inputs[op.x.name], known_maps(op.maps), op.fill).reshape(op.y.tensor.shape)
     return Expected(values=_changed(gathered, op.x, op.y))
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ...numerics import requantize_tensor
 from ...numerics.affine import TieRounding
 from ...numerics.quantized.rescale import fixed_point_table
+from ...runtime.size import is_open
 from .base import (
     NO_ARITHMETIC,
     Arithmetic,
@@ -80,8 +81,62 @@ class DequantizeOp(CompositeOp):
         return NO_ARITHMETIC
 
 
-Maps = tuple[tuple[int, ...], ...]
-"""For each axis of the input, the index that each element of the result reads; -1 for padding."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexRun:
+    """The indices that an axis of open size is read at: start + step * (place // repeat), padding before and after them.
+
+    Parameters
+    ----------
+    count
+        Elements that are read.
+    before, after
+        Elements of padding.
+    """
+
+    count: int
+    start: int = 0
+    step: int = 1
+    repeat: int = 1
+    before: int = 0
+    after: int = 0
+
+    @property
+    def extent(self) -> int:
+        """Elements of the result along the axis."""
+        return self.before + self.count + self.after
+
+
+AxisMap = tuple[int, ...] | IndexRun
+Maps = tuple[AxisMap, ...]
+"""For each axis of the input, the index that each element of the result reads; -1 for padding. A run where it is open."""
+
+
+def full_axis(extent: int) -> AxisMap:
+    """Return the indices of all elements of an axis."""
+    return cut_axis(0, extent)
+
+
+def cut_axis(first: int, extent: int) -> AxisMap:
+    """Return the indices of so many elements of an axis."""
+    return IndexRun(count=extent, start=first) if is_open(extent) else tuple(range(first, first + extent))
+
+
+def padded_axis(extent: int, before: int, after: int) -> AxisMap:
+    """Return the indices of all elements of an axis with padding around them."""
+    if is_open(extent):
+        return IndexRun(count=extent, before=before, after=after)
+    return (*(-1,) * before, *range(extent), *(-1,) * after)
+
+
+def known_maps(maps: Maps) -> tuple[tuple[int, ...], ...]:
+    """Return maps of which no axis is open, for who can't do with others."""
+    assert not any(isinstance(indices, IndexRun) for indices in maps), "sizes are known here"
+    return tuple(indices for indices in maps if isinstance(indices, tuple))
+
+
+def extent_of(indices: AxisMap) -> int:
+    """Return how many elements the result has along an axis."""
+    return indices.extent if isinstance(indices, IndexRun) else len(indices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

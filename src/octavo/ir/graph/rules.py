@@ -26,6 +26,7 @@ from .dataflow import (
     write_function,
 )
 from .nodes import call_of
+from .sizes import is_dimension
 
 OpT_co = TypeVar("OpT_co", covariant=True)
 """What a stage's rules find."""
@@ -212,10 +213,13 @@ def _write_composite(
     mapping: dict[int, Expr] = {hash(var): param for var, param in zip(region.inputs, params, strict=True)}
     members = sorted(set(region.members), key=view.place_of)
 
+    def replaced(var: Var) -> Expr:
+        return var if is_dimension(var) else mapping[hash(var)]
+
     def body(writer: BodyWriter) -> Expr:
         result: Expr | None = None
         for var in members:
-            value = replace_operands(view.bindings[view.place_of(var)].value, lambda each: mapping[hash(each)])
+            value = replace_operands(view.bindings[view.place_of(var)].value, replaced)
             is_output = var.same_as(region.output)
             made = mapping[hash(var)] = writer.emit(var.name, value, is_output=is_output)
             result = made if is_output else result

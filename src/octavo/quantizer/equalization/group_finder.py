@@ -14,6 +14,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ...ir.composites.movement import IndexRun
 from ...ir.graph import Model
 from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
@@ -260,7 +261,11 @@ class Finder:
             if isinstance(maps, Rejection):
                 return None
             for axis, indices in enumerate(maps):
-                groups = groups.take(indices, axis) if groups.shape[axis] > 1 else groups
+                if groups.shape[axis] == 1:
+                    continue
+                if isinstance(indices, IndexRun):
+                    return None
+                groups = groups.take(indices, axis)
             return groups
         if name in _HOMOGENEOUS:
             return groups if self._keeps_channels(name, call, groups) else None

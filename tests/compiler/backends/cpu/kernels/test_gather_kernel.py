@@ -1,15 +1,21 @@
 """Movement by indices: slices, padding, repetition and what no step describes, against the oracle bit for bit."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
+import pytest
 from kernel_runner import HOST_ISAS, SIZES, Case, check
+from open_kernels import check_open
 
 from octavo import numerics
 from octavo.compiler.backends.cpu import kernels
 from octavo.compiler.backends.cpu.kernels import GatherSpec
+from octavo.ir.composites.movement import AxisMap, IndexRun, padded_axis, full_axis
+from octavo.ir.graph.sizes import buffers_and_dimensions
+from octavo.runtime.size import is_open
 
 
 def maps_of(rng: np.random.Generator, extent: int) -> list[tuple[int, ...]]:
@@ -66,3 +72,49 @@ def test_padding_of_each_channel_by_its_own_number(rng: np.random.Generator) -> 
 
 def test_equals_the_oracle(rng: np.random.Generator) -> None:
     check(cases(rng))
+
+
+def open_axis(kind: str, extent: int) -> AxisMap:
+    """Indices of an axis of a size that may be open: all, padded, a slice by steps, backwards, each twice."""
+    if kind == "padded":
+        return padded_axis(extent, 1, 2)
+    runs = {
+        "whole": IndexRun(count=extent),
+        "slice": IndexRun(count=(extent + 1) // 2, step=2),
+        "from the third": IndexRun(count=extent - 2, start=2),
+        "backwards": IndexRun(count=extent, start=extent - 1, step=-1),
+        "twice": IndexRun(count=extent * 2, repeat=2),
+    }
+    run = runs[kind]
+    if is_open(extent):
+        return run
+    return tuple(run.start + run.step * (place // run.repeat) for place in range(run.count))
+
+
+@pytest.mark.parametrize("kind", ["whole", "padded", "slice", "from the third", "backwards", "twice"])
+@pytest.mark.parametrize("other", ["whole", "padded", "twice"])
+def test_open_axes_give_the_bytes_of_each_size(rng: np.random.Generator, kind: str, other: str) -> None:
+    for channels, threads in ((3, 1), (64, 2)):
+
+        def make(size: Callable[[str], Any], channels: int = channels, threads: int = threads) -> kernels.Kernel:
+            shape = size("n"), size("h"), size("w"), channels
+            maps = (full_axis(shape[0]), open_axis(kind, shape[1]), open_axis(other, shape[2]), full_axis(channels))
+            return kernels.gather(GatherSpec(shape=shape, maps=maps, fill=7, threads=threads), isa=HOST_ISAS[0])
+
+        sizes = [{"n": n, "h": h, "w": w} for n, h, w in ((1, 3, 1), (2, 4, 5), (1, 17, 8))]
+        check_open(make, sizes, lambda kernel: [rng.integers(0, 256, elements(kernel), dtype=np.uint8)])
+
+
+def test_open_channels_first(rng: np.random.Generator) -> None:
+    def make(size: Callable[[str], Any]) -> kernels.Kernel:
+        shape = 3, size("h"), size("w")
+        maps = (full_axis(3), open_axis("padded", shape[1]), open_axis("slice", shape[2]))
+        return kernels.gather(GatherSpec(shape=shape, maps=maps, fill=7), isa=HOST_ISAS[0])
+
+    sizes = [{"h": h, "w": w} for h, w in ((1, 1), (4, 65), (17, 8))]
+    check_open(make, sizes, lambda kernel: [rng.integers(0, 256, elements(kernel), dtype=np.uint8)])
+
+
+def elements(kernel: kernels.Kernel) -> int:
+    buffers, _ = buffers_and_dimensions(kernel.func)
+    return int(buffers[0].ty.shape[0])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .....ir.composites.base import QuantizedTensor
+from .....ir.composites.movement import padded_axis, full_axis
 from .....ir.composites.weighted import DynamicTensor, QuantizedWeight
 from .....numerics import check_accumulator
 from .. import kernels
@@ -36,12 +37,7 @@ def pad_by_channel(
         return x
     batch, height, width, channels = shape_of(x)
     top, left, bottom, right = padding
-    maps = (
-        tuple(range(batch)),
-        (*(-1,) * top, *range(height), *(-1,) * bottom),
-        (*(-1,) * left, *range(width), *(-1,) * right),
-        tuple(range(channels)),
-    )
+    maps = full_axis(batch), padded_axis(height, top, bottom), padded_axis(width, left, right), full_axis(channels)
     fill = tuple(int(zero_point) for zero_point in zero_points)
     spec = GatherSpec(shape=shape_of(x), maps=maps, fill=fill, threads=context.threads)
     shape = (batch, top + height + bottom, left + width + right, channels)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .....ir.composites.base import FloatResult, QuantizedOutput, QuantizedTensor
+from .....ir.composites.movement import cut_axis, full_axis
 from .....ir.composites.outputs import output_spec
 from .....ir.composites.transposed import convolution_of, spatial_sizes
 from .....ir.composites.weighted import (
@@ -178,11 +179,9 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
     full = (batch, rows * down, columns * across, op.groups * of_group)
     value = context.reshape(f"{output.name}_phases_merged", value, full)
     spatial = spatial_sizes(op, op.y.shape)
-    if spatial != full[1:3] and names_in(full):
-        value = context.cut(f"{output.name}_cut", value, (1, 2), tuple(axis.first for axis in axes), spatial)
-    elif spatial != full[1:3]:
-        cuts = [tuple(range(axis.first, axis.first + extent)) for axis, extent in zip(axes, spatial, strict=True)]
-        maps = (tuple(range(batch)), *cuts, tuple(range(full[3])))
+    if spatial != full[1:3]:
+        cuts = [cut_axis(axis.first, extent) for axis, extent in zip(axes, spatial, strict=True)]
+        maps = (full_axis(batch), *cuts, full_axis(full[3]))
         dtype: Any = op.y.kernel_dtype
         cut = kernels.gather(GatherSpec(shape=full, maps=maps, dtype=dtype, threads=context.threads), isa=context.isa)
         value = context.call(output.name, cut, [value], (batch, *spatial, full[3]), dtype)

@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 
 from .....ir.composites.base import QuantizedOutput, QuantizedTensor, ratio
 from .....ir.composites.float_ops import FloatConcatOp
-from .....ir.composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
+from .....ir.composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp, extent_of
 from .....ir.composites.outputs import output_spec
 from .....ir.graph.dataflow import dtype_of, static_shape
 from .....ir.qdq.matchers.move.move import changes
@@ -68,7 +68,7 @@ def requantized(context: KernelContext, name: str, value: Expr, params: QuantPar
 def emit_gather(op: GatherOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     var = inputs[op.x.name]
-    shape = tuple(len(indices) for indices in op.maps)
+    shape = tuple(extent_of(indices) for indices in op.maps)
     is_nhwc = len(shape) == 4 and shape == op.y.tensor.shape and context.storage.is_kept_nhwc(var)
     maps = tuple(op.maps[axis] for axis in TO_NHWC) if is_nhwc else op.maps
     value = context.storage.get(var, is_nhwc=is_nhwc)
@@ -76,7 +76,7 @@ def emit_gather(op: GatherOp, context: KernelContext, inputs: dict[str, Var], ou
     spec = GatherSpec(shape=shape_of(value), maps=maps, fill=op.fill + op.x.relabelling, dtype=dtype, threads=context.threads)
     kernel = kernels.gather(spec, isa=context.isa)
     changed = changes(op.x, op.y)
-    moved = tuple(len(indices) for indices in maps)
+    moved = tuple(extent_of(indices) for indices in maps)
     value = context.call(f"{output.name}_moved" if changed else output.name, kernel, [value], moved, dtype)
     if shape != op.y.tensor.shape:
         value = context.reshape(f"{output.name}_shaped", value, op.y.tensor.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .....ir.composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
+from .....ir.composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp, known_maps
 from ..emission import TO_NCHW, TO_NHWC, Emission, Value
 from ..kernel import BYTES
 from ..kernels.language.axes import dense_steps
@@ -35,9 +35,10 @@ def emit_gather(op: GatherOp, emission: Emission, inputs: Mapping[str, Value]) -
     """Launch a movement by indices along each axis."""
     x, how = inputs[op.x.name], change_of(op.x, op.y)
     shape = op.y.shape
-    is_nhwc = x.is_nhwc and shape == tuple(len(indices) for indices in op.maps)
+    maps = known_maps(op.maps)
+    is_nhwc = x.is_nhwc and shape == tuple(map(len, maps))
     order = TO_NHWC if is_nhwc else tuple(range(len(x.shape)))
-    return _emit_movement(emission, x, order, how, shape, is_nhwc=is_nhwc, maps=op.maps, fill=op.fill)
+    return _emit_movement(emission, x, order, how, shape, is_nhwc=is_nhwc, maps=maps, fill=op.fill)
 
 
 def _emit_movement(

@@ -10,11 +10,13 @@ from tvm import relax
 from tvm.relax import Var
 
 from .....numerics import INTEGER_RANGE, QuantParams, nearest_indices
+from .....runtime.size import is_open, is_surely
 from .....target import OpSupport
 from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
-from ....composites.movement import GatherOp, Maps
+from ....composites.movement import AxisMap, GatherOp, IndexRun, Maps, extent_of, padded_axis, full_axis
 from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ....graph.rules import Region, Rejection
+from ....graph.sizes import size_of
 from ...pad import is_folded
 from ...tail import check_activation, follow_to_quantize, integer_clamp, of_width
 from ...values import dequantized, integer_params, numpy_constant
@@ -87,18 +89,17 @@ def _fill(call: Any, x: QuantParams, y: QuantParams, *, is_integer: bool) -> int
     return int(np.clip(np.rint(np.float32(value) / x.scale) + x.zero_point, x.qmin, x.qmax))
 
 
-def _full(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return [tuple(range(extent)) for extent in shape]
+def _full(shape: tuple[int, ...]) -> list[AxisMap]:
+    return [full_axis(extent) for extent in shape]
 
 
-def _numbers(view: DataflowView, expr: Any) -> list[int] | None:
-    """Return a tuple of integer literals, None if it isn't one."""
+def _numbers(view: DataflowView, expr: Any) -> list[Any] | None:
+    """Return a tuple of integer literals and sizes, None if it isn't one."""
     value = view.definition(expr)
     if not isinstance(value, relax.Tuple):
         return None
-    fields: list[Any] = list(value.fields)
-    numbers = [int(field.value) for field in fields if isinstance(getattr(field, "value", None), int)]
-    return numbers if len(numbers) == len(fields) else None
+    numbers = [size_of(field) for field in list(value.fields)]
+    return None if None in numbers else numbers
 
 
 def _slice_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
@@ -109,8 +110,24 @@ def _slice_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps |
         return Rejection(reason="axes, bounds or strides of the slice are not constants; make them so")
     maps = _full(shape)
     for axis, first, last, stride in zip(axes, begin, end, strides, strict=True):
-        maps[axis] = maps[axis][first:last:stride]
+        taken = _sliced(shape[axis], first, last, stride, is_inbound=bool(call.attrs.assume_inbound))
+        if taken is None:
+            return Rejection(reason=f"its bounds {first} and {last} by {stride} may lie outside of an axis of {shape[axis]}")
+        maps[axis] = taken
     return _checked(maps, call)
+
+
+def _sliced(extent: int, first: int, last: int, stride: int, *, is_inbound: bool) -> AxisMap | None:
+    """Return the indices of a slice; None where bounds of an open one may be counted from the end, or cut off."""
+    if not any(map(is_open, (extent, first, last))):
+        return tuple(range(extent))[first:last:stride]
+    if (
+        is_open(stride)
+        or stride < 1
+        or not (is_inbound or (is_surely(first, 0) and is_surely(last, first) and is_surely(extent, last)))
+    ):
+        return None
+    return IndexRun(count=(last - first + stride - 1) // stride, start=first, step=stride)
 
 
 def _take_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
@@ -118,6 +135,8 @@ def _take_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
     if indices is None or indices.ndim > 1 or call.attrs.axis is None:
         return Rejection(reason="its indices are not a constant of at most one dimension along one axis")
     axis = int(call.attrs.axis) % len(shape)
+    if is_open(shape[axis]):
+        return Rejection(reason=f"it takes at constant indices along axis {axis}, whose size {shape[axis]} is open")
     wanted = indices.reshape(-1).astype(np.int64)
     wanted = np.where(wanted < 0, wanted + shape[axis], wanted)
     if wanted.size and not 0 <= wanted.min() <= wanted.max() < shape[axis]:
@@ -130,7 +149,8 @@ def _take_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
 def _flip_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
     maps = _full(shape)
     axis = int(call.attrs.axis) % len(shape)
-    maps[axis] = maps[axis][::-1]
+    extent = shape[axis]
+    maps[axis] = IndexRun(count=extent, start=extent - 1, step=-1) if is_open(extent) else tuple(range(extent))[::-1]
     return tuple(maps)
 
 
@@ -139,7 +159,10 @@ def _tile_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
     if len(repeats) > len(shape):
         return Rejection(reason=f"it repeats {shape} along {len(repeats)} axes; one per dimension is needed")
     repeats = [1] * (len(shape) - len(repeats)) + repeats
-    return _checked([indices * repeat for indices, repeat in zip(_full(shape), repeats, strict=True)], call)
+    if any(repeat != 1 and is_open(extent) for extent, repeat in zip(shape, repeats, strict=True)):
+        return Rejection(reason=f"it repeats a whole axis of open size, of {shape}")
+    full = _full(shape)
+    return _checked([i * n if isinstance(i, tuple) else i for i, n in zip(full, repeats, strict=True)], call)
 
 
 def _repeat_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
@@ -147,8 +170,15 @@ def _repeat_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps 
         return Rejection(reason="it repeats the flattened tensor; repeat along an axis")
     maps = _full(shape)
     axis = int(call.attrs.axis) % len(shape)
-    maps[axis] = tuple(np.repeat(maps[axis], int(call.attrs.repeats)).tolist())
+    maps[axis] = _repeated(shape[axis], int(call.attrs.repeats))
     return _checked(maps, call)
+
+
+def _repeated(extent: int, repeats: int) -> AxisMap:
+    """Return each index of an axis so many times."""
+    if is_open(extent):
+        return IndexRun(count=extent * repeats, repeat=repeats)
+    return tuple(index for index in range(extent) for _ in range(repeats))
 
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -159,9 +189,14 @@ def _pad_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | R
     widths = [int(width) for width in call.attrs.pad_width]
     if mode not in _PAD_MODES or min(widths, default=0) < 0 or len(widths) != 2 * len(shape):
         return Rejection(reason=f"it pads in mode {mode} by {widths}")
-    maps: list[tuple[int, ...]] = []
+    maps: list[AxisMap] = []
     for axis, indices in enumerate(_full(shape)):
         width = (widths[2 * axis], widths[2 * axis + 1])
+        if isinstance(indices, IndexRun):
+            if mode != "constant" and any(width):
+                return Rejection(reason=f"it pads in mode {mode} along axis {axis}, whose size {shape[axis]} is open")
+            maps.append(padded_axis(shape[axis], *width))
+            continue
         extra: dict[str, Any] = {"constant_values": -1} if mode == "constant" else {}
         pad: Any = np.pad  # its overloads take literal modes only
         maps.append(tuple(pad(np.asarray(indices), width, mode=_PAD_MODES[mode], **extra).tolist()))
@@ -177,18 +212,36 @@ def _resize_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps 
     assert out is not None, "a resize states its size"
     maps = _full(shape)
     for axis in (layout.index("H"), layout.index("W")):
+        how = str(attrs.coordinate_transformation_mode), str(attrs.rounding_method)
         try:
-            maps[axis] = nearest_indices(
-                shape[axis], out[axis], str(attrs.coordinate_transformation_mode), str(attrs.rounding_method)
-            )
+            found = _nearest(shape[axis], out[axis], *how)
         except ValueError as error:
             return Rejection(reason=str(error))
+        if found is None:
+            return Rejection(
+                reason=f"it resizes an axis of open size {shape[axis]} to {out[axis]}: no factor that is exact in float32"
+            )
+        maps[axis] = found
     return tuple(maps)
 
 
-def _checked(maps: list[tuple[int, ...]], call: Any) -> Maps | Rejection:
+def _nearest(extent: int, out_extent: int, mode: str, rounding: str) -> AxisMap | None:
+    """Return the indices of nearest neighbours; None where they depend on an open size.
+
+    By a power of two positions are exact in float32, so that each factor of results lies where the first ones do.
+    """
+    if not is_open(extent) and not is_open(out_extent):
+        return nearest_indices(extent, out_extent, mode, rounding)
+    for factor in (1, 2, 4, 8, 16, 32):
+        if out_extent == extent * factor:
+            is_exact = all(nearest_indices(n, n * factor, mode, rounding) == _repeated(n, factor) for n in (1, 2, 3, 8))
+            return _repeated(extent, factor) if is_exact else None
+    return None
+
+
+def _checked(maps: list[AxisMap], call: Any) -> Maps | Rejection:
     """Return the maps if they give the shape that Relax inferred."""
-    shape = tuple(len(indices) for indices in maps)
+    shape = tuple(extent_of(indices) for indices in maps)
     if shape != static_shape(call):
         return Rejection(reason=f"its result {static_shape(call)} is not the {shape} that its attributes say")
     return tuple(maps)

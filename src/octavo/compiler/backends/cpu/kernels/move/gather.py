@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
+from ......ir.composites.movement import AxisMap, IndexRun, Maps, extent_of
+from ......runtime.size import is_open
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, split, store, worthwhile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ class GatherSpec:
     """
 
     shape: tuple[int, ...]
-    maps: tuple[tuple[int, ...], ...]
+    maps: Maps
     fill: int | tuple[int, ...] = 0
     dtype: Literal["uint8", "int16", "int32", "float32"] = "uint8"
     threads: int = 1
@@ -34,45 +35,48 @@ class GatherSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """One axis: extents of x and y, and which of y's indices are read from x (`first` to `first + count`), from where."""
+    """One axis: extents of x and y, and which of y's indices are read from x (`first` to `first + count`), from where.
+
+    These are start + step * (place // repeat), or those of a table.
+    """
 
     extent: int
     out_extent: int
     first: int
-    indices: tuple[int, ...]
+    count: int
+    start: int = 0
+    step: int = 1
+    repeat: int = 1
+    table: tuple[int, ...] | None = None
+
+    @property
+    def are_neighbours(self) -> bool:
+        return self.table is None and self.step == 1 and self.repeat == 1
 
     @property
     def is_full(self) -> bool:
-        return self.extent == self.out_extent and self.indices == tuple(range(self.extent))
-
-    @property
-    def step(self) -> int | None:
-        """Distance between neighbouring indices, None if it changes along the axis."""
-        if len(self.indices) < 2:
-            return 1
-        step = self.indices[1] - self.indices[0]
-        start = self.indices[0]
-        return step if all(index == start + step * i for i, index in enumerate(self.indices)) else None
+        return self.are_neighbours and self.extent == self.out_extent == self.count and self.start == 0
 
 
 def gather(spec: GatherSpec, *, isa: str) -> Kernel:
     """Return the kernel of y[i, j, ...] = x[maps[0][i], maps[1][j], ...]."""
     axes = _merged([_axis(extent, indices) for extent, indices in zip(spec.shape, spec.maps, strict=True)])
-    tables = [_table(axis) for axis in axes if axis.step is None]
+    tables = [np.asarray(axis.table, np.int32) for axis in axes if axis.table is not None]
     fills = [] if isinstance(spec.fill, int) else [np.asarray(spec.fill, spec.dtype)]
-    assert isinstance(spec.fill, int) or len(spec.fill) == len(spec.maps[-1]), "a number for each index of the last axis"
+    assert isinstance(spec.fill, int) or len(spec.fill) == extent_of(spec.maps[-1]), "a number for each index of the last axis"
     out_size = math.prod(axis.out_extent for axis in axes)
     width = lanes_of(isa)
-    read = math.prod(len(axis.indices) for axis in axes)
+    read = math.prod(axis.count for axis in axes)
+    has_padding = any(axis.count != axis.out_extent for axis in axes)
 
     def emit(x: Buffer, *rest: Buffer) -> None:
         *indices, y = rest
-        if read < out_size and isinstance(spec.fill, int):
+        if has_padding and isinstance(spec.fill, int):
             fill = tirx.const(spec.fill, spec.dtype)
             for_each_vector(out_size, width, spec.threads, lambda start, lanes: store(y, start, splat(fill, lanes), lanes))
-        elif read < out_size:
+        elif has_padding:
             _fill_rows(indices.pop(), y, out_size, fills[0].size, width, spec.threads)
-        if read:
+        if is_open(read) or read:
             _copy(x, list(indices), y, axes, width, spec.threads)
 
     arguments = [("x", math.prod(spec.shape), spec.dtype)]
@@ -92,42 +96,49 @@ def _fill_rows(fill: Buffer, y: Buffer, size: int, length: int, width: int, thre
 def _copy(x: Buffer, tables: list[Buffer], y: Buffer, axes: list[_Axis], width: int, threads: int) -> None:
     """Emit a loop for each axis; along the last, runs of neighbours are vectors."""
     *outer, last = axes
-    size = math.prod(len(axis.indices) for axis in axes)
+    size = math.prod(axis.count for axis in axes)
     source: Expr = 0
     target: Expr = 0
     with ExitStack() as loops:
         for position, axis in enumerate(outer):
-            shared = worthwhile(threads, size, len(axis.indices)) if position == 0 else 1
-            index = loops.enter_context(chunked(len(axis.indices), shared))
+            shared = worthwhile(threads, size, axis.count) if position == 0 else 1
+            index = loops.enter_context(chunked(axis.count, shared))
             source = source * axis.extent + _at(axis, index, tables)
             target = target * axis.out_extent + axis.first + index
         source, target = source * last.extent, target * last.out_extent + last.first
         inner_threads = 1 if outer else threads
-        if last.step == 1:
-            start = source + last.indices[0]
+        if last.are_neighbours:
+            start = source + last.start
             for_each_vector(
-                len(last.indices),
+                last.count,
                 width,
                 inner_threads,
                 lambda at, lanes: store(y, target + at, load(x, start + at, lanes), lanes),
             )
             return
-        with chunked(len(last.indices), worthwhile(inner_threads, size, len(last.indices))) as index:
+        with chunked(last.count, worthwhile(inner_threads, size, last.count)) as index:
             B.buffer_store(y, x[source + _at(last, index, tables)], [target + index])
 
 
 def _at(axis: _Axis, index: Expr, tables: list[Buffer]) -> Expr:
     """Return x's index for the `index`-th that is read; an axis without a constant step takes the next of `tables`."""
-    if axis.step is not None:
-        return axis.indices[0] + index * axis.step
-    return tables.pop(0)[index]
+    if axis.table is not None:
+        return tables.pop(0)[index]
+    return axis.start + (index if axis.repeat == 1 else split(index, axis.repeat)[0]) * axis.step
 
 
-def _axis(extent: int, indices: tuple[int, ...]) -> _Axis:
+def _axis(extent: int, indices: AxisMap) -> _Axis:
+    if isinstance(indices, IndexRun):
+        facts: dict[str, Any] = {name: getattr(indices, name) for name in ("count", "start", "step", "repeat")}
+        return _Axis(extent=extent, out_extent=indices.extent, first=indices.before, **facts)
     interior = [position for position, index in enumerate(indices) if index >= 0]
     first, count = (interior[0], len(interior)) if interior else (0, 0)
     assert interior == list(range(first, first + count)), "padding stands before or after what is read"
-    return _Axis(extent=extent, out_extent=len(indices), first=first, indices=indices[first : first + count])
+    read = indices[first : first + count]
+    step = read[1] - read[0] if count > 1 else 1
+    start = read[0] if read else 0
+    table = None if read == tuple(range(start, start + step * count, step or 1)) else read
+    return _Axis(extent=extent, out_extent=len(indices), first=first, count=count, start=start, step=step, table=table)
 
 
 def _merged(axes: list[_Axis]) -> list[_Axis]:
@@ -135,19 +146,15 @@ def _merged(axes: list[_Axis]) -> list[_Axis]:
     result = [axes[-1]]
     for axis in reversed(axes[:-1]):
         behind = result[0]
-        if not (behind.is_full and axis.step == 1 and axis.indices):
+        if not (behind.is_full and axis.are_neighbours and axis.count != 0):
             result.insert(0, axis)
             continue
         inner = behind.extent
-        start = axis.indices[0] * inner
         result[0] = _Axis(
             extent=axis.extent * inner,
             out_extent=axis.out_extent * inner,
             first=axis.first * inner,
-            indices=tuple(range(start, start + len(axis.indices) * inner)),
+            count=axis.count * inner,
+            start=axis.start * inner,
         )
     return result
-
-
-def _table(axis: _Axis) -> npt.NDArray[np.int32]:
-    return np.asarray(axis.indices, np.int32)

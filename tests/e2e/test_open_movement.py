@@ -1,0 +1,57 @@
+"""Movement along axes of open size in integers: as where sizes are fixed, with the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+import octavo
+from octavo.ir.graph.fixed_sizes import at_sizes
+
+HEADER = '<ir_version: 8, opset_import: ["" : 18]> net (float[N,3,H,W] x) => (float[N,C,A,B] y) '
+AXES = "axes = Constant <value_ints = [2, 3]> ()"
+END = "end = Constant <value_ints = [9223372036854775807, 9223372036854775807]> ()"
+TWICE = "twice = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()"
+MOVES = {
+    "every second": f"""{AXES} {END} a = Constant <value_ints = [0, 1]> () s = Constant <value_ints = [2, 3]> ()
+        m = Slice(b, a, end, axes, s)""",
+    "from a place on": f"{AXES} {END} a = Constant <value_ints = [1, 2]> () m = Slice(b, a, end, axes)",
+    "up to a place": f"""{AXES} a = Constant <value_ints = [0, 0]> () e = Constant <value_ints = [-1, -2]> ()
+        m = Slice(b, a, e, axes)""",
+    "backwards": f"""{AXES} a = Constant <value_ints = [-1, -1]> () s = Constant <value_ints = [-1, -1]> ()
+        e = Constant <value_ints = [-9223372036854775807, -9223372036854775807]> () m = Slice(b, a, e, axes, s)""",
+    "padded": "p = Constant <value_ints = [0, 0, 1, 2, 0, 0, 3, 1]> () m = Pad(b, p)",
+    "nearest": f"""{TWICE}
+        m = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (b, , twice)""",
+    "nearest of half pixels": f'{TWICE} m = Resize <mode = "nearest"> (b, , twice)',
+    "one place": "i = Constant <value_ints = [1]> () g = Gather <axis = 2> (b, i) m = Concat <axis = 2> (g, b)",
+    "channels": "i = Constant <value_ints = [3, 0, 2, 1]> () m = Gather <axis = 1> (b, i)",
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_are_integer_and_give_the_bytes_of_each_size(name: str, rng: np.random.Generator) -> None:
+    proto = onnx.parser.parse_model(
+        HEADER + f"{{ a0 = Conv <pads = [1, 1, 1, 1]> (x, w) b = Relu(a0) {MOVES[name]} y = Conv <pads = [1, 1, 1, 1]> (m, v) }}"
+    )
+    weights = {"w": (4, 3, 3, 3), "v": (4, 4, 3, 3)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in weights.items()}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    model = octavo.load(proto)
+    assert model.sizes == {"N": (1, None), "H": (1, None), "W": (1, None)} or name in ("from a place on", "up to a place")
+    samples = [{"x": rng.normal(size=(1, 3, *size)).astype(np.float32)} for size in ((8, 8), (16, 12), (5, 16))]
+    quantized = octavo.quantize(model, octavo.profile(model, samples), preset="fast")
+    assert " float " not in "\n".join(str(octavo.explain(quantized)).splitlines()[2:-1])
+    executable = octavo.compile(quantized)
+    for shape in ((2, 3, 16, 12), (1, 3, 5, 9)):
+        x = rng.normal(size=shape).astype(np.float32)
+        sizes = dict(zip(("N", "H", "W"), (shape[0], *shape[2:]), strict=True))
+        module = tvm.IRModule(at_sizes(dict(quantized.module.functions_items()), sizes))
+        (alone,) = octavo.compile(replace(quantized, module=module, sizes={}))(x).values()
+        (given,) = executable(x).values()
+        assert given.shape == alone.shape
+        assert given.tobytes() == alone.tobytes(), shape
