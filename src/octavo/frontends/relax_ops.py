@@ -5,7 +5,7 @@ Knows no file format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,27 @@ def padded(emit: Callable[[Any], Any], data: Any, axis: int, widths: tuple[Any, 
             around: Any = [*shape[:axis], width, *shape[axis + 1 :]]
             parts.insert(at * len(parts), emit(ops.full(relax.ShapeExpr(around), relax.const(fill, dtype), dtype)))
     return data if len(parts) == 1 else emit(ops.concat(parts, axis))
+
+
+def padded_for_windows(emit: Callable[[Any], Any], data: Any, windows: Mapping[int, tuple[Any, int, int]], fill: float) -> Any:
+    """Pad axes of open sizes for ceil(size / stride) windows, to their extent.
+
+    As much is put around as any size takes, then the extent is cut out: of that Relax sees which sizes it is equal to.
+
+    Parameters
+    ----------
+    windows
+        Axis -> what the first window begins ahead of it, the extent of a window, the stride.
+    """
+    shape = shape_of(data)
+    widths, begins, ends = [0] * 2 * len(shape), list[Any](), list[Any]()
+    for axis, (before, taps, stride) in windows.items():
+        most = taps - 1 - (taps - 1) // 2
+        widths[2 * axis : 2 * axis + 2] = most, most
+        begins.append(most - before)
+        ends.append(begins[-1] + ((shape[axis] + stride - 1) // stride - 1) * stride + taps)
+    around = emit(ops.nn.pad(data, widths, pad_value=fill))
+    return emit(ops.strided_slice(around, list(windows), begins, ends, assume_inbound=True))
 
 
 def clamp(x: Any, low: float | None, high: float | None) -> Any:

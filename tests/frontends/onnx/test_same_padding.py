@@ -1,11 +1,15 @@
 """Padding SAME of open sizes: ceil(size / stride) values come out, and two ways of the same strides meet."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import tvm
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 
 import octavo
+from octavo.ir.graph.fixed_sizes import at_sizes
 from octavo.ir.graph.sizes import size_of
 from reference_sessions import reference_session
 
@@ -48,10 +52,33 @@ def test_sizes_are_rounded_up_and_meet(rng: np.random.Generator, steps: list[tup
         np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
 
-def test_sizes_that_are_not_seen_to_meet_do_for_multiples(rng: np.random.Generator) -> None:
-    proto = network(rng, [(2, 3)], "SAME_UPPER")
-    proto.graph.node.append(node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1], strides=[3, 3]))
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 2), (2, 3), (3, 3)])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_a_shortcut_without_padding_meets_it(rng: np.random.Generator, kernel: int, stride: int, mode: str) -> None:
+    proto = network(rng, [(kernel, stride)], mode)
+    proto.graph.node.append(node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1], strides=[stride, stride]))
     proto.graph.node.append(node("Add", ["y0", "p"], ["sum"]))
     proto.graph.output[0].name = "sum"
-    assert octavo.load(proto).sizes == {"N": (1, None), "H_3": (1, None), "W_3": (1, None)}
-    octavo.load(proto, sizes={"H": 7, "W": 5})
+    model = octavo.load(proto)
+    assert model.sizes == {"N": (1, None), "H": (1, None), "W": (1, None)}
+    executable, session = octavo.compile(model), reference_session(proto)
+    for shape in ((1, 3, 8, 9), (2, 3, 7, 6), (1, 3, 1, 2)):
+        x = rng.normal(size=shape).astype(np.float32)
+        (wanted,), (given,) = session.run(None, {"x": x}), executable(x).values()
+        np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), strict=True)
+
+
+def test_its_convolutions_are_integer(rng: np.random.Generator) -> None:
+    proto = network(rng, [(3, 2), (3, 1), (5, 2)], "SAME_UPPER")
+    model = octavo.load(proto)
+    samples = [{"x": rng.normal(size=(1, 3, *size)).astype(np.float32)} for size in ((16, 16), (17, 12), (9, 24))]
+    quantized = octavo.quantize(model, octavo.profile(model, samples), preset="fast")
+    assert " float " not in "\n".join(str(octavo.explain(quantized)).splitlines()[2:-1])
+    executable = octavo.compile(quantized)
+    for shape in ((1, 3, 16, 17), (2, 3, 11, 8)):
+        x = rng.normal(size=shape).astype(np.float32)
+        sizes = dict(zip(("N", "H", "W"), (shape[0], *shape[2:]), strict=True))
+        module = tvm.IRModule(at_sizes(dict(quantized.module.functions_items()), sizes))
+        (alone,) = octavo.compile(replace(quantized, module=module, sizes={}))(x).values()
+        (given,) = executable(x).values()
+        assert given.tobytes() == alone.tobytes(), shape

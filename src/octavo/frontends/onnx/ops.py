@@ -18,7 +18,7 @@ from tvm.ir import GenericConst as Constant
 from ...ir.untyped import ops
 from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
-from ..relax_ops import clamp, dtype_of, is_static, padded, same_padding, shape_of
+from ..relax_ops import clamp, dtype_of, is_static, padded_for_windows, same_padding, shape_of
 from ..symbols import Symbols
 
 
@@ -71,11 +71,13 @@ def with_padding(context: NodeContext, data: Any, kernel: Sequence[int], fill: f
     """
     spatial = shape_of(data)[2:]
     pads, rank = _padding_of(context, spatial, kernel), len(spatial)
+    strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+    windows: dict[int, tuple[Any, int, int]] = {}
     for axis in range(rank):
-        if not is_static(widths := (pads[axis], pads[axis + rank])):
-            data = padded(context.builder.emit, data, axis + 2, widths, fill)
+        if not is_static((pads[axis], pads[axis + rank])):
+            windows[axis + 2] = pads[axis], dilations[axis] * (kernel[axis] - 1) + 1, strides[axis]
             pads[axis] = pads[axis + rank] = 0
-    return data, pads
+    return padded_for_windows(context.builder.emit, data, windows, fill) if windows else data, pads
 
 
 def _padding_of(context: NodeContext, spatial: Sequence[Any], kernel: Sequence[int]) -> list[Any]:

@@ -13,7 +13,7 @@ from open_kernels import check_open
 from octavo import numerics
 from octavo.compiler.backends.cpu import kernels
 from octavo.compiler.backends.cpu.kernels import GatherSpec
-from octavo.ir.composites.movement import AxisMap, IndexRun, padded_axis, full_axis
+from octavo.ir.composites.movement import AxisMap, IndexRun, full_axis, padded_axis
 from octavo.ir.graph.sizes import buffers_and_dimensions
 from octavo.runtime.size import is_open
 

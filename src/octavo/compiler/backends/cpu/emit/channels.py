@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .....ir.composites.base import QuantizedTensor
-from .....ir.composites.movement import padded_axis, full_axis
+from .....ir.composites.movement import full_axis, padded_axis
 from .....ir.composites.weighted import DynamicTensor, QuantizedWeight
 from .....numerics import check_accumulator
 from .. import kernels

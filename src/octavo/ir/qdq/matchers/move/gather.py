@@ -13,7 +13,7 @@ from .....numerics import INTEGER_RANGE, QuantParams, nearest_indices
 from .....runtime.size import is_open, is_surely
 from .....target import OpSupport
 from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
-from ....composites.movement import AxisMap, GatherOp, IndexRun, Maps, extent_of, padded_axis, full_axis
+from ....composites.movement import AxisMap, GatherOp, IndexRun, Maps, extent_of, full_axis, padded_axis
 from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ....graph.rules import Region, Rejection
 from ....graph.sizes import size_of
