@@ -29,7 +29,7 @@ from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
 from ....runtime.shapes import TYPICAL
-from ....runtime.size import Size, dimension, expressed_by, names_in
+from ....runtime.size import Size, expressed_by, names_in
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from ..tunable import Tunable
@@ -315,11 +315,6 @@ class KernelContext:
         if isinstance(value, Var):
             self._views[var] = self._views.get(value, value)
         return var
-
-    def cut(self, name: str, value: Expr, axes: tuple[int, ...], begins: tuple[int, ...], extents: tuple[int, ...]) -> Var:
-        """Take so many values of axes from a place on, at open sizes: TVM moves them."""
-        ends = [dimension(begin + extent) for begin, extent in zip(begins, extents, strict=True)]
-        return self.writer.emit(name, relax.op.strided_slice(value, axes, begins, ends, assume_inbound=True))
 
     def permute(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
         """Transpose 8-bit or float32 values."""

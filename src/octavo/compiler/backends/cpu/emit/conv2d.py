@@ -24,7 +24,6 @@ from .....ir.composites.weighted import (
     Result,
     WeightedOp,
 )
-from .....runtime.size import names_in
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
