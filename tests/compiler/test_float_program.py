@@ -14,6 +14,7 @@ import octavo
 from nets import model_of, residual_net
 from octavo.compiler import float_program
 from octavo.compiler.float_program import FloatProgram
+from octavo.compiler.replaceable_constants import _Walk
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter
@@ -107,17 +108,19 @@ def test_gains_multiply_what_is_read_behind(name: str, *, axes: bool) -> None:
         assert not np.allclose(all_of(found, samples, ("c2",))[-1], all_of(base, samples, ("c2",))[-1])
 
 
-def test_layers_of_one_shape_share_where_their_numbers_lie() -> None:
+@pytest.mark.parametrize(("size", "is_walk"), [(40, False), (64, True)])
+def test_layers_of_one_shape_share_where_their_numbers_lie(size: int, is_walk: bool) -> None:
     rng = np.random.default_rng(0)
     nodes = [onnx.helper.make_node("MatMul", ["x", "a"], ["h"]), onnx.helper.make_node("MatMul", ["h", "b"], ["y"])]
-    tensors = [onnx.numpy_helper.from_array(rng.normal(size=(40, 40)).astype(np.float32), name) for name in "ab"]
-    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 40]) for name in "xy"]
+    tensors = [onnx.numpy_helper.from_array(rng.normal(size=(size, size)).astype(np.float32), name) for name in "ab"]
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, size]) for name in "xy"]
     graph = onnx.helper.make_graph(nodes, "chain", values[:1], values[1:], tensors)
     model = octavo.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8))
     base = FloatProgram(model, ["h", "y"], HERE, {*model.params})
     first, second = (each for constants in base._constants for each in constants if each.names)
-    assert first.places is second.places
-    x = rng.normal(size=(3, 40)).astype(np.float32)
+    assert isinstance(first.places, _Walk) is is_walk, "rows of 40 are padded"
+    assert first.places == second.places if is_walk else first.places is second.places
+    x = rng.normal(size=(3, size)).astype(np.float32)
     for name in model.params:
         other = replace(model, params={**model.params, name: model.params[name] * 2})
         found = base.of(other, ["h", "y"])
@@ -126,3 +129,19 @@ def test_layers_of_one_shape_share_where_their_numbers_lie() -> None:
             all_of(found, [[x]], ("h", "y")), all_of(FloatProgram(other, ["h", "y"], HERE), [[x]], ("h", "y")), strict=True
         ):
             np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("shape", [(4, 3, 8), (1, 5, 2), (1, 1, 1)])
+def test_a_walk_reads_what_lies_there(shape: tuple[int, int, int], axes: tuple[int, int, int]) -> None:
+    places = np.arange(np.prod(shape), dtype=np.int32).reshape(shape).transpose(axes)
+    values = np.random.default_rng(0).normal(size=places.size).astype(np.float32)
+    for each in (places, places[::-1, :, ::-1], np.repeat(places, 2, axis=1)):
+        walk = _Walk.of(np.ascontiguousarray(each))
+        assert walk is not None
+        np.testing.assert_array_equal(walk.read(values).reshape(-1), values[each].reshape(-1))
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2, 4], [3, 0, 2, 1], [0, 1, -1, 2, 3, -1]])
+def test_other_places_are_no_walk(places: list[int]) -> None:
+    assert _Walk.of(np.int32(places)) is None

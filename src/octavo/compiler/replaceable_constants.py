@@ -20,6 +20,53 @@ from ..ir.identity.naming import NameSupply
 from ..runtime.mapped import empty_array
 
 Floats = npt.NDArray[np.float32]
+_MOST_AXES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """How a constant lies in another, if it was only reshaped, transposed and tiled: a copy then takes a third of looking up.
+
+    Parameters
+    ----------
+    first
+        Where its first number lies there.
+    counts, steps
+        How many numbers there are along each axis, and how far the next one lies, the last axis innermost.
+    """
+
+    first: int
+    counts: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @staticmethod
+    def of(places: npt.NDArray[np.int32]) -> _Walk | None:
+        """Return it of places, None where they lie otherwise."""
+        counts, steps, left = list[int](), list[int](), places.reshape(-1)
+        while left.size > 1:
+            step = int(left[1]) - int(left[0])
+            others = np.flatnonzero(np.diff(left) != step)
+            count = int(others[0]) + 1 if others.size else left.size
+            if left.size % count or len(counts) == _MOST_AXES:
+                return None
+            counts, steps, left = [count, *counts], [step, *steps], left[::count]
+        found = _Walk(int(places.flat[0]), tuple(counts), tuple(steps))
+        # Read along the walk, numbers that count up are the places themselves.
+        is_it = min(found.ends) >= 0 and np.array_equal(
+            found.read(np.arange(max(found.ends) + 1)).reshape(-1), places.reshape(-1)
+        )
+        return found if is_it else None
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last number that is read."""
+        ways = [step * (count - 1) for count, step in zip(self.counts, self.steps, strict=True)]
+        return self.first + sum(min(way, 0) for way in ways), self.first + sum(max(way, 0) for way in ways)
+
+    def read(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the numbers of a flat array, as it counts: a view."""
+        strides = [step * values.itemsize for step in self.steps]
+        return np.lib.stride_tricks.as_strided(values[self.first :], self.counts, strides, writeable=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -32,7 +79,7 @@ class ReplaceableConstant:
         Its own, a tensor.
     places
         Of its shape, flat indices into the constants that may be others, which lie one after the other behind a zero; None of one
-        that is none of these.
+        that is none of these. Of a single constant that is only moved, how it lies in that.
     names
         Of the constants that they are of.
     before
@@ -40,7 +87,7 @@ class ReplaceableConstant:
     """
 
     value: Any
-    places: npt.NDArray[np.int32] | None = None
+    places: npt.NDArray[np.int32] | _Walk | None = None
     names: frozenset[TensorId] = frozenset()
     before: int = 0
 
@@ -48,15 +95,17 @@ class ReplaceableConstant:
         """Return the tensor with the numbers of others in it."""
         if self.places is None or self.names.isdisjoint(values):
             return self.value
+        if isinstance(self.places, _Walk):
+            [name] = self.names
+            result = tvm.runtime.empty(self.value.shape, str(values[name].dtype))
+            read = self.places.read(np.ascontiguousarray(values[name]).reshape(-1))
+            np.copyto(np.from_dlpack(result).reshape(read.shape), read)
+            return result
         found = np.from_dlpack(self.value)
         for name in self.names & values.keys():
             value = values[name].reshape(-1)
             places = self.places - np.int32(starts[name] - self.before)
             is_own = (places >= 0) & (places < value.size)
-            if is_own.all():  # as of most: straight into the tensor
-                result = tvm.runtime.empty(places.shape, str(value.dtype))
-                np.take(value, places, mode="clip", out=np.from_dlpack(result))
-                return result
             found = np.where(is_own, np.take(value, places, mode="clip"), found)
         return tvm.runtime.tensor(found)
 
@@ -164,7 +213,8 @@ class Finder:
             flat[at : at + self._params[name].size] = self._params[name].reshape(-1)
         if not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
             raise NotImplementedError("kernels compute with constants of the model")
-        return ReplaceableConstant(value=value, places=self._shared(places), names=names, before=start - 1)
+        walk = _Walk.of(places - 1) if len(names) == 1 else None
+        return ReplaceableConstant(value=value, places=walk or self._shared(places), names=names, before=start - 1)
 
     def _shared(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return these places, as one array for all layers that have the same."""

@@ -83,6 +83,15 @@ class Last(Generic[FoundT]):
         return self._known[1]
 
 
+@dataclass(slots=True, eq=False)
+class _Form:
+    """A float model with its channels divided, and what planning it with similar choices found."""
+
+    floats: EqualizedFloat
+    rejections: Last[Rejections] = field(default_factory=Last[Rejections])
+    claims: Last[Claims] = field(default_factory=Last[Claims])
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planner:
     """Makes quantized models of one float model; see `quantize_graph` for what it is given.
@@ -93,10 +102,8 @@ class Planner:
         The model as it is quantized, but for factors of channels, and what was folded to make it so.
     profile, recipe
         None where a plan is applied, and that of the plan.
-    last_form, last_rejections, last_claims
-        What planning with similar choices found.
     numbers
-        What it found of single weights.
+        What planning found of single weights.
     """
 
     model: Model
@@ -106,10 +113,10 @@ class Planner:
     chosen: ResolvedTarget
     recipe: Recipe
     applied: AppliedPlan | None
-    last_form: Last[EqualizedFloat] = field(default_factory=Last[EqualizedFloat])
-    last_rejections: Last[Rejections] = field(default_factory=Last[Rejections])
-    last_claims: Last[Claims] = field(default_factory=Last[Claims])
     numbers: WeightNumbers = field(default_factory=WeightNumbers)
+    _plain: Last[_Form] = field(default_factory=Last[_Form])
+    """Of the model as it is: its constants are the model's own, so it is kept beside that of the last factors."""
+    _divided: Last[_Form] = field(default_factory=Last[_Form])
 
     def __post_init__(self) -> None:
         """Check what comes with the model."""
@@ -153,29 +160,34 @@ class Planner:
 
     def form(self, equalization: Equalization) -> EqualizedFloat:
         """Return the float model with its channels divided."""
+        return self._form(equalization).floats
 
-        def find() -> EqualizedFloat:
+    def _form(self, equalization: Equalization) -> _Form:
+        def find() -> _Form:
             simple = rotated(self.simple, equalization.rotations)
             found = EqualizedFloat(simple=simple, folds=self.folds, equalization=equalization, profile=self.profile)
-            _ = found.model  # what making it leaves behind goes now
-            trim_heap(self.model.constant_bytes)
-            return found
+            if equalization:
+                _ = found.model  # what making it leaves behind goes now
+                trim_heap(self.model.constant_bytes)
+            return _Form(found)
 
         # Equal factors may come with statistics of other samples.
         statistics = (*equalization.statistics.values(), *equalization.rotated.values())
-        return self.last_form.find((equalization, [*map(id, statistics)]), find)
+        last = self._divided if equalization else self._plain
+        return last.find((equalization, [*map(id, statistics)]), find)
 
     def planned(self, choices: Choices) -> Planned:
         """Return the model in QDQ form."""
+        form = self._form(choices.equalization)
         inputs = PlanInputs(
-            form=self.form(choices.equalization),
+            form=form.floats,
             recipe=self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator),
             choices=choices,
             target=self.chosen.description,
             targets=self.targets,
             applied=self.applied,
         )
-        rejections, applied = self._rejections(inputs), self.applied
+        rejections, applied = self._rejections(form, inputs), self.applied
         while True:
             weights = WeightParameters(inputs=inputs, numbers=self.numbers)
             if rejections.placement is None:
@@ -191,7 +203,7 @@ class Planner:
             if rejections.reject(placement, rejected):
                 continue
             made = QdqWriter(inputs=inputs, placement=placement, plan=plan).write()
-            claims = self._claims(inputs, plan, made)
+            claims = self._claims(form, plan, made)
             if not rejections.reject(placement, rejected_layers(placement, claims)):
                 break
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
@@ -211,17 +223,16 @@ class Planner:
         """Return what the target of a layer says of its op."""
         return next((each for each in self.targets if each.name == layer.target), self.chosen.description).support(layer.op)
 
-    def _claims(self, inputs: PlanInputs, plan: QuantizationPlan, made: Model) -> Claims:
+    def _claims(self, form: _Form, plan: QuantizationPlan, made: Model) -> Claims:
         """Return what the targets' integer ops take of a model; that of before where integers alone are others."""
         vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
-        asked = (inputs.form, plan.layers, plan.activations, plan.weights, plan.biases, plan.roundings)
-        return self.last_claims.find(asked, lambda: integer_claims(made.bound(), *self.targets, vendors=vendors))
+        asked = (plan.layers, plan.activations, plan.weights, plan.biases, plan.roundings)
+        return form.claims.find(asked, lambda: integer_claims(made.bound(), *self.targets, vendors=vendors))
 
-    def _rejections(self, inputs: PlanInputs) -> Rejections:
+    def _rejections(self, form: _Form, inputs: PlanInputs) -> Rejections:
         """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""
         choices = inputs.choices
         decided_by = (
-            inputs.form,
             {name: (each.who, each) for name, each in choices.requests.items()},
             choices.float_tensors,
             choices.per_row,
@@ -230,4 +241,4 @@ class Planner:
             inputs.recipe,
             {name: scales.tobytes() for name, scales in choices.corrections.weight_scales.items()},
         )
-        return self.last_rejections.find(decided_by, lambda: Rejections(last=self.targets[-1].name))
+        return form.rejections.find(decided_by, lambda: Rejections(last=self.targets[-1].name))

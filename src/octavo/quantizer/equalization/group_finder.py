@@ -71,6 +71,7 @@ class Finder:
     groups: dict[Var, Groups] = field(default_factory=dict[Var, Groups])
     functions: dict[Var, Var] = field(default_factory=dict[Var, Var])
     _parent: list[int] = field(default_factory=lambda: [0])
+    _joins: int = 0
     readers: list[Reader] = field(default_factory=list[Reader])
     met: list[tuple[int, int]] = field(default_factory=list["tuple[int, int]"])
     _clamps: dict[Var, float] = field(default_factory=dict[Var, float])
@@ -95,13 +96,15 @@ class Finder:
 
     def pin(self, groups: Groups | None) -> None:
         """Keep the factors of these groups 1."""
-        for number in () if groups is None else np.unique(groups):
-            self.join(0, int(number))
+        for number in () if groups is None else {*groups.reshape(-1).tolist()}:
+            self.join(0, number)
 
     def result(self) -> ChannelGroups:
         """Return what was found, the numbers of groups made dense."""
         self._join_opposites()
-        roots = np.array([self.root(number) for number in range(len(self._parent))], np.int64)
+        roots = np.array(self._parent, np.int64)
+        while not np.array_equal(roots, roots[roots]):
+            roots = roots[roots]
         of = {var: roots[groups] for var, groups in self.groups.items() if roots[groups].any()}
         used = np.unique(np.concatenate([np.zeros(1, np.int64), *(groups.reshape(-1) for groups in of.values())]))
         met = {roots[group]: roots[other] for pair in self.met for group, other in (pair, pair[::-1]) if roots[group]}
@@ -132,12 +135,14 @@ class Finder:
     def join(self, first: int, second: int) -> None:
         """Let two groups be one."""
         one, other = sorted((self.root(first), self.root(second)))
-        self._parent[other] = one
+        if one != other:
+            self._parent[other] = one
+            self._joins += 1
 
     def _join_opposites(self) -> None:
         """Join what is opposite to the same group; keep what is opposite to itself, or to what is kept."""
         before = -1
-        while before != (before := sum(self.root(each) == each for each in range(len(self._parent)))):
+        while before != (before := self._joins):
             known: dict[int, int] = {}
             for pair in self.met:
                 for group, other in (pair, pair[::-1]):
@@ -155,7 +160,7 @@ class Finder:
             self.pin(first)
             self.pin(second)
             return None
-        for pair in np.unique(np.stack([one.reshape(-1), other.reshape(-1)]), axis=1).T.tolist():
+        for pair in {*zip(one.reshape(-1).tolist(), other.reshape(-1).tolist(), strict=True)}:
             self.join(*pair)
         return one
 
