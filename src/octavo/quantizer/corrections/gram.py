@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -53,14 +54,21 @@ class Inputs:
     unit: npt.NDArray[np.float32]
     _grams: dict[tuple[int, int], Gram] = field(default_factory=dict[tuple[int, int], Gram])
 
-    def once(self, product: Product, some: slice, find: Callable[[], Gram]) -> Gram:
-        """Return what is found of some inputs of a product; products of matrices that read the same have the same."""
-        if not product.is_matmul:
-            return find()
+    def gram(self, product: Product, some: slice) -> Callable[[], Gram]:
+        """Return what makes, on any thread, the matrix of some inputs of a product, whose sums are found now.
+
+        Products of matrices that read the same have the same one.
+        """
         key = some.start, some.stop
-        if key not in self._grams:
-            self._grams[key] = find()
-        return self._grams[key]
+        if product.is_matmul and key in self._grams:
+            return partial(self._grams.__getitem__, key)
+        sums = covariances(product, self, some)
+
+        def make() -> Gram:
+            found = gram_of(sums)
+            return self._grams.setdefault(key, found) if product.is_matmul else found
+
+        return make
 
     @property
     def scale(self) -> npt.NDArray[np.float32]:
@@ -87,6 +95,11 @@ def fine_unit(values: Sequence[npt.NDArray[np.float32]], factors: npt.NDArray[np
     """
     largest = np.max([np.abs(each / factors).max(initial=0) for each in values])
     return np.exp2(np.floor(np.log2(np.maximum(largest, _TINY))) + 1 - _FINE_BITS, dtype=np.float32)
+
+
+def gram_of(sums: CovarianceSums) -> Gram:
+    """Return the matrix that other samples are most likely to have."""
+    return Gram.of(sums.shrunk())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,8 @@ from ...numerics import PerAxis, PerBlock, QuantParams
 from ...numerics.statistics.gptq import REFITS, Gram, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
 from ...numerics.statistics.ranges import symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe
-from ..sample_threads import in_order
-from .gram import ExactRows, Inputs, covariances, inherited_errors, places_of
+from ..sample_threads import THREADS, in_order
+from .gram import ExactRows, Inputs, covariances, gram_of, inherited_errors, places_of
 from .layers import Product
 
 BLOCK_INPUTS = 1536
@@ -122,19 +124,23 @@ def rounded_weights(
         wanted, known = errors.made_up_for() / unit, errors.covariances()
     found = np.empty(wanted.shape, np.int64)
 
-    def gram(some: slice) -> Gram:
-        if known is not None:
-            return Gram.of(known.shrunk())
-        return inputs.once(product, some, lambda: Gram.of(covariances(product, inputs, some).shrunk()))
+    def gram(some: slice) -> Callable[[], Gram]:
+        return inputs.gram(product, some) if known is None else partial(gram_of, known)
 
     if weights.is_free and size <= MAX_INPUTS:
-        found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size)), scale, **bounds)
+        found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size))(), scale, **bounds)
         given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
     else:
         step = -(-size // -(-size // BLOCK_INPUTS))
-        for start in range(0, size, step):
-            some = slice(start, start + step)
-            found[:, :, some] = gptq_round(wanted[:, :, some], gram(some), scale, over=in_order, **bounds)
+        parts = [slice(start, start + step) for start in range(0, size, step)]
+        over = in_order if len(parts) == 1 else map  # one block's outputs, or blocks side by side
+
+        def rounded(part: tuple[slice, Callable[[], Gram]]) -> None:
+            some, make = part
+            found[:, :, some] = gptq_round(wanted[:, :, some], make(), scale, over=over, **bounds)
+
+        for first in range(0, len(parts), THREADS):
+            in_order(rounded, [(some, gram(some)) for some in parts[first : first + THREADS]])
     integers = np.empty(weights.values.size, given.dtype)
     integers[product.indices.reshape(-1)] = found.reshape(outputs, -1).T.reshape(-1)
     return integers.reshape(weights.values.shape), given
