@@ -10,9 +10,11 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
 from profiled_net import Profiled
 
+import octavo
 from octavo.errors import ProfileError
 from octavo.ir.identity import TensorId
 from octavo.profiling import Profile, check_model
@@ -47,6 +49,21 @@ def test_round_trip_keeps_every_value_and_byte(profile: Profile, path: Path, tmp
         np.testing.assert_array_equal(other.channel_maximum, value.channel_maximum)
     loaded.save(str(tmp_path / "again.json"))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("end", [np.finfo(np.float32).min, np.finfo(np.float32).max])
+def test_the_ends_of_float32_are_read_again(end: np.float32, tmp_path: Path) -> None:
+    # What masks of attention are made of: of its shortest digits float64 makes more than float32 holds.
+    nodes = [onnx.helper.make_node("Mul", ["x", "end"], ["y"])]
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy")
+    graph = onnx.helper.make_graph(nodes, "mask", [x], [y], [onnx.numpy_helper.from_array(np.float32(end), "end")])
+    model = octavo.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8))
+    made = octavo.profile(model, [np.float32([[0, 1, 0, 1]])])
+    made.save(tmp_path / "profile.json")
+    read = Profile.load(tmp_path / "profile.json")
+    y_id = next(name for name in made if made[name].source_name == "y")
+    assert end in (read[y_id].minimum, read[y_id].maximum)
+    assert (read[y_id].minimum, read[y_id].maximum) == (made[y_id].minimum, made[y_id].maximum)
 
 
 def _at(data: dict[str, Any], *keys: Any, value: Any) -> None:

@@ -18,6 +18,8 @@ from ..errors import brief
 
 _MOST = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
+_BEYOND_FLOAT32 = 2.0**128 - 2.0**103
+"""The least number that float32 rounds to infinity: the digits that stand for its largest are a little above that."""
 
 
 class Malformed(Exception):
@@ -123,7 +125,7 @@ def an_integer(where: str, value: Any, low: int = 0, high: int = _MOST) -> int:
 
 def a_real(where: str, value: Any, *, is_positive: bool = False) -> float:
     """Return a number that float32 holds; Malformed."""
-    fits = _is_number(value) and abs(value) <= float(np.finfo(np.float32).max)
+    fits = _is_number(value) and abs(value) < _BEYOND_FLOAT32
     if not fits or (is_positive and np.float32(value) <= 0):
         raise Malformed(f"{where} must be a {'positive ' if is_positive else ''}float32 number, got {brief(value)}")
     return float(value)
