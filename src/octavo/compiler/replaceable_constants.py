@@ -20,7 +20,7 @@ from ..ir.identity.naming import NameSupply
 from ..runtime.mapped import empty_array
 
 Floats = npt.NDArray[np.float32]
-_MOST_AXES = 8
+_MAX_AXES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Walk:
             step = int(left[1]) - int(left[0])
             others = np.flatnonzero(np.diff(left) != step)
             count = int(others[0]) + 1 if others.size else left.size
-            if left.size % count or len(counts) == _MOST_AXES:
+            if left.size % count or len(counts) == _MAX_AXES:
                 return None
             counts, steps, left = [count, *counts], [step, *steps], left[::count]
         found = _Walk(int(places.flat[0]), tuple(counts), tuple(steps))
@@ -60,8 +60,8 @@ class _Walk:
     @property
     def ends(self) -> tuple[int, int]:
         """The first and the last number that is read."""
-        ways = [step * (count - 1) for count, step in zip(self.counts, self.steps, strict=True)]
-        return self.first + sum(min(way, 0) for way in ways), self.first + sum(max(way, 0) for way in ways)
+        spans = [step * (count - 1) for count, step in zip(self.counts, self.steps, strict=True)]
+        return self.first + sum(min(span, 0) for span in spans), self.first + sum(max(span, 0) for span in spans)
 
     def read(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the numbers of a flat array, as it counts: a view."""

@@ -84,7 +84,7 @@ class Last(Generic[FoundT]):
 
 
 @dataclass(slots=True, eq=False)
-class _Form:
+class _Equalized:
     """A float model with its channels divided, and what planning it with similar choices found."""
 
     floats: EqualizedFloat
@@ -114,9 +114,9 @@ class Planner:
     recipe: Recipe
     applied: AppliedPlan | None
     numbers: WeightNumbers = field(default_factory=WeightNumbers)
-    _plain: Last[_Form] = field(default_factory=Last[_Form])
+    _plain: Last[_Equalized] = field(default_factory=Last[_Equalized])
     """Of the model as it is: its constants are the model's own, so it is kept beside that of the last factors."""
-    _divided: Last[_Form] = field(default_factory=Last[_Form])
+    _last: Last[_Equalized] = field(default_factory=Last[_Equalized])
 
     def __post_init__(self) -> None:
         """Check what comes with the model."""
@@ -160,25 +160,25 @@ class Planner:
 
     def form(self, equalization: Equalization) -> EqualizedFloat:
         """Return the float model with its channels divided."""
-        return self._form(equalization).floats
+        return self._equalized(equalization).floats
 
-    def _form(self, equalization: Equalization) -> _Form:
-        def find() -> _Form:
+    def _equalized(self, equalization: Equalization) -> _Equalized:
+        def find() -> _Equalized:
             simple = rotated(self.simple, equalization.rotations)
             found = EqualizedFloat(simple=simple, folds=self.folds, equalization=equalization, profile=self.profile)
             if equalization:
                 _ = found.model  # what making it leaves behind goes now
                 trim_heap(self.model.constant_bytes)
-            return _Form(found)
+            return _Equalized(found)
 
         # Equal factors may come with statistics of other samples.
         statistics = (*equalization.statistics.values(), *equalization.rotated.values())
-        last = self._divided if equalization else self._plain
+        last = self._last if equalization else self._plain
         return last.find((equalization, [*map(id, statistics)]), find)
 
     def planned(self, choices: Choices) -> Planned:
         """Return the model in QDQ form."""
-        form = self._form(choices.equalization)
+        form = self._equalized(choices.equalization)
         inputs = PlanInputs(
             form=form.floats,
             recipe=self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator),
@@ -223,13 +223,13 @@ class Planner:
         """Return what the target of a layer says of its op."""
         return next((each for each in self.targets if each.name == layer.target), self.chosen.description).support(layer.op)
 
-    def _claims(self, form: _Form, plan: QuantizationPlan, made: Model) -> Claims:
+    def _claims(self, form: _Equalized, plan: QuantizationPlan, made: Model) -> Claims:
         """Return what the targets' integer ops take of a model; that of before where integers alone are others."""
         vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
         asked = (plan.layers, plan.activations, plan.weights, plan.biases, plan.roundings)
         return form.claims.find(asked, lambda: integer_claims(made.bound(), *self.targets, vendors=vendors))
 
-    def _rejections(self, form: _Form, inputs: PlanInputs) -> Rejections:
+    def _rejections(self, form: _Equalized, inputs: PlanInputs) -> Rejections:
         """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""
         choices = inputs.choices
         decided_by = (
