@@ -48,11 +48,13 @@ test: $(TOOLS) ruff ## Lint, check types, run every test
 	  $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD); tests=$$?; \
 	  wait $$types || { cat $(VENV)/types; exit 1; }; exit $$tests
 
-# What compiles models and compares their results. Left out: what compiles none, what times peers, profiles (their bytes don't depend
-# on the ISA), what spends most of its time exporting from PyTorch, and the slowest, post-training quantization of MobileNetV2, whose
-# kernels the others run too.
-AVX2_TESTS := $(filter-out tests/e2e/test_benchmark_networks.py tests/e2e/test_exact_qdq.py tests/e2e/test_hugging_face.py \
-  tests/e2e/test_profile_bytes.py tests/e2e/test_reference_sessions.py tests/e2e/test_speed_table.py, $(wildcard tests/e2e/test_*.py)) \
+# What compiles models and compares their results. Left out: what compiles none, what times peers, profiles and plans (their bytes don't
+# depend on the ISA, which test_determinism.py shows in any run), memory, what is told of a model by figures, what runs on emulated GPUs,
+# what spends most of its time exporting from PyTorch, and the slowest, post-training quantization of MobileNetV2, whose kernels the
+# others run too.
+NOT_OF_AVX2 := benchmark_networks causes_and_searches determinism evaluated_networks exact_qdq gpu_networks hugging_face large_models \
+  profile_bytes quantization_quality reference_sessions speed_table
+AVX2_TESTS := $(filter-out $(NOT_OF_AVX2:%=tests/e2e/test_%.py), $(wildcard tests/e2e/test_*.py)) \
   --deselect tests/e2e/test_shared_models.py::test_post_training_quantization_of_mobilenet_v2
 
 test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no more

@@ -18,12 +18,15 @@ from types import FrameType
 import numpy as np
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from missing import MachineLacks
 
 # The same examples on every run, and no deadline, which a busy machine would miss.
 settings.register_profile("octavo", deadline=None, derandomize=True)
 settings.load_profile("octavo")
+# Nor numbers from the source of whatever modules are there by then: to read all of Octavo and its tests takes seconds.
+providers.__dict__["is_local_module_file"] = lambda path: False
 
 
 _CACHE = pytest.StashKey[str]()

@@ -47,13 +47,13 @@ class Import:
 
 
 @cache
-def parsed(source: str) -> ast.Module:
-    return ast.parse(source)
+def nodes_of(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
 
 
 def imports_of(file: Path, package: Path) -> Iterator[Import]:
     here = ("octavo", *file.relative_to(package).with_suffix("").parts)
-    for node in ast.walk(parsed(file.read_text(encoding="utf-8"))):
+    for node in nodes_of(file.read_text(encoding="utf-8")):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(file, node.lineno, alias.name)
@@ -138,11 +138,9 @@ def circles(package: Path) -> list[set[Path]]:
 
 def words_of(file: Path) -> Iterator[tuple[int, str]]:
     """Yield every name and every string of a file that the program sees: neither comments nor docstrings."""
-    tree = parsed(file.read_text(encoding="utf-8"))
-    docstrings = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    for node in ast.walk(tree):
+    nodes = nodes_of(file.read_text(encoding="utf-8"))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in nodes:
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Constant):
             if isinstance(node.value, str) and id(node) not in docstrings:

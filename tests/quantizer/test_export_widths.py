@@ -35,8 +35,8 @@ def fixture_exported(tmp_path_factory: pytest.TempPathFactory) -> Any:
             samples = np.random.default_rng(4).standard_normal((12, *input_specs(model)[0].shape[1:])).astype(np.float32)
             known[net] = model, octavo.profile(model, samples, keep_samples=12), [row[None] for row in samples]
         model, profile, samples = known[net]
-        # No corrections, whose runs are compiled: a file holds whatever integers were chosen.
-        recipe = replace(recipe, weight_rounding="nearest", bias_correction=False, min_sqnr=None)
+        # No corrections and factors, whose runs are compiled: a file holds whatever integers were chosen.
+        recipe = replace(recipe, weight_rounding="nearest", bias_correction=False, equalization="none", min_sqnr=None)
         quantized = octavo.quantize(model, profile, recipe=recipe)
         export_onnx(quantized, folder / "quantized.onnx")
         return quantized, folder / "quantized.onnx", samples

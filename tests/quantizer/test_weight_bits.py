@@ -29,8 +29,8 @@ from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
 Net = tuple[Model, octavo.Profile, np.ndarray]
-QUICK = Recipe(weight_rounding="nearest", bias_correction=False, min_sqnr=None)
-"""Widths alone: every run of a model that corrections and ratios need is compiled."""
+QUICK = Recipe(weight_rounding="nearest", bias_correction=False, equalization="none", min_sqnr=None)
+"""Widths alone: every run of a model that corrections, factors and ratios need is compiled."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def extremes(model: Model) -> set[tuple[int, int]]:
 @pytest.mark.parametrize(("bits", "rounding"), [(2, "nearest"), (4, "gram"), (7, "nearest")])
 def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: Any, conv_net: Net, tmp_path: Path) -> None:
     model, profile, samples = conv_net
-    recipe = Recipe(weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram", min_sqnr=None)
+    recipe = replace(QUICK, weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram")
     quantized = octavo.quantize(model, profile, recipe=recipe)
     most = 2 ** (bits - 1) - 1
     plan = quantized.plan
@@ -207,7 +207,7 @@ def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, co
 
 def test_biases_stay_where_they_are_not_to_be_corrected(conv_net: Net) -> None:
     model, profile, _ = conv_net
-    quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits=4, bias_correction=False))
+    quantized = octavo.quantize(model, profile, recipe=replace(QUICK, weight_bits=4, weight_rounding=Recipe().weight_rounding))
     assert quantized.plan.corrections.weight_values
     assert not quantized.plan.corrections.bias_shifts
 

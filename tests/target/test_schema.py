@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -19,10 +20,15 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 FILE = DOCS / "target.schema.json"
 
 
-def is_valid(data: object) -> bool:
+@cache
+def validator() -> jsonschema.Draft202012Validator:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema).is_valid(data)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def is_valid(data: object) -> bool:
+    return validator().is_valid(data)
 
 
 def example() -> dict:

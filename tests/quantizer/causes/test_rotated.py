@@ -50,6 +50,7 @@ def per_row() -> tuple[octavo.Model, octavo.Profile, QuantizedModel]:
     profile = octavo.profile(model, draws(32, 24), keep_samples=24)
     quantized = octavo.quantize(model, profile)
     assert any(layer.per_row for layer in quantized.plan.layers)
+    assert any(entry.step == "rotate" for entry in quantized.plan.journal.entries)
     return model, profile, quantized
 
 
