@@ -120,8 +120,8 @@ class TileObserver:
         """Emit the end of a tile's counting; the next tile counts the last one's codes, and so many portions come behind."""
         left = kept(self._state[_LEFT], "int32")
         start = kept(self._state[_BEGIN] + self._end - left, "int32")
-        with B.serial(0, B.floordiv(left, self._portion)) as index:
-            self._count(start + index * self._portion)
+        with B.serial(0, B.floordiv(left, _QUAD)) as quad:
+            self._count_quad(B.Bind(start + quad * _QUAD))
         B.buffer_store(self._state, self._state[_LEFT_OF_LAST], [_LEFT])
         B.buffer_store(self._state, B.int32(portions * self._portion), [_LEFT_OF_LAST])
         B.buffer_store(self._state, self._size - self._state[_BEGIN], [_BEGIN])
@@ -187,10 +187,13 @@ class TileObserver:
         for number, column in enumerate(sums):
             for pixel, value in enumerate(column):
                 store(self._values, (number * pixels + pixel) * LANES, value, LANES)
-        with B.serial(0, len(sums)) as number, B.serial(0, pixels) as pixel, B.serial(0, LANES) as lane:
-            value = B.Bind(self._values[(number * pixels + pixel) * LANES + lane])
-            place = B.Bind(number * LANES + lane)
-            self._statistics.widen(value, B.Bind(index_of(pixel) + place), channel + place)
+        # One long loop: LLVM writes a loop over lanes out, in every tile, though hardly any holds such.
+        with B.serial(0, len(sums) * pixels * LANES) as index:
+            vector, lane = B.Bind(B.floordiv(index, LANES)), B.floormod(index, LANES)
+            place = B.Bind(B.floordiv(vector, pixels) * LANES + lane)
+            self._statistics.widen(
+                B.Bind(self._values[index]), B.Bind(index_of(B.floormod(vector, pixels)) + place), channel + place
+            )
 
     def _count(self, at: Expr) -> None:
         """Emit the increments of one portion of codes, from `at` on."""
