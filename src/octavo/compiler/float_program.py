@@ -31,7 +31,7 @@ from .backends.cpu.lowering import lower_composites
 from .backends.cpu.storage import TO_NHWC
 from .codegen.kernel_calls import KernelCall, KernelCalls
 from .partition.pipeline import partition_module
-from .replaceable_constants import Finder, starts_of, unshared, with_places
+from .replaceable_constants import Finder, Renamed, at_hand, starts_of, unpacked_constant, unpacked_weights, unshared, with_places
 from .target_choice import ResolvedTarget
 
 NO_GAINS: Mapping[str, Array] = MappingProxyType({})
@@ -61,13 +61,17 @@ class FloatProgram:
         names = list(dict.fromkeys((*names, *self.results)))
         self.others = frozenset(others)
         self._model, self._origins = unshared(model)
-        self._starts = starts_of(self._model, [own for own, name in self._origins.items() if name in self.others])
+        unpacked = unpacked_weights(self._model)
+        packed = replace(
+            self._model, params={name: value for name, value in self._model.params.items() if str(name) not in unpacked}
+        )
+        self._starts = starts_of(packed, [own for own, name in self._origins.items() if name in self.others])
         with lineage_paused():
-            program, view, stored = _calls(self._model, names, target)
+            program, view, stored = _calls(packed, names, target)
             forget_pages()
-            placed = _calls(with_places(self._model, self._starts), names, target, runs=False)[0] if others else program
+            placed = _calls(with_places(packed, self._starts), names, target, runs=False)[0] if self._starts else program
         self.calls: list[KernelCall] = program.calls
-        self.params: tuple[Var, ...] = program.params
+        self.params: tuple[Var, ...] = program.params[: len(model.input_ids)]
         self._dimensions = dimension_places([static_shape(param) or () for param in self.params])
         known = {hash(var): var for var in (*program.params, *(call.var for call in program.calls))}
         self.variables: dict[str, Var] = {
@@ -75,15 +79,20 @@ class FloatProgram:
         }
         self.orders: dict[str, tuple[int, ...]] = {name: TO_NHWC for name, is_nhwc in zip(names, stored, strict=True) if is_nhwc}
         """By the names of tensors the order in which the axes of the source lie, where it is another."""
-        finder = Finder(self._model, self._starts)
+        finder = Finder(packed, self._starts)
         self._constants = [
-            [finder.constant(*pair) for pair in zip(_values(call), _values(other), strict=True)]
+            [
+                unpacked_constant(TensorId(value), unpacked[value]) if isinstance(value, str) else finder.constant(value, place)
+                for value, place in zip(_values(call, unpacked), _values(other, unpacked), strict=True)
+            ]
             for call, other in zip(program.calls, placed.calls, strict=True)
         ]
         del program, placed
         trim_heap(model.constant_bytes)
         for call in self.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
-            call.operands[:] = [each.value if isinstance(each, GenericConst) else each for each in call.operands]
+            call.operands[:] = [_value(each, unpacked) for each in call.operands]
+        self.has_unpacked = bool(unpacked)
+        """Whether it reads large weights as the model has them, which others are made for one call at a time."""
         self._last: tuple[frozenset[int], tuple[list[int], dict[int, list[Var]]]] | None = None
         self.makers = {call.var: number for number, call in enumerate(self.calls)}
         self._found = frozenset[TensorId]().union(*(each.names for constants in self._constants for each in constants))
@@ -122,7 +131,7 @@ class FloatProgram:
     def operands(self, number: int, values: Mapping[TensorId, Any]) -> list[Any] | None:
         """Return the operands of a call that reads other constants, those of these values; None of one that reads none."""
         constants = self._constants[number]
-        read = {own: values[name] for each in constants for own in each.names if (name := self._origins[own]) in values}
+        read = Renamed(values, {own: name for each in constants for own in each.names if (name := self._origins[own]) in values})
         return self._with_constants(number, (each.with_values(read, self._starts) for each in constants)) if read else None
 
     def made(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Iterator[tuple[Var, Mapping[Var, Any]]]:
@@ -142,7 +151,7 @@ class FloatProgram:
         numbers, unread = self._needed(wanted)
         for number in numbers:
             call = self.calls[number]
-            operands = [found[each] if isinstance(each, Var) else each for each in call.operands]
+            operands = [found[each] if isinstance(each, Var) else each for each in at_hand(call.operands)]
             found[call.var] = call.run(operands, sizes)
             yield call.var, found
             for each in unread[number]:
@@ -189,7 +198,7 @@ class FloatProgram:
 
     def _with_constants(self, number: int, constants: Iterable[Any]) -> list[Any]:
         left = iter(constants)
-        return [next(left) if isinstance(each, tvm.runtime.Tensor) else each for each in self.calls[number].operands]
+        return [each if isinstance(each, Var) else next(left) for each in self.calls[number].operands]
 
 
 def _calls(
@@ -221,9 +230,17 @@ def _multiplied(
     return tvm.runtime.tensor(value * gain)
 
 
-def _values(call: KernelCall) -> list[Any]:
-    """Return the constants of a call, as tensors."""
-    return [each.value if isinstance(each, GenericConst) else each for each in call.operands if not isinstance(each, Var)]
+def _value(operand: Any, unpacked: Mapping[str, Any]) -> Any:
+    """Return an operand, and a constant as a tensor: one that is `unpacked` is a variable in the module."""
+    if isinstance(operand, Var):
+        return unpacked.get(operand.name, operand)
+    return operand.value if isinstance(operand, GenericConst) else operand
+
+
+def _values(call: KernelCall, unpacked: Mapping[str, Any]) -> list[Any]:
+    """Return the constants of a call, as tensors; those that are unpacked by their names."""
+    found = [each.name if isinstance(each, Var) and each.name in unpacked else _value(each, {}) for each in call.operands]
+    return [each for each in found if not isinstance(each, Var)]
 
 
 def unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Collection[Var]) -> dict[int, list[Var]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -13,11 +13,11 @@ import tvm
 from tvm.relax import Expr, Var
 
 from ..ir.graph import Model
-from ..ir.graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands
+from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..ir.graph.model import rewritten
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
-from ..runtime.mapped import empty_array
+from ..runtime.mapped import SHARED_BYTES, empty_array, shared_tensor
 
 Floats = npt.NDArray[np.float32]
 _MAX_AXES = 8
@@ -69,6 +69,56 @@ class _Walk:
         return np.lib.stride_tricks.as_strided(values[self.first :], self.counts, strides, writeable=False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Deferred:
+    """A large constant that is made when a call reads it, and goes behind that.
+
+    Parameters
+    ----------
+    values
+        Which may make it when it is asked for.
+    name
+        Its own among these.
+    """
+
+    values: Mapping[TensorId, Floats]
+    name: TensorId
+
+    def tensor(self) -> Any:
+        """Return it as a tensor."""
+        return shared_tensor(self.values[self.name])
+
+
+class Renamed(Mapping[TensorId, Floats]):
+    """Some of other values, which may make them when they are asked for, under other names."""
+
+    def __init__(self, values: Mapping[TensorId, Floats], names: Mapping[TensorId, TensorId]) -> None:
+        self._values, self._names = values, names
+
+    def __getitem__(self, name: TensorId) -> Floats:
+        """Return a value by its name here."""
+        return self._values[self._names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is one of a name: it is not made for that."""
+        return name in self._names
+
+    def __iter__(self) -> Iterator[TensorId]:
+        """Yield the names here."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._names)
+
+
+def at_hand(operands: Sequence[Any]) -> Sequence[Any]:
+    """Return operands of a call with those that are deferred made."""
+    if not any(isinstance(each, Deferred) for each in operands):
+        return operands
+    return [each.tensor() if isinstance(each, Deferred) else each for each in operands]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ReplaceableConstant:
     """One constant of a call.
@@ -84,16 +134,23 @@ class ReplaceableConstant:
         Of the constants that they are of.
     before
         How many numbers lie before those of the first of these, which `places` leave out: layers of one shape share theirs.
+    is_unpacked
+        Whether it is one of the model's as that has it.
     """
 
     value: Any
     places: npt.NDArray[np.int32] | _Walk | None = None
     names: frozenset[TensorId] = frozenset()
     before: int = 0
+    is_unpacked: bool = False
 
     def with_values(self, values: Mapping[TensorId, Floats], starts: Mapping[TensorId, int]) -> Any:
-        """Return the tensor with the numbers of others in it."""
-        if self.places is None or self.names.isdisjoint(values):
+        """Return the tensor with the numbers of others in it; of one that is not packed a `Deferred`."""
+        if self.names.isdisjoint(values):
+            return self.value
+        if self.is_unpacked:
+            return Deferred(values, *self.names)
+        if self.places is None:
             return self.value
         if isinstance(self.places, _Walk):
             [name] = self.names
@@ -108,6 +165,32 @@ class ReplaceableConstant:
             is_own = (places >= 0) & (places < value.size)
             found = np.where(is_own, np.take(value, places, mode="clip"), found)
         return tvm.runtime.tensor(found)
+
+
+def unpacked_weights(model: Model) -> dict[str, Any]:
+    """Return the weights that kernels read as the model has them, as tensors on its memory, by the names of their variables.
+
+    Those are large matrices that products alone read, of a large model: packed, all of them would be there once more, and to
+    find where each number goes takes longer than to pack one of them for each run.
+    """
+    if not model.is_large:
+        return {}
+    view = DataflowView(model.module["main"])
+    found: dict[str, Any] = {}
+    for param in view.function.params:
+        value = model.params.get(TensorId(param.name))
+        if value is None or value.ndim != 2 or value.dtype != np.float32 or value.nbytes < SHARED_BYTES:
+            continue
+        calls = [call_to(view.definition(user), "matmul") for user in view.users(param)]
+        reads = [call is not None and call.args[1].same_as(param) and not call.args[0].same_as(param) for call in calls]
+        if reads and all(reads) and not view.is_returned(param):
+            found[param.name] = shared_tensor(value)
+    return found
+
+
+def unpacked_constant(name: TensorId, value: Any) -> ReplaceableConstant:
+    """Return what calls read of a weight of `unpacked_weights`."""
+    return ReplaceableConstant(value=value, names=frozenset([name]), is_unpacked=True)
 
 
 def starts_of(model: Model, names: Collection[TensorId]) -> dict[TensorId, int]:

@@ -58,10 +58,12 @@ def _shift(layer: Layer, op: Weighted, error: Floats, read: TensorRange, source:
     shape, out = static_shape(x) or (), static_shape(layer.core) or ()
     if call_to(op.call, "matmul") is not None:
         means = _means(read, x, source, len(shape) - 1)
-        return -(means @ error.reshape(-1)[op.weight.positions]).astype(np.float32)
+        return -(means @ np.asarray(op.weight.as_read(error), order="C")).astype(np.float32)
     layout = str(op.call.attrs.data_layout)
     means = _means(read, x, source, layout.index("C"))
-    by_tap = error.reshape(-1)[op.weight.positions].transpose([str(op.call.attrs.kernel_layout).index(axis) for axis in "OIHW"])
+    by_tap = np.asarray(op.weight.as_read(error), order="C").transpose(
+        [str(op.call.attrs.kernel_layout).index(axis) for axis in "OIHW"]
+    )
     rows, columns = (_shares(op, shape[layout.index(axis)], out[layout.index(axis)], place) for place, axis in enumerate("HW"))
     by_channel = np.einsum("oihw,h,w->oi", by_tap, rows, columns)
     groups = int(op.call.attrs.groups)

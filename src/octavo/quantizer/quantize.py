@@ -26,7 +26,7 @@ from .quantize_graph import announced, apply_plan, planner_of, quantizing
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .request import ParamsOf
-from .sample_runs import Programs, SampleRuns, runs_on
+from .sample_runs import Programs, SampleRuns, may_divide, runs_on
 from .steps import order
 from .tune import MIN_SAMPLES, Split, is_tried, places_held_back, planned_plainly, tuned
 from .uncovered_outputs import uncovered_outputs
@@ -177,7 +177,7 @@ def split_of(
 
     def runs(places: Sequence[int]) -> SampleRuns:
         found = runs_on(planner, profile, samples, places, programs)
-        return found if equalizes else replace(found, equalizer=None)
+        return found if equalizes and may_divide(planner.simple, len(samples)) else replace(found, equalizer=None)
 
     all_runs = runs(every)
     if compared is not None or len(samples) < MIN_SAMPLES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,9 +10,13 @@ from ..compiler.float_program import NO_GAINS, FloatProgram
 from ..compiler.target_choice import ResolvedTarget, resolve_target
 from ..errors import CompileError
 from ..ir.graph import Model
+from ..ir.graph.constants import Constants
+from ..ir.graph.dataflow import DataflowView, call_to, static_shape
+from ..ir.graph.weighted import WEIGHTED, weighted
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling import Profile
+from ..runtime.shapes import typical
 from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
 from .equalization.rotating import rotated
@@ -19,6 +24,9 @@ from .plan import QuantizationPlan
 from .plan.corrections import Corrections
 from .planner import Last, Planner
 from .referee import Referee, RoundedProgram
+
+_MIN_READS = 256
+"""Of each weight by all samples: to find factors, weights are read and written some dozen times in float64."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -130,6 +138,26 @@ class SampleRuns:
         except NotImplementedError:
             return Corrections()
         return self._last_corrector.find(program, lambda: Corrector(program, self.few)).corrections(plan, kept)
+
+
+def may_divide(simple: Model, samples: int) -> bool:
+    """Return whether channels may be divided or rotated, for which weights are written anew time and again, with all of them.
+
+    Of a large model that takes longer than all the rest, and as much memory again, where samples read each weight a few times:
+    and so few rows say little of its channels.
+    """
+    if not simple.is_large:
+        return True
+    view = DataflowView(simple.module["main"])
+    constants = Constants(view, simple.params)
+    products, weights = 0, 0
+    for binding in view.bindings:
+        call = call_to(binding.value, *WEIGHTED)
+        op = None if call is None else weighted(constants, call)
+        if op is not None and not isinstance(op, str):
+            rows = typical(math.prod(static_shape(op.call) or ())) // op.channels
+            products, weights = products + rows * op.weight.size, weights + op.weight.size
+    return samples * products >= _MIN_READS * weights
 
 
 def runs_on(planner: Planner, profile: Profile, samples: Samples, places: Sequence[int], programs: Programs) -> SampleRuns:

@@ -113,17 +113,16 @@ def symmetric_scale(
     """Return the scales of `symmetric_params` that have no floor and are no powers of two: all that reads the weight."""
     narrow, qmin, qmax = _symmetric_range(dtype, bits, narrow=narrow)
     axes = tuple(index for index in range(weight.ndim) if index != axis)
-    magnitude = np.abs(weight.astype(np.float64))
-    largest = np.asarray(magnitude.max(axis=axes) if magnitude.size else np.zeros(()), np.float64)
+    ends = [np.asarray(each, np.float64) for each in (weight.max(axis=axes), weight.min(axis=axes))] if weight.size else []
+    largest = np.maximum(ends[0], -ends[1]) if ends else np.zeros(())
     overall = float(largest.max(initial=0.0))
     if overall < SMALLEST_RANGE:
         overall = 1.0
     scale = largest / qmax
-    if not narrow and magnitude.size:
-        top, bottom = np.asarray(weight.max(axis=axes), np.float64), np.asarray(weight.min(axis=axes), np.float64)
-        scale = np.maximum(np.maximum(top, 0.0) / qmax, np.minimum(bottom, 0.0) / qmin)
+    if not narrow and ends:
+        scale = np.maximum(np.maximum(ends[0], 0.0) / qmax, np.minimum(ends[1], 0.0) / qmin)
     scale = np.where(largest < overall * DEAD_CHANNEL, overall / qmax, scale)
-    return _of_least_error(magnitude, scale, qmax, axis) if least_error else scale
+    return _of_least_error(np.abs(weight.astype(np.float64)), scale, qmax, axis) if least_error else scale
 
 
 def _symmetric_range(dtype: str, bits: int | None, *, narrow: bool) -> tuple[bool, int, int]:

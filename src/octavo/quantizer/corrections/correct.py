@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ir.graph.constants import Constants
+from ...ir.graph.dataflow import static_shape
 from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
 from ...numerics import PerAxis, QuantParams, bias_params, dequantize, quantize
@@ -30,11 +31,11 @@ from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
-from ..referee.rounding import Rounding, rounding_of
+from ..referee.rounding import Rounding, dequantized, rounding_of
 from .float_run import FloatRun, run_float
 from .gram import Inputs, fine_unit
 from .layers import Product, products_of
-from .weights import Weights, rounded_in_blocks, rounded_weights
+from .weights import Weights, rounded_in_blocks, rounded_weights, tells_errors
 
 MEAN_SAMPLES = 16
 """Samples that means are over where weights stay: those of 64 are hardly others."""
@@ -79,15 +80,15 @@ class Corrector:
         ValueError
             The plan rounds a tensor that the program has no name for.
         """
-        floats, rounding = self._run_float(), rounding_of(self.program.simple, plan)
-        run = _Run(self.program, plan, rounding, floats, kept)
-        layers = self._layers(plan, rounding, floats)
-        if not layers:
+        rounding = rounding_of(self.program.simple, plan)
+        layers = self._layers(plan, rounding)
+        if not any(self._changes(layer, plan) for layer in layers):
             return Corrections()
+        run = _Run(self.program, plan, rounding, self._run_float(), kept)
         run.correct(self._samples, layers)
         return Corrections(bias_shifts=run.shifts, weight_values=run.weights, weight_scales=run.scales)
 
-    def _layers(self, plan: QuantizationPlan, rounding: Rounding, floats: FloatRun) -> list[_Layer]:
+    def _layers(self, plan: QuantizationPlan, rounding: Rounding) -> list[_Layer]:
         """Return the layers of a plan that can be corrected."""
         view, variables = self.program.view, self.program.view.variables
         constants = Constants(view, self.program.simple.params)
@@ -98,10 +99,20 @@ class Corrector:
                 continue
             biased = biased_product(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)
-            if product is not None and product.name in floats.means:
+            if product is not None and self.program.variable(product.read) is not None:
                 bias = biased.bias if layer.bias and not layer.block else None
                 found.append(_Layer(entry=layer, product=product, bias=bias))
         return found
+
+    def _changes(self, layer: _Layer, plan: QuantizationPlan) -> bool:
+        """Return whether a layer may have another bias, or weights rounded anew: not where too few rows are read to say how."""
+        recipe, product = plan.recipe, layer.product
+        if layer.bias is not None and recipe.bias_correction is True:
+            return True
+        shape = static_shape(self.program.view.variables[product.read]) if product.is_matmul else None
+        if shape is None or product.has_open_rows or plan.weights[product.weight].num_bits != WEIGHT_BITS:
+            return recipe.weight_rounding == "gram"
+        return recipe.weight_rounding == "gram" and tells_errors(product, shape, len(self._samples))
 
     def _run_float(self) -> FloatRun:
         if self._floats is None:
@@ -179,8 +190,11 @@ class _Run:
         entry, product = layer.entry, layer.product
         read = None if entry.reads_reals else self._plan.activations[entry.inputs[0]]
         integers, params = self._rounded(layer, inputs)
-        weights = dequantize(integers, params)
-        found = {**self._rounding.layers[entry.output], product.weight: weights / self._gain(product.weight)}
+        weights = dequantized(integers, params)
+        before = self._rounding.layers[entry.output]
+        found = {name: before[name] for name in before if name != product.weight}
+        gain = self._gain(product.weight)
+        found[product.weight] = weights if gain.ndim == 0 and gain == 1 else weights / gain
         if layer.bias is not None and self._moves_biases:
             total, gain = inputs.total() * float(inputs.unit), self._bias_gain(layer)
             mean = product.mean(total, len(inputs.values), product.weights_of(weights).astype(np.float64))

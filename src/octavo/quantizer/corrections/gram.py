@@ -129,7 +129,7 @@ def exact_rows(
     Parameters
     ----------
     weights
-        Laid out as the product's `indices`.
+        In the product's `shape`.
     shape
         Of what it reads, channels last.
     """
@@ -225,7 +225,7 @@ def _window_pixels(
     product: Product, shape: tuple[int, ...], samples: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
     """Return the pixels under each tap at some positions, (positions, taps), and which lie outside the image; None: none do."""
-    kernel_h, kernel_w = product.indices.shape[:2]
+    kernel_h, kernel_w = product.shape[:2]
     _, height, width, _ = shape
     window, (top, left, _, _) = product.window, product.window.padding
     image, row, column = np.unravel_index(places_of(product, shape, samples), product.sizes)

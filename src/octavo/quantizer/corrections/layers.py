@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...ir.graph import Model
-from ...ir.graph.constants import Constants
+from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.weighted import TRANSPOSED, WEIGHTED, Weighted, weighted
 from ...ir.identity import TensorId
@@ -39,8 +39,10 @@ class Product:
         Of the channels in that.
     weight
         Parameter that has its weights.
+    matrix
+        The parameter as a product of matrices reads it, [in, out]; None of a convolution.
     indices
-        Where each weight lies in the parameter: int64, HWIO with the inputs of one group, or [in, out].
+        Where each weight of a convolution lies in the parameter: int64, HWIO with the inputs of one group.
     window
         How it moves; of a transposed convolution, how that is moved over its results.
     sizes
@@ -53,7 +55,8 @@ class Product:
     read: str
     axis: int
     weight: TensorId
-    indices: npt.NDArray[np.int64]
+    matrix: Constant | None = None
+    indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     window: Window = UNIT_WINDOW
     groups: int = 1
     is_transposed: bool = False
@@ -63,21 +66,35 @@ class Product:
     @property
     def is_matmul(self) -> bool:
         """Whether it is a product of matrices."""
-        return self.indices.ndim == 2
+        return self.matrix is not None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its weights: HWIO with the inputs of one group, or [in, out]."""
+        return self.indices.shape if self.matrix is None else self.matrix.shape
 
     @property
     def outputs(self) -> int:
         """How many channels its result has."""
-        return self.indices.shape[-1]
+        return self.shape[-1]
 
     @property
     def inputs(self) -> int:
         """How many products each number of the result is a sum of."""
-        return math.prod(self.indices.shape[:-1])
+        return math.prod(self.shape[:-1])
 
     def weights_of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return its weights, laid out as `indices`, out of what a parameter holds."""
-        return values.reshape(-1)[self.indices]
+        """Return its weights, in its `shape`, out of what a parameter holds: not to be written to."""
+        return values.reshape(-1)[self.indices] if self.matrix is None else np.asarray(self.matrix.as_read(values), order="C")
+
+    def in_parameter(self, weights: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return its weights as a parameter of a shape holds them: what `weights_of` takes them out of."""
+        if self.matrix is not None and not self.matrix.moves:
+            return np.asarray(weights, order="C").reshape(shape)
+        places = self.indices if self.matrix is None else self.matrix.positions
+        found = np.empty(math.prod(shape), weights.dtype)
+        found[places.reshape(-1)] = weights.reshape(-1)
+        return found.reshape(shape)
 
     def channels_last(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return what it reads; of open sizes as many rows for every sample, evenly spaced: some twice where it has fewer."""
@@ -101,7 +118,7 @@ class Product:
         total
             What it reads, channels last, summed over the samples.
         weights
-            Laid out as `indices`.
+            In its `shape`.
         """
         if self.is_matmul:
             return total.reshape(-1, total.shape[-1]).sum(axis=0) @ weights / (samples * self.positions(total.shape))
@@ -139,8 +156,8 @@ def products_of(model: Model, view: DataflowView) -> dict[str, Product]:
         name, read = binding.var.name, view.root_of(op.call.args[0]).name
         if call_to(op.call, "matmul") is not None:
             is_open = bool(names_in(static_shape(op.call.args[0]) or ()))
-            indices, weight = op.weight.positions, op.weight.name
-            found[name] = Product(name=name, read=read, axis=-1, weight=weight, indices=indices, has_open_rows=is_open)
+            weight, matrix = op.weight.name, op.weight
+            found[name] = Product(name=name, read=read, axis=-1, weight=weight, matrix=matrix, has_open_rows=is_open)
         elif not names_in(static_shape(op.call) or ()):  # windows of images of different sizes are no rows to put together
             found[name] = _convolution(name, read, op)
     return found

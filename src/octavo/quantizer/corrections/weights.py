@@ -63,6 +63,11 @@ class Weights:
         return Weights(values=values, params=params, is_free=is_free)
 
 
+def tells_errors(product: Product, shape: tuple[int, ...], samples: int) -> bool:
+    """Return whether so many samples, of a shape channels last, say which errors of a layer's inputs make up for each other."""
+    return samples * len(places_of(product, shape, samples)) >= MIN_ROWS * product.inputs
+
+
 def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return what `rounded_weights` does of weights that have a scale for each block of inputs.
 
@@ -70,7 +75,7 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
     """
     blocks, size = weights.params.granularity, product.inputs
     assert isinstance(blocks, PerBlock), "checked by the caller"
-    if len(inputs.values) * len(places_of(product, inputs.shape, len(inputs.values))) < MIN_ROWS * size:
+    if not tells_errors(product, inputs.shape, len(inputs.values)):
         return None
     wanted = product.weights_of(weights.values).T[np.newaxis].astype(np.float64)
     of_outputs = (1, 0) if blocks.axis == 0 else (0, 1)
@@ -90,11 +95,10 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
             qmax=weights.params.qmax,
             refits=REFITS if weights.is_free else 0,
         )
-    integers = np.empty(weights.values.size, weights.params.dtype)
-    integers[product.indices.reshape(-1)] = found[0].T.reshape(-1)
+    integers = product.in_parameter(found[0].T.astype(weights.params.dtype), weights.values.shape)
     of_blocks = scale[0] if blocks.axis else scale[0].T
     params = replace(weights.params, scale=np.ascontiguousarray(of_blocks, np.float32))
-    return integers.reshape(weights.values.shape), params
+    return integers, params
 
 
 def rounded_weights(
@@ -112,8 +116,7 @@ def rounded_weights(
     if product.is_transposed or np.any(weights.params.zero_point):
         return None
     groups, outputs, size = product.groups, product.outputs, product.inputs
-    count = len(inputs.values) * len(places_of(product, inputs.shape, len(inputs.values)))
-    if not weights.is_free and count < MIN_ROWS * size:
+    if not weights.is_free and not tells_errors(product, inputs.shape, len(inputs.values)):
         return None
     wanted = product.weights_of(weights.values).reshape(size, groups, -1).transpose(1, 2, 0).astype(np.float64)
     scale = np.broadcast_to(np.ravel(weights.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
@@ -141,6 +144,5 @@ def rounded_weights(
 
         for first in range(0, len(parts), THREADS):
             in_order(rounded, [(some, gram(some)) for some in parts[first : first + THREADS]])
-    integers = np.empty(weights.values.size, given.dtype)
-    integers[product.indices.reshape(-1)] = found.reshape(outputs, -1).T.reshape(-1)
-    return integers.reshape(weights.values.shape), given
+    integers = found.reshape(outputs, -1).T.reshape(product.shape).astype(given.dtype)
+    return product.in_parameter(integers, weights.values.shape), given

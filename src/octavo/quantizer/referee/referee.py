@@ -24,7 +24,7 @@ from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..sample_threads import THREADS
-from .rounded_program import RoundedProgram
+from .rounded_program import Prepared, RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of
 from .score import Score, error_powers, same_class
 
@@ -116,6 +116,8 @@ class Referee:
     ) -> list[tuple[list[float], list[tuple[list[float], float | None]]]]:
         """Return of each sample the powers of outputs, and with each rounding those of their errors, and the agreement."""
         prepared = [self.program.prepare(each) for each in roundings]
+        if self.program.floats.has_unpacked:
+            return self._looked_together(prepared, samples)
         is_few = all(sample in self.few for sample in samples)
 
         def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
@@ -127,6 +129,21 @@ class Referee:
 
         with ThreadPoolExecutor(self._threads) as beside:
             return list(beside.map(look, samples))
+
+    def _looked_together(
+        self, prepared: Sequence[Prepared], samples: Sequence[int]
+    ) -> list[tuple[list[float], list[tuple[list[float], float | None]]]]:
+        """Return what `_looked_at` does: of all samples side by side, for large constants are made for one call at a time."""
+        unknown = [sample for sample in samples if sample not in self._floats]
+        exact = self.program.run_together(self._exact, [self._samples[sample] for sample in unknown])
+        self._floats |= dict(zip(unknown, exact, strict=True))
+        found = [self.program.run_together(each, [self._samples[sample] for sample in samples]) for each in prepared]
+        floats = [self._floats[sample] for sample in samples]
+        by_sample = [[each[place] for each in found] for place in range(len(floats))]
+        return [
+            (self._powers(own), [(self._powers(own, each), same_class(own, each)) for each in results])
+            for own, results in zip(floats, by_sample, strict=True)
+        ]
 
     def effects(self, rounding: Rounding, activations: Iterable[TensorId] | None = None) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that each activation's rounding makes alone."""
@@ -157,7 +174,7 @@ class Referee:
 
     def _kept_floats(self, sample: int) -> Mapping[Var, Any] | None:
         """Return all that the float model has on one of the few samples; None where that is too much to keep."""
-        if not self._keeps:
+        if not self._keeps or self.program.floats.has_unpacked:
             return None
         if sample not in self._kept:
             self._kept[sample] = self.program.all_floats(self._samples[sample])

@@ -18,6 +18,7 @@ from tvm.relax import Var
 
 from ...compiler.codegen.kernel_calls import KernelCall
 from ...compiler.float_program import FloatProgram, unread_after
+from ...compiler.replaceable_constants import at_hand
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
@@ -96,15 +97,15 @@ class _Step:
     rows: Mapping[Var, Rounder]
     unread: Sequence[Var]
 
-    def run_all(self, states: Sequence[State], operands: Sequence[Any]) -> None:
-        """Change states: of integer ops by these operands of the call."""
+    def run_all(self, states: Sequence[State], operands: Sequence[Any], exact: Sequence[Any]) -> None:
+        """Change states: of integer ops by these operands of the call, of float ops by its own; all at hand."""
         for state in states:
-            self._run(state, operands)
+            self._run(state, operands, exact)
 
-    def _run(self, state: State, operands: Sequence[Any]) -> None:
+    def _run(self, state: State, operands: Sequence[Any], own: Sequence[Any]) -> None:
         var, real, integer = self.call.var, state.real, state.integer
         if self.is_real:
-            exact = [real[each] if isinstance(each, Var) else each for each in self.call.operands]
+            exact = [real[each] if isinstance(each, Var) else each for each in own]
             real[var] = self.call.run(exact, state.sizes)
         if self.is_integer:
             read = {each: state.read(each, steps) for each, steps in self.rows.items()}
@@ -286,8 +287,10 @@ class RoundedProgram:
         made = {step.call.var for step in prepared.steps}
         yield from (var for var in prepared.read if var not in made)
         for step in prepared.steps:
-            read = operands.get(step.number, step.operands)
-            in_order(partial(step.run_all, operands=read), [states[part] for part in parts_of(len(states))])
+            read = at_hand(operands.get(step.number, step.operands)) if step.is_integer else ()
+            exact = at_hand(step.call.operands) if step.is_real else ()
+            in_order(partial(step.run_all, operands=read, exact=exact), [states[part] for part in parts_of(len(states))])
+            del read, exact
             yield step.call.var
 
     def run(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None) -> list[Array]:
@@ -308,6 +311,13 @@ class RoundedProgram:
             for _ in self.made_by_calls(each, [state]):
                 pass
             yield self.results_of(each, state)
+
+    def run_together(self, prepared: Prepared, samples: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """Return what `run` does of several samples: each call has all of them before the next, and makes constants once."""
+        states = in_order(partial(self.start, prepared), samples)
+        for _ in self.made_by_calls(prepared, states):
+            pass
+        return [self.results_of(prepared, state) for state in states]
 
     @property
     def float_bytes(self) -> int:

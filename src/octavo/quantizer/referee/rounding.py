@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,17 @@ from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
-from ...numerics import PerAxis, QuantParams, dequantize
+from ...numerics import PerAxis, PerTensor, QuantParams, dequantize
 from ...numerics.dynamic import centered_rows
+from ...runtime.mapped import SHARED_BYTES, empty_array
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
 
 Floats = npt.NDArray[np.float32]
 _ONE = np.ones((), np.float32)
+_FLOAT_BYTES = 4
+_AT_ONCE = 2**18
+"""Numbers that are dequantized at once: what is between stays in the processor's cache."""
 
 
 class Rounder:
@@ -156,6 +161,51 @@ class Rounding:
         return replace(self, activations={**self.activations, **steps})
 
 
+class LayerValues(Mapping[TensorId, Floats]):
+    """What a layer's constants are in place of a model's: large ones are made each time that they are asked for.
+
+    Parameters
+    ----------
+    made
+        Makes each, by its name in the model.
+    """
+
+    def __init__(self, made: Mapping[TensorId, Callable[[], Floats]], simple: Model) -> None:
+        is_large = {name: name in simple.params and simple.params[name].nbytes >= SHARED_BYTES for name in made}
+        self._made, self._known = made, {name: make() for name, make in made.items() if not is_large[name]}
+
+    def __getitem__(self, name: TensorId) -> Floats:
+        """Return a constant."""
+        known = self._known.get(name)
+        return self._made[name]() if known is None else known
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is one of a name: it is not made for that."""
+        return name in self._made
+
+    def __iter__(self) -> Iterator[TensorId]:
+        """Yield the names."""
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._made)
+
+
+def dequantized(integers: npt.NDArray[Any], params: QuantParams) -> Floats:
+    """Return what `dequantize` does: of many integers some rows at a time, where a tensor can share them."""
+    by_rows = isinstance(params.granularity, PerTensor) or (
+        isinstance(params.granularity, PerAxis) and params.granularity.axis % max(integers.ndim, 1) != 0
+    )
+    if integers.size * _FLOAT_BYTES < SHARED_BYTES or integers.ndim < 2 or not by_rows:
+        return dequantize(integers, params)
+    found = empty_array(integers.size, np.float32).reshape(integers.shape)
+    step = max(1, _AT_ONCE * len(integers) // integers.size)
+    for start in range(0, len(integers), step):
+        found[start : start + step] = dequantize(integers[start : start + step], params)
+    return found
+
+
 NOTHING = Rounding(activations={}, layers={}, rows={})
 
 
@@ -200,7 +250,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
 
     def value(name: TensorId, planned: TensorId) -> Floats:
         integers = plan.weight_values[planned]
-        found = dequantize(integers, params[planned]) if planned in params else integers  # a bias that is added in float32
+        found = dequantized(integers, params[planned]) if planned in params else integers  # a bias that is added in float32
         output = biases.get(planned)
         gain = gains.get(name) if output is None else bias_gains.get(output)
         return found if gain is None else (found / gain).astype(np.float32)
@@ -208,7 +258,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
     return Rounding(
         activations={name: steps_of(each, factors.get(name)) for name, each in plan.activations.items() if name in known},
         layers={
-            output: {name: value(name, planned) for name, planned in own.items()}
+            output: LayerValues({name: partial(value, name, planned) for name, planned in own.items()}, simple)
             for output, own in constants_of(simple, plan).items()
         },
         rows={

@@ -5,6 +5,7 @@ NumPy only. A `Reduction` says in what order a kernel walks the inputs of one ou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from ...language.lane_order import LANES, channel_order
 from ..spec import Conv2dSpec
 
 Int8Array = npt.NDArray[np.int8]
+_AT_ONCE = 2**18
+"""Weights that are looked at at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,17 +125,26 @@ class Weights:
     @property
     def sums(self) -> npt.NDArray[np.int32]:
         """Sum of each output channel's weights less their zero points."""
-        return self.centered.sum(axis=(0, 1, 2)).astype(np.int32)
+        return self._sums.astype(np.int32)
+
+    @property
+    def _sums(self) -> npt.NDArray[np.int64]:
+        count = self.values.size // max(self.values.shape[-1], 1)
+        return self.values.sum(axis=(0, 1, 2), dtype=np.int64) - count * self.zero_points.astype(np.int64)
 
     def folded_bias(self, input_zero_point: int) -> npt.NDArray[np.int32]:
         """Return bias - input_zero_point * sum(w - w_zero_point): what remains of the accumulator for x = 0, wrapped to int32."""
-        folded = self.bias.astype(np.int64) - input_zero_point * self.centered.sum(axis=(0, 1, 2))
+        folded = self.bias.astype(np.int64) - input_zero_point * self._sums
         return folded.astype(np.int32)
 
     @property
     def most_sums(self) -> npt.NDArray[np.float64]:
         """What no |accumulator| of a channel exceeds, for activations in [0; 255] and any zero point: at most 2**31."""
-        magnitude = np.abs(self.centered).sum(axis=(0, 1, 2))
+        # Of int8 weights, which may be -128, in int16; block by block, for a large layer has many.
+        rows = self.values.reshape(-1, self.values.shape[-1])
+        magnitude = np.zeros(rows.shape[1], np.int64)
+        for some in blocks_of_rows(rows):
+            magnitude += np.abs(some - self.zero_points.astype(np.int16), dtype=np.int16).sum(axis=0, dtype=np.int64)
         return np.minimum(255.0 * magnitude + np.abs(self.bias.astype(np.float64)), 2.0**31)
 
     @property
@@ -148,9 +160,20 @@ class Weights:
         return self.most_real >= 2**31 - 2**8
 
 
-def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
-    """Return int8 arrays whose sum is `centered`, values in [-255; 255]: one where it fits, mostly two, three for 255."""
+def blocks_of_rows(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Yield a matrix some rows at a time: what is computed of so few stays in the processor's cache."""
+    step = max(1, _AT_ONCE // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
+
+
+def split_terms(weights: Weights) -> list[Int8Array]:
+    """Return int8 arrays whose sum is the weights less their zero points, values in [-255; 255]: one where that fits, mostly two,
+    three for 255."""
+    if not weights.zero_points.any():
+        return [weights.values]
     terms: list[Int8Array] = []
+    centered = weights.centered
     while not terms or centered.any():
         term = np.clip(centered, -128, 127)
         terms.append(term.astype(np.int8))
@@ -231,15 +254,17 @@ def pack_weights(values: npt.NDArray[Any], reduction: Reduction, groups: int, ve
         end = min(start + reduction.step, reduction.run)
         steps[:, index, covered - start : end - start, :, :channels] = runs[:, covered:end]
         covered = end
-    lanes = steps.reshape(reduction.steps, reduction.step, groups, order.size)[..., order]  # steps, element, group, vector, lane
-    lanes = lanes.transpose(2, 0, 3, 4, 1)  # group, step, vector, lane, element
-    panels: list[npt.NDArray[Any]] = []
-    for group in lanes:
+    by_step = steps.reshape(reduction.steps, reduction.step, groups, order.size)
+    packed = np.empty(by_step.size, values.dtype)
+    done = 0
+    for group in range(groups):
         start = 0
         for width in panel_widths(channels, vectors):
-            panels.append(group[:, start : start + width].ravel())
-            start += width
-    return np.concatenate(panels)
+            panel = by_step[:, :, group, order[start : start + width]]  # step, element, vector, lane
+            end = done + panel.size
+            packed[done:end].reshape(len(panel), width, LANES, reduction.step)[...] = panel.transpose(0, 2, 3, 1)
+            start, done = start + width, end
+    return packed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

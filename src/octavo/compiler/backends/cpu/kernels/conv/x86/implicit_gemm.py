@@ -96,7 +96,7 @@ class ImplicitGemm(GemmLoops):
 
     def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
         """Return what the weights less their zero points are the sum of: what products can take, and the rest."""
-        return [*split_terms(weights.centered)]
+        return [*split_terms(weights)]
 
     def _copy_of(self, spec: Conv2dSpec) -> Scratch | WidenedPixels | None:
         """Return the copy of the input that tiles read, of a block of one row; None where they read it in place."""
