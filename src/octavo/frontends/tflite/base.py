@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import with_rounding
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
+from ...runtime.size import Size
 from ..frontend import RejectedOpError
 from .rounding import OpRounding
 
@@ -43,6 +45,9 @@ class BaseConverter(tflite_frontend.OperatorConverter):
     """How LiteRT rounds the op that is converted."""
     declared: Mapping[str, int] | None = None
     """The size that the file states of each open dimension; None where all inputs have the file's shapes."""
+
+    known: Mapping[int, tuple[int | Size, ...]] = MappingProxyType({})
+    """Shapes of results at other sizes than the file's, as far as they were worked out with names in place of these."""
 
     def quantize(self, expr: Any, tensor_to_quantize: Any) -> Any:
         """Quantize real values by a tensor's parameters; the call says how LiteRT rounds them."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tflite
@@ -16,11 +17,12 @@ from ...errors import ModelError, OctavoError, UnsupportedOpError
 from ...ir.graph.dataflow import static_shape
 from ...ir.graph.sizes import size_of
 from ...runtime.shapes import evaluated, without_sizes
-from ...runtime.size import OpenSizeError, expressed_by
+from ...runtime.size import OpenSizeError, Size, expressed_by
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, discard, quiet, reason
 from ..input_shapes import InputShapes
 from ..source_tensor import SourceTensor
+from .inputs import FIXED, with_names
 from .ops import OpConverter
 from .rounding import op_rounding
 from .source import TfliteGraph, TfliteOp, TfliteSource
@@ -87,9 +89,9 @@ class _ConstantTable(tflite_frontend.ExprTable):
 class _GraphConverter(OpConverter):
     """Runs the ops; binds each result to a variable, and names the op and its tensor in every error."""
 
-    def __init__(self, graph: TfliteGraph, declared: Mapping[str, int] | None, origin: str, *args: Any) -> None:
+    def __init__(self, graph: TfliteGraph, shaping: _Shaping, origin: str, *args: Any) -> None:
         super().__init__(*args)
-        self.graph, self.declared = graph, declared
+        self.graph, self.declared, self.known = graph, shaping.declared, shaping.known
         self._origin = origin
         self.exp_tab = _ConstantTable(self.exp_tab.exprs)
 
@@ -137,9 +139,7 @@ class _GraphConverter(OpConverter):
             except RejectedOpError as error:
                 raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
             except OpenSizeError as error:
-                raise UnsupportedOpError(
-                    f"{self._describe(op)}: {error}; give it one: shapes= or sizes=, --shape or --size"
-                ) from None
+                raise UnsupportedOpError(f"{self._describe(op)}: {self._open_advice(str(error))}") from None
             except OctavoError:
                 raise
             except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError) as error:
@@ -148,6 +148,14 @@ class _GraphConverter(OpConverter):
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported with {form}: {reason(error)}") from error
             except Exception as error:
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
+
+    def _open_advice(self, problem: str) -> str:
+        """Say of a problem with open sizes what to do: fix one by its name, or leave the file's sizes as they are."""
+        names = [name for name in self.declared or () if name in re.findall(r"\w+", problem) and not FIXED.fullmatch(name)]
+        advice = "leave out shapes and sizes: the graph is written for those of the file"
+        if names:
+            advice = f'fix {" or ".join(names)}: sizes={{"{names[0]}": N}} in Python, --size {names[0]}=N on the command line'
+        return f"{FIXED.sub(_size_in, problem)}; {advice}"
 
     def _is_other(self, index: int) -> bool:
         """Return whether a tensor has another shape than the file states."""
@@ -161,17 +169,20 @@ class _GraphConverter(OpConverter):
             raise RejectedOpError(f"{len(op.outputs)} results where it has {len(types)}")
         for found, index in zip(types, op.outputs, strict=True):
             declared = self.graph.tensors[index]
-            shape = self._at_declared_sizes(found) if isinstance(found.shape, relax.ShapeExpr) else None
+            shape = self._at_declared_sizes(index, found) if isinstance(found.shape, relax.ShapeExpr) else None
             # Some writers state no shape at all.
             if (declared.shape and shape is not None and shape != declared.shape) or str(found.dtype) != declared.dtype:
                 raise RejectedOpError(f"a result {declared.dtype} {declared.shape} where it computes {found.dtype} {shape}")
 
-    def _at_declared_sizes(self, found: Any) -> tuple[int, ...] | None:
+    def _at_declared_sizes(self, index: int, found: Any) -> tuple[int, ...] | None:
         """Return a result's shape at the sizes that the file states; None where inputs have others of known size."""
         if self.declared is None:
             return tuple(int(dim) for dim in found.shape)
-        sizes = [size_of(dim) for dim in found.shape]
+        sizes = tuple(size_of(dim) for dim in found.shape)
         if None in sizes or not self.declared:
+            known = self.known.get(index)
+            if known is not None and sizes != known:
+                raise RejectedOpError(f"a result of shape {known} where it computes {sizes}")
             return None
         return evaluated([size for size in sizes if size is not None], self.declared)
 
@@ -203,44 +214,88 @@ def convert(graph: TfliteGraph, origin: str, inputs: InputShapes | None = None) 
     ModelError
         If the graph makes no sense to TVM.
     """
+    shaping = _Shaping() if inputs is None else _shaping(graph, origin, inputs)
+    module, converter = _imported(graph, origin, shaping)
+    order = _source_order(graph)
+    sources = _sources(graph)
+    if inputs is not None:
+        for index, source in enumerate(sources):
+            holder = converter.holder(index)
+            shape = None if holder is None else static_shape(holder)
+            sources[index] = source if shape is None else replace(source, shape=tuple(without_sizes(shape)))
+    assembled = assemble(
+        module,
+        [sources[index] for index in order],
+        [converter.holder(index) for index in order],
+        [order.index(index) for index in graph.outputs],
+    )
+    ids = dict(zip(order, assembled.ids, strict=True))
+    return assembled, TfliteSource(graph=graph, ids=tuple(ids[index] for index in range(len(graph.tensors))))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shaping:
+    """Shapes in place of the file's.
+
+    Parameters
+    ----------
+    shapes
+        Of inputs, by name.
+    declared
+        The size that the file states of each open dimension; empty where one is fixed anew, None where the file's shapes hold.
+    known
+        Shapes of tensors by index, where one is fixed anew.
+    """
+
+    shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    declared: Mapping[str, int] | None = None
+    known: Mapping[int, tuple[int | Size, ...]] = field(default_factory=dict[int, "tuple[int | Size, ...]"])
+
+
+def _shaping(graph: TfliteGraph, origin: str, inputs: InputShapes) -> _Shaping:
+    named, values = with_names(graph, inputs)
+    first = _Shaping(shapes=named.shapes, declared=_declared_sizes(graph, named.shapes))
+    if not values:
+        return replace(first, shapes=inputs.shapes)
+    _, converter = _imported(graph, origin, first)
+    known: dict[int, tuple[int | Size, ...]] = {}
+    for index in range(len(graph.tensors)):
+        holder = converter.holder(index)
+        shape = None if holder is None else static_shape(holder)
+        if shape is not None:
+            known[index] = tuple(size.substitute(values) if isinstance(size, Size) else size for size in shape)
+    return _Shaping(shapes=inputs.shapes, declared={}, known=known)
+
+
+def _imported(graph: TfliteGraph, origin: str, shaping: _Shaping) -> tuple[Any, _GraphConverter]:
+    """Return the module that TVM's importer makes with our converter, and that."""
     converters: list[_GraphConverter] = []
-    shapes = {} if inputs is None else inputs.shapes
-    declared = None if inputs is None else _declared_sizes(graph, shapes)
 
     def make(*args: Any) -> _GraphConverter:
-        converters.append(_GraphConverter(graph, declared, origin, *args))
+        converters.append(_GraphConverter(graph, shaping, origin, *args))
         return converters[0]
 
     make_converter: Any = make
-
+    # TVM's importer asks a tflite.Model by its methods.
     root: Any = tflite.Model.GetRootAs(graph.data, 0)
     model = _KeyedModel()
     model.Init(root._tab.Bytes, root._tab.Pos)
+    shapes = shaping.shapes
     try:
         keyed = {_key(index): shapes[name] for index, name in _input_names(graph).items() if name in shapes}
         with quiet(), expressed_by(_variables(shapes).__getitem__):
-            module = from_tflite(model, shape_dict=keyed, op_converter=make_converter)
+            return from_tflite(model, shape_dict=keyed, op_converter=make_converter), converters[0]
     except Exception as error:
         for converter in converters:
             discard(converter.bb)
         if isinstance(error, OctavoError):
             raise
         raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
-    order = _source_order(graph)
-    sources = _sources(graph)
-    if inputs is not None:
-        for index, source in enumerate(sources):
-            holder = converters[0].holder(index)
-            shape = None if holder is None else static_shape(holder)
-            sources[index] = source if shape is None else replace(source, shape=tuple(without_sizes(shape)))
-    assembled = assemble(
-        module,
-        [sources[index] for index in order],
-        [converters[0].holder(index) for index in order],
-        [order.index(index) for index in graph.outputs],
-    )
-    ids = dict(zip(order, assembled.ids, strict=True))
-    return assembled, TfliteSource(graph=graph, ids=tuple(ids[index] for index in range(len(graph.tensors))))
+
+
+def _size_in(name: re.Match[str]) -> str:
+    """Return the size that the name of a fixed dimension ends in."""
+    return name[1]
 
 
 def _input_names(graph: TfliteGraph) -> dict[int, str]:
@@ -256,7 +311,7 @@ def _variables(shapes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def _declared_sizes(graph: TfliteGraph, shapes: Mapping[str, tuple[Any, ...]]) -> dict[str, int]:
-    """Return the size that the file states of each open dimension; none of them where another dimension is fixed anew."""
+    """Return the size that the file states of each open dimension."""
     declared: dict[str, int] = {}
     for index, name in _input_names(graph).items():
         for size, dim in zip(shapes[name], graph.tensors[index].shape, strict=True):

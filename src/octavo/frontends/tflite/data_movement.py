@@ -15,7 +15,7 @@ import tflite
 from tvm import relax
 
 from ...ir.untyped import ops
-from ...runtime.size import Size
+from ...runtime.size import OpenSizeError, Size
 from ..frontend import RejectedOpError
 from .base import BaseConverter
 from .open_shapes import reshaped
@@ -71,13 +71,16 @@ class MovingConverter(BaseConverter):
 
     def _reshaped(self, data: Any, target: list[Any], output: Any) -> list[Any]:
         """Return the shape of a result that the file states for other sizes."""
+        known = self.known.get(output.tensor_idx)
+        if known is not None:
+            return list(known)
         declared = [int(dim) for dim in output.tensor.ShapeAsNumpy()]
         wanted = None
         if target and not self.has_expr(target[0].tensor_idx):
             wanted = [int(dim) for dim in np.ravel(self.get_tensor_value(target[0]))]
         shape = reshaped(self._shape(data), declared, wanted, self.declared or {})
         if shape is None:
-            raise RejectedOpError(f"a reshape from {self._shape(data)} to what the file states as {declared}")
+            raise OpenSizeError(f"where the open sizes of {self._shape(data)} go in a reshape to {declared} is not clear")
         return shape
 
     def convert_squeeze(self, op: Any) -> Any:
@@ -120,15 +123,14 @@ class MovingConverter(BaseConverter):
         ranges: list[tuple[int, tuple[Any, Any, int]]] = []
         for axis, place in sliced_axes(len(begin), len(shape), options.EllipsisMask(), options.NewAxisMask()):
             start, stop, step = begin[place], end[place], strides[place]
-            size: Any = shape[axis]
             bit = 1 << place
             if options.ShrinkAxisMask() & bit:
                 first = start + shape[axis] if start < 0 else start
                 part = (first, first + 1, 1)
                 dropped.add(axis)
-            elif isinstance(size, Size):
+            elif isinstance(shape[axis], Size):
                 part = _open_part(
-                    None if options.BeginMask() & bit else start, None if options.EndMask() & bit else stop, step, size
+                    None if options.BeginMask() & bit else start, None if options.EndMask() & bit else stop, step, shape[axis]
                 )
             else:
                 chosen = slice(None if options.BeginMask() & bit else start, None if options.EndMask() & bit else stop, step)
@@ -409,12 +411,12 @@ class MovingConverter(BaseConverter):
         )
 
 
-def _open_part(first: int | None, last: int | None, step: int, size: Size) -> tuple[Any, Any, int]:
+def _open_part(first: int | None, last: int | None, step: int, size: int | Size) -> tuple[Any, Any, int]:
     """Return the range of an open axis that bounds leave; ones that may lie beyond its end are rejected."""
     begin: Any = 0 if first is None else first
     end: Any = size if last is None else size + last
     if step != 1 or begin < 0 or (last is not None and last >= 0):
-        raise RejectedOpError("bounds within an axis of open size")
+        raise OpenSizeError(f"bounds {first}..{last} of step {step} lie within an axis of size {size}, which is open")
     return begin, end, 1
 
 

@@ -1,12 +1,13 @@
 """What the inputs of a .tflite file state of their shapes, with what the caller of `load` says of them. Reads no op.
 
 A file states a shape for each input, and may state a second one in which dimensions of any size are -1. Such a dimension is
-called by its input and axis ("pixels_dim2"), one of the first axis "batch". It is open where the caller names it, or where
+called by its input and axis ("pixels_dim2"), and one of the first axis "batch". It is open where the caller names it, or where
 another than the first is open, too. Most files leave the batch alone open: then a model is of the one sample that is declared.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..symbols import SizeOption, symbol_name
 from .source import TfliteGraph
 
 BATCH = "batch"
+FIXED = re.compile(r"_fixed_\d_\d+_(\d+)")
+"""Names of dimensions that a caller gives another size than the file's, which the name ends in."""
 
 
 def input_shapes(
@@ -42,12 +45,10 @@ def input_shapes(
             raise ModelError(f"{origin}: shape {tuple(given)} for input {name!r} does not fit {inputs[name].shape}, the file's")
     dynamic = {name: _dynamic(name, tensor.signature) for name, tensor in inputs.items()}
     is_open = BATCH in sizes or any(axis for axes in dynamic.values() for axis in axes)
-    declared: dict[str, tuple[int | str, ...]] = {}
-    for name, tensor in inputs.items():
-        dims: list[int | str] = list(tensor.shape)
-        for axis, text in dynamic[name].items() if is_open else ():
-            dims[axis] = text
-        declared[name] = tuple(dims)
+    declared: dict[str, tuple[int | str, ...]] = {
+        name: tuple((dynamic[name].get(axis) or dim) if is_open else dim for axis, dim in enumerate(tensor.shape))
+        for name, tensor in inputs.items()
+    }
     result = combined(declared, shapes, origin)
     result.symbols.restrict(sizes, origin)
     same = all(tuple(result.shapes[name]) == tensor.shape for name, tensor in inputs.items() if result.is_static)
@@ -63,3 +64,24 @@ def has_open_batch(graph: TfliteGraph) -> bool:
 def _dynamic(name: str, signature: tuple[int, ...]) -> dict[int, str]:
     """Return the names of the dimensions that a file leaves open, by axis."""
     return {axis: symbol_name(f"{name}_dim{axis}") if axis else BATCH for axis, dim in enumerate(signature) if dim < 0}
+
+
+def with_names(graph: TfliteGraph, inputs: InputShapes) -> tuple[InputShapes, dict[str, int]]:
+    """Return shapes in which dimensions are open, too, that are fixed to another size than the file's; and these sizes.
+
+    What the file says of results, in constants of reshapes, is for its own sizes: a name shows where a size goes, a number
+    does not.
+    """
+    values: dict[str, int] = {}
+    declared: dict[str, tuple[int | str, ...]] = {}
+    tensors = {graph.tensors[index].name: graph.tensors[index] for index in graph.inputs}
+    for name, shape in inputs.shapes.items():
+        dims = list(inputs.declared[name])
+        for axis, (size, before) in enumerate(zip(shape, tensors[name].shape, strict=True)):
+            if isinstance(size, int):
+                dims[axis] = size
+            if isinstance(size, int) and size != before:
+                dims[axis] = f"_fixed_{axis == 0:d}_{before}_{size}"
+                values[str(dims[axis])] = size
+        declared[name] = tuple(dims)
+    return combined(declared, {}, ""), values

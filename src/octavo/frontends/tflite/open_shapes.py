@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...runtime.size import Size
@@ -36,26 +37,37 @@ def reshaped(
             return [left if dim == -1 else dim for dim in wanted]
     open_ones: list[Dim] = [dim for dim in before if isinstance(dim, Size)]
     named: list[Dim] = [Size.named(name) for name in symbols]
-    total = math.prod(before)
-    fixed = [dim for dim in before if not isinstance(dim, Size)]
-    choices = [[*_meanings(dim, [*open_ones, *named, *_products(open_ones)], symbols), *fixed] for dim in declared]
+    choices = [_meanings(dim, [*open_ones, *named, *_products(open_ones)], symbols) for dim in declared]
     if math.prod(map(len, choices)) > _MOST:
         return None
-    # Of those that fit the nearest to what is declared; open dimensions keep their order, and come early among those of size 1.
-    fitting = (each for each in itertools.product(*choices) if math.prod(each) == total)
-    nearest = min(fitting, key=lambda each: _changes(each, declared), default=None)
-    return None if nearest is None else list(nearest)
+    # The first that fits: open dimensions keep their order, and come early among those of size 1.
+    total = math.prod(before)
+    first = next((list(each) for each in itertools.product(*choices) if math.prod(each) == total), None)
+    return first if first is not None and _keeps_places(before, first, list(symbols)) else None
+
+
+def _keeps_places(before: Sequence[Dim], after: Sequence[Dim], order: list[str]) -> bool:
+    """Return whether each open size of a result is that of one dimension of the operand, or of neighbours, in its place.
+
+    A reshape that is written for a batch of 1 could else put the batch anywhere, and values of one sample into another. Where a
+    dimension of the operand is a product of open ones, these lie in it in their `order`.
+    """
+    parts = [part for dim in before for part in (_factors(dim, order) if isinstance(dim, Size) else [dim])]
+    ends = list(itertools.accumulate(parts, operator.mul, initial=1))
+    places = list(itertools.accumulate(after, operator.mul, initial=1))
+    return all(places[axis] in ends and places[axis + 1] in ends for axis, dim in enumerate(after) if isinstance(dim, Size))
+
+
+def _factors(dim: Size, order: list[str]) -> list[Dim]:
+    """Return the open dimensions that a size is the product of, or it alone."""
+    names: list[Dim] = [Size.named(name) for name in sorted(dim.names, key=order.index)] if dim.names <= set(order) else []
+    return names if math.prod(names) == dim else [dim]
 
 
 def _meanings(declared: int, candidates: Iterable[Dim], symbols: Mapping[str, int]) -> list[Dim]:
     """Return what a size may be: an open one of that value, or itself."""
     fitting = [dim for dim in candidates if isinstance(dim, Size) and dim.evaluate(symbols) == declared]
     return [*dict.fromkeys(fitting), declared]
-
-
-def _changes(shape: Sequence[Dim], declared: Sequence[int]) -> int:
-    """Return how many known sizes are others than declared."""
-    return sum(isinstance(dim, int) and dim != wanted for dim, wanted in zip(shape, declared, strict=True))
 
 
 def _products(dims: Sequence[Dim]) -> list[Dim]:

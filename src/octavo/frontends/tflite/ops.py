@@ -13,7 +13,7 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
-from ...runtime.size import Size
+from ...runtime.size import OpenSizeError, Size
 from ..frontend import RejectedOpError
 from ..relax_ops import padded, same_padding
 from .base import BaseConverter, float_const
@@ -106,23 +106,22 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         return ops.add(result, ops.dequantize(expr, relax.const(scale, "float32"), zero_point, axis=0))
 
     def _padded(
-        self, data: Any, kind: int, kernel: list[int], strides: list[int], dilation: list[int], *, with_lowest: bool = False
+        self, data: Any, kind: int, kernel: list[int], strides: list[int], dilation: list[int], *, lowest: bool = False
     ) -> tuple[Any, list[int]]:
-        """Return the real values that windows go over, and the padding that is left to their op: none where it depends on sizes.
+        """Return the real values that windows go over, and the padding left to their op: none where it depends on sizes.
 
-        What they go over is padded with zeros, or the lowest number that the tensor may hold.
+        Such padding is of 0, or of the `lowest` value that there is; of quantized tensors it is done on integers.
         """
         padding = self._spatial_padding(kind, self._shape(data)[1:3], kernel, strides, dilation)
         if not any(isinstance(width, Size) for width in padding):
             return self._real(data), padding
-        fill: float = float(np.finfo(np.float32).min) if with_lowest else 0.0
+        expr, fill = self.get_tensor_expr(data), float(np.finfo(np.float32).min) if lowest else 0.0
         if data.qnn_params:
-            lowest, _ = INTEGER_RANGE[self.get_tensor_type_str(data.tensor.Type())]
-            fill = lowest if with_lowest else int(data.qnn_params["zero_point"].value.numpy())
-        stored = self.get_tensor_expr(data)
+            low, _ = INTEGER_RANGE[self.get_tensor_type_str(data.tensor.Type())]
+            fill = low if lowest else int(data.qnn_params["zero_point"].value.numpy())
         for axis in range(2):
-            stored = padded(self.bb.emit, stored, 1 + axis, (padding[axis], padding[2 + axis]), fill)
-        return (self.dequantize(stored, data) if data.qnn_params else stored), [0, 0, 0, 0]
+            expr = padded(self.bb.emit, expr, 1 + axis, (padding[axis], padding[2 + axis]), fill)
+        return (self.dequantize(expr, data) if data.qnn_params else expr), [0, 0, 0, 0]
 
     def _spatial_padding(
         self, kind: int, sizes: list[int], kernel: list[int], strides: list[int], dilation: list[int]
@@ -226,17 +225,17 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
         options = self._get_builtin_options(op, tflite.Pool2DOptions)
         kernel, strides = [options.FilterHeight(), options.FilterWidth()], [options.StrideH(), options.StrideW()]
-        window: Any = (data, options.Padding(), kernel, strides, [1, 1])
-        if pool_type == "max":
-            real, padding = self._padded(*window, with_lowest=True)
-            pool = ops.nn.max_pool2d
-        else:  # it leaves out what is padded, and so must know of it
-            real, padding = self._real(data), self._spatial_padding(window[1], self._shape(data)[1:3], *window[2:])
-            pool = ops.nn.avg_pool2d
-        if any(isinstance(width, Size) for width in padding):
-            raise RejectedOpError("an average of an open size with padding SAME at a stride")
+        is_average = pool_type == "average"
+        if is_average:  # it leaves out what is padded, which its op must know
+            padding = self._spatial_padding(options.Padding(), self._shape(data)[1:3], kernel, strides, [1, 1])
+            if any(isinstance(width, Size) for width in padding):
+                raise OpenSizeError(f"padding SAME of an average depends on sizes {self._shape(data)[1:3]} that are open")
+            real = self._real(data)
+        else:
+            real, padding = self._padded(data, options.Padding(), kernel, strides, [1, 1], lowest=True)
         attributes = {"pool_size": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
         activation = options.FusedActivationFunction()
+        pool = ops.nn.avg_pool2d if is_average else ops.nn.max_pool2d
         return self._finish(pool(real, **attributes), output, activation)
 
     def convert_transpose_conv(self, op: Any) -> Any:
