@@ -15,7 +15,7 @@ from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
 from ...runtime.size import OpenSizeError, Size
 from ..frontend import RejectedOpError
-from ..relax_ops import padded, same_padding
+from ..relax_ops import padded_for_windows, same_padding
 from .base import BaseConverter, float_const
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
@@ -110,18 +110,29 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
     ) -> tuple[Any, list[int]]:
         """Return the real values that windows go over, and the padding left to their op: none where it depends on sizes.
 
-        Such padding is of 0, or of the `lowest` value that there is; of quantized tensors it is done on integers.
+        Such padding is of 0, or of the `lowest` value that there is.
         """
         padding = self._spatial_padding(kind, self._shape(data)[1:3], kernel, strides, dilation)
-        if not any(isinstance(width, Size) for width in padding):
+        extents = [gap * (taps - 1) + 1 for gap, taps in zip(dilation, kernel, strict=True)]
+        windows = {
+            1 + axis: (padding[axis], extents[axis], strides[axis])
+            for axis in range(2)
+            if isinstance(padding[axis], Size) or isinstance(padding[2 + axis], Size)
+        }
+        if not windows:
             return self._real(data), padding
-        expr, fill = self.get_tensor_expr(data), float(np.finfo(np.float32).min) if lowest else 0.0
-        if data.qnn_params:
-            low, _ = INTEGER_RANGE[self.get_tensor_type_str(data.tensor.Type())]
-            fill = low if lowest else int(data.qnn_params["zero_point"].value.numpy())
-        for axis in range(2):
-            expr = padded(self.bb.emit, expr, 1 + axis, (padding[axis], padding[2 + axis]), fill)
-        return (self.dequantize(expr, data) if data.qnn_params else expr), [0, 0, 0, 0]
+        fill = self._lowest(data) if lowest else 0.0
+        stored = self._move_with_params_of(data, lambda x: padded_for_windows(lambda step: step, x, windows, fill))
+        left = [0 if 1 + place % 2 in windows else width for place, width in enumerate(padding)]
+        return (self.dequantize(stored, data) if data.qnn_params else stored), left
+
+    def _lowest(self, tensor: Any) -> float:
+        """Return the lowest number that a tensor may hold."""
+        if not tensor.qnn_params:
+            return float(np.finfo(np.float32).min)
+        low, _ = INTEGER_RANGE[self.get_tensor_type_str(tensor.tensor.Type())]
+        scale, zero_point = (float(tensor.qnn_params[key].value.numpy()) for key in ("scale", "zero_point"))
+        return (low - zero_point) * scale
 
     def _spatial_padding(
         self, kind: int, sizes: list[int], kernel: list[int], strides: list[int], dilation: list[int]
