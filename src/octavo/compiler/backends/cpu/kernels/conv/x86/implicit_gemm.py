@@ -50,7 +50,7 @@ UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer 
 MAX_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
 EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
 LINE_BYTES = 64  # of a cache
-WAITING_ACCUMULATORS = 4  # wait for the latency of their products
+WAITING_ACCUMULATORS = 4  # wait for the latency of their products: a second set takes each other step
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
@@ -438,9 +438,9 @@ class ImplicitGemm(GemmLoops):
             return
         is_even = walk[-1] - walk[0] == size * (len(walk) - 1)
         full = len(walk) if is_even else len(walk) - 1
-        count = len(pixels) * panel.vectors
-        sets = [acc]
-        if self.geometry.reduction.runs == 1 and self._waits(count, panel.vectors):
+        count, sets = len(pixels) * panel.vectors, [acc]
+        are_few = count <= WAITING_ACCUMULATORS and 2 * count + panel.vectors <= self.core.registers
+        if self.geometry.reduction.runs == 1 and are_few and not self.core.sums_as_floats:
             sets.append(T.alloc_buffer((count * LANES,), "int32", scope="local"))
             for i in range(count):
                 store(sets[1], i * LANES, T.broadcast(T.int32(0), LANES), LANES)
@@ -453,11 +453,6 @@ class ImplicitGemm(GemmLoops):
         for other in sets[1:]:
             for i in range(count):
                 store(acc, i * LANES, v.load(acc, i * LANES, LANES) + v.load(other, i * LANES, LANES), LANES)
-
-    def _waits(self, accumulators: int, vectors: int) -> bool:
-        """Return whether sums wait for each other, and a second set of accumulators finds registers: it takes each other step."""
-        is_few = accumulators <= WAITING_ACCUMULATORS and 2 * accumulators + vectors <= self.core.registers
-        return is_few and not self.core.sums_as_floats
 
     def _emit_step(
         self, acc: Expr, source: Expr, byte: Expr, weights: Expr, pixels: list[tuple[int, Expr]], panel: Panel
@@ -499,11 +494,6 @@ class ImplicitGemm(GemmLoops):
                 accumulators = [self.zero_points.last(each, total, zero_point) for each, zero_point in pairs]
                 target = out_at + offset * self.geometry.channels + first * LANES
                 yield Group(
-                    out=self.out,
-                    target=target,
-                    accumulators=accumulators,
-                    values=values,
-                    valid=valid,
-                    parameters=self.parameters,
+                    out=self.out, target=target, accumulators=accumulators, values=values, valid=valid, parameters=self.parameters
                 )
             first += group
