@@ -45,6 +45,14 @@ def gelu_of_parts(emit: Any, x: Any, _y: Any) -> Any:
     return emit(op.multiply(emit(op.multiply(x, emit(op.add(error, number(1))))), number(0.5)))
 
 
+def gelu_of_powers(emit: Any, x: Any, _y: Any) -> Any:
+    """As GPT-2 has it, and one power more."""
+    cube = emit(op.multiply(emit(op.power(x, number(3))), number(0.044715)))
+    bent = emit(op.tanh(emit(op.multiply(emit(op.add(x, cube)), number(0.7978846)))))
+    half = emit(op.multiply(x, number(0.5)))
+    return emit(op.power(emit(op.multiply(half, emit(op.add(bent, number(1))))), number(2)))
+
+
 def softer_sum(emit: Any, x: Any, y: Any) -> Any:
     return emit(op.add(y, emit(op.multiply(emit(op.sigmoid(x)), x))))
 
@@ -60,6 +68,7 @@ CHAINS = {
     "gelu": lambda emit, x, _y: emit(op.nn.gelu(x)),
     "gelu tanh": lambda emit, x, _y: emit(op.nn.gelu_tanh(x)),
     "gelu of parts": gelu_of_parts,
+    "gelu of powers": gelu_of_powers,
     "softer sum": softer_sum,
     "mixed": mixed,
 }
@@ -91,6 +100,17 @@ def test_what_tvm_does_as_well_is_left_to_it() -> None:
         return emit(op.multiply(x, emit(op.clip(emit(op.add(x, number(3))), 0, 6))))
 
     assert left(module_of(body)) == ["add", "clip", "multiply", "permute_dims"]
+
+
+@pytest.mark.parametrize("exponent", [2.5, -1.0])
+def test_other_powers_are_left_to_tvm(exponent: float) -> None:
+    def body(emit: Any, x: Any, _y: Any) -> Any:
+        return emit(op.power(emit(op.exp(x)), number(exponent)))
+
+    module = module_of(body)
+    assert left(module) == ["power", "permute_dims"]
+    got, expected = run_lowered(module, X, Y), run_float(module, X, Y)
+    assert np.abs(got / expected - 1).max() < 2e-6
 
 
 def test_functions_fused_with_other_ops_have_the_same_bits() -> None:

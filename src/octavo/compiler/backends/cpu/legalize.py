@@ -17,7 +17,7 @@ from tvm.relax import Expr
 from tvm.tirx import Cast, Max, Min
 
 from ....ir.graph.dataflow import op_name
-from ....ir.qdq.matchers.elementwise.float_chain import function_of
+from ....ir.qdq.matchers.elementwise.float_chain import INTEGER_POWERS, function_of
 from .kernels import ElementExpressions
 
 # TVM ships no types for its operators.
@@ -66,12 +66,14 @@ def _chain(builder: relax.BlockBuilder, call: Any) -> Expr:
 
 
 def _power(builder: relax.BlockBuilder, call: Any) -> Expr:
-    """Write a power of float32 by the literal 2 without a function."""
+    """Write a power of float32 by a literal that is a small whole number without a function."""
     x, exponent = call.args
     literal = exponent.value.numpy() if isinstance(exponent, tvm.ir.GenericConst) else None
     is_one = literal is not None and literal.size == 1 and literal.ndim <= len(x.ty.shape.values)
-    if literal is not None and is_one and str(x.ty.dtype) == "float32" and float(literal.reshape(())) == 2.0:
-        return builder.call_te(_elementwise(lambda value: value * value), x, primfunc_name_hint="square")
+    if literal is not None and is_one and str(x.ty.dtype) == "float32" and float(literal.reshape(())) in INTEGER_POWERS:
+        is_cube = float(literal.reshape(())) == 3.0
+        product = _elementwise(lambda value: value * value * value if is_cube else value * value)
+        return builder.call_te(product, x, primfunc_name_hint="cube" if is_cube else "square")
     return builder.call_te(topi.power, x, exponent, primfunc_name_hint="power")
 
 

@@ -50,3 +50,14 @@ def test_nan_stays_in_its_row(isa: str) -> None:
 def test_threads_change_no_bit(isa: str) -> None:
     x = np.random.default_rng(1).normal(0, 4, (70, 101)).astype(np.float32)
     assert np.array_equal(run(isa, x), run(isa, x, threads=2))
+
+
+@every_isa
+@pytest.mark.parametrize("columns", [5, 64, 201])
+def test_masked_values_become_zero_and_nothing_is_subnormal(isa: str, columns: int) -> None:
+    """A product takes a hundred cycles for each subnormal that it reads."""
+    x = np.random.default_rng(columns).normal(0, 30, (9, columns)).astype(np.float32)
+    x[:, 1::2] = np.finfo(np.float32).min
+    got = run(isa, x)
+    assert (got[:, 1::2] == 0).all()
+    assert not ((got > 0) & (got < np.finfo(np.float32).tiny)).any()

@@ -93,7 +93,7 @@ def _grown(view: DataflowView, root: Var, max_inputs: int, *, has_channels: bool
     while waiting and len(known) <= _MAX_STEPS:
         var = waiting.pop(0)
         value: Any = view.definition(var)
-        if var in known or op_name(value) not in _EMITTED or not var.same_as(view.binding_of(var)):
+        if var in known or not _is_emitted(view, value) or not var.same_as(view.binding_of(var)):
             continue
         if dtype_of(var) != "float32" or static_shape(var) != static_shape(root):
             continue
@@ -112,6 +112,16 @@ def _grown(view: DataflowView, root: Var, max_inputs: int, *, has_channels: bool
         known[var] = None
         waiting.extend(view.users(var))
     return [var for var in known if not var.same_as(root)]
+
+
+def _is_emitted(view: DataflowView, value: Any) -> bool:
+    """Return whether a call is a step of programs; a power is one if its exponent is a small whole number."""
+    name = op_name(value)
+    if name != "power":
+        return name in _EMITTED
+    constant = constant_value(view, value.args[1])
+    is_number = constant is not None and constant.scale is None and constant.values.size == 1
+    return constant is not None and is_number and float(constant.values.reshape(())) in INTEGER_POWERS
 
 
 def _is_alike(view: DataflowView, arg: Var, root: Var) -> bool:
@@ -265,6 +275,16 @@ def _gelu_tanh(program: _Program, _call: Any, operands: list[Operand]) -> int:
     return program.step("multiply", x, program.step("add", program.step("multiply", bent, 0.5), 0.5))
 
 
+INTEGER_POWERS = (2.0, 3.0)
+"""Powers by these are products. x * x * x is off by at most 2 units in the last place."""
+
+
+def _power(program: _Program, _call: Any, operands: list[Operand]) -> int:
+    x, exponent = operands
+    value = program.step("multiply", x, x)
+    return program.step("multiply", value, x) if exponent == 3.0 else value
+
+
 _EMITTED: dict[str, _Emit] = {
     **{name: _plain(name) for name in ("sigmoid", "tanh", "exp", "erf", "abs", "negative", "sqrt")},
     **{name: _plain(name) for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")},
@@ -272,6 +292,7 @@ _EMITTED: dict[str, _Emit] = {
     "nn.leakyrelu": lambda program, call, operands: program.step("leaky_relu", operands[0], float(call.attrs.alpha)),
     PRELU: lambda program, _call, operands: program.step("leaky_relu", operands[0], operands[1]),
     "clip": _clip,
+    "power": _power,
     "square": lambda program, _call, operands: program.step("multiply", operands[0], operands[0]),
     "nn.silu": _silu,
     "nn.gelu": _gelu,

@@ -6,8 +6,8 @@ A row with a NaN becomes NaN. The order of a row's sum is fixed, so a result doe
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tvm.script.ir_builder import tirx as B
@@ -15,14 +15,15 @@ from tvm.script.ir_builder import tirx as B
 from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, where_at_least, worthwhile
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, worthwhile
 
 _LANES = 16
 _OPERATIONS = 8
 """Elementary operations that a value costs, for the choice of threads."""
 
-_LEAST = -87.0
-"""exp of it is just a normal float32; what lies below is taken for it, and counts for nothing beside a row's largest, 1."""
+_LEAST = -80.0
+"""What lies further below a row's largest value is 0: beside its 1 it counts for nothing. Its quotient by the row's sum might be
+no normal float32, and a product that reads such takes a hundred cycles for each: where attention is masked, half of them are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,44 +47,51 @@ def float_softmax(spec: FloatSoftmaxSpec, *, isa: str) -> Kernel:
 
 
 def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
-    """Emit a row, by lanes where it has a vector of them."""
-    by_lanes, one_by_one = (partial(_emit_lanes, x, y, base, columns, lanes) for lanes in (_LANES, 1))
-    where_at_least(columns, _LANES, by_lanes, one_by_one)
-
-
-def _emit_lanes(x: Buffer, y: Buffer, base: Expr, columns: int, lanes: int) -> None:
-    vectors, rest = divmod(columns, lanes)
+    """Emit a row in whole vectors; what is behind them is one more, filled with what counts for nothing."""
+    vectors, rest = divmod(columns, _LANES)
     # A lane's state lies in memory of its own, which LLVM keeps in a register.
-    state: Any = B.alloc_buffer((2 * _LANES,), "float32", scope="local")
-    store(state, 0, splat(B.float32(-math.inf), lanes), lanes)
-    store(state, _LANES, splat(B.float32(0), lanes), lanes)
+    state: Any = B.alloc_buffer((3 * _LANES,), "float32", scope="local")
+    last = 2 * _LANES
+    store(state, 0, splat(B.float32(-math.inf), _LANES), _LANES)
+    store(state, _LANES, splat(B.float32(0), _LANES), _LANES)
+    has_rest = is_open(rest) or rest
 
-    def over_row(body: object) -> None:
-        assert callable(body), "a function of (start, lanes)"
+    def over_row(body: Callable[[Buffer, Expr, Buffer, Expr], None]) -> None:
+        """Emit the body of (values read, their place, values written, their place)."""
         if is_open(vectors) or vectors:
             with B.serial(0, vectors) as index:
-                body(B.Bind(base + index * lanes), lanes)
-        if is_open(rest) or rest:
-            with B.serial(0, rest) as index:
-                body(B.Bind(base + vectors * lanes + index), 1)
+                at = B.Bind(base + index * _LANES)
+                body(x, at, y, at)
+        if has_rest:
+            body(state, last, state, last)
 
-    def grow(at: Expr, width: int) -> None:
-        store(state, 0, B.max(load(state, 0, width), load(x, at, width)), width)
+    if has_rest:
+        store(state, last, splat(B.float32(-math.inf), _LANES), _LANES)
+        with B.serial(0, rest) as index:
+            store(state, last + index, load(x, base + vectors * _LANES + index, 1), 1)
 
-    def add(at: Expr, width: int) -> None:
-        value = B.Bind(_exponential(load(x, at, width) - splat(largest, width), width))
-        store(y, at, value, width)
-        store(state, _LANES, load(state, _LANES, width) + value, width)
+    def grow(source: Buffer, at: Expr, target: Buffer, to: Expr) -> None:
+        del target, to
+        store(state, 0, B.max(load(state, 0, _LANES), load(source, at, _LANES)), _LANES)
 
-    def divide(at: Expr, width: int) -> None:
-        store(y, at, load(y, at, width) * splat(factor, width), width)
+    def add(source: Buffer, at: Expr, target: Buffer, to: Expr) -> None:
+        value = B.Bind(_exponential(load(source, at, _LANES) - splat(largest, _LANES), _LANES))
+        store(target, to, value, _LANES)
+        store(state, _LANES, load(state, _LANES, _LANES) + value, _LANES)
+
+    def divide(source: Buffer, at: Expr, target: Buffer, to: Expr) -> None:
+        del source
+        store(target, to, load(target, at, _LANES) * splat(factor, _LANES), _LANES)
 
     over_row(grow)
-    largest = B.Bind(across(load(state, 0, lanes), lanes, B.max))
+    largest = B.Bind(across(load(state, 0, _LANES), _LANES, B.max))
     over_row(add)
-    total = across(load(state, _LANES, lanes), lanes, lambda a, b: a + b)
+    total = across(load(state, _LANES, _LANES), _LANES, lambda a, b: a + b)
     factor = B.Bind(B.float32(1) / total)
     over_row(divide)
+    if has_rest:
+        with B.serial(0, rest) as index:
+            store(y, base + vectors * _LANES + index, load(state, last + index, 1), 1)
 
 
 def across(value: Expr, lanes: int, combine: Any) -> Expr:
@@ -98,5 +106,6 @@ def across(value: Expr, lanes: int, combine: Any) -> Expr:
 
 def _exponential(value: Expr, lanes: int) -> Expr:
     """Return exp of a float32 vector of values up to 0; NaN stays NaN."""
-    value, least = B.Bind(value), splat(B.float32(_LEAST), lanes)
-    return ElementMath(lanes).exp(B.Select(value < least, least, value))
+    value = B.Bind(value)
+    exponential = B.Bind(ElementMath(lanes).exp(value))
+    return B.Select(value < splat(B.float32(_LEAST), lanes), splat(B.float32(0), lanes), exponential)
