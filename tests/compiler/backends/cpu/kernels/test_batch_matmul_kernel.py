@@ -86,11 +86,17 @@ def test_results_of_32_bits(rng: np.random.Generator, isa: str) -> None:
 
 @every_isa
 def test_parameters_of_rows_and_columns_that_come_at_run_time(rng: np.random.Generator, isa: str) -> None:
-    pairs = [((), (), 3), ((3,), (), 16), ((2, 1), (1, 3), 17), ((1, 3), (2, 3), 40), ((2,), (2,), 65)]
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, int, int]]] = [
+        ((), (), (6, 21, 3)),
+        ((3,), (), (5, 64, 16)),
+        ((2, 1), (1, 3), (6, 21, 17)),
+        ((1, 3), (2, 3), (14, 200, 40)),
+        ((2,), (2,), (27, 32, 65)),
+    ]
     cases = []
-    for a_batch, b_batch, columns in part(pairs, isa):
-        a = (rng.normal(size=(*a_batch, 6, 21)) * 10 ** rng.uniform(-2, 2, (6, 1))).astype(np.float32)
-        b = rng.normal(size=(*b_batch, 21, columns)).astype(np.float32) + rng.uniform(-2, 2, columns).astype(np.float32)
+    for a_batch, b_batch, (rows, inner, columns) in part(pairs, isa):
+        a = (rng.normal(size=(*a_batch, rows, inner)) * 10 ** rng.uniform(-2, 2, (rows, 1))).astype(np.float32)
+        b = rng.normal(size=(*b_batch, inner, columns)).astype(np.float32) + rng.uniform(-2, 2, columns).astype(np.float32)
         a[..., 2, 5], a[..., 3, :], b[..., 4, 1] = np.nan, 0, np.inf
         expected = row_batch_matmul(a, b, low=-9, high=40)
         views = [MatrixView.plain(value.shape) for value in (a, b, expected)]
@@ -135,7 +141,7 @@ def test_operands_and_result_of_attention(rng: np.random.Generator, isa: str) ->
 
 def test_the_generic_kernel_reads_tensors_as_they_lie() -> None:
     assert not takes_views(64, isa=GENERIC)
-    assert not takes_views(64, by_row=True, isa=AVX512_VNNI)
+    assert not takes_views(64, isa=AVX512_VNNI, dtype="int16")
 
 
 def test_the_longest_sums_of_the_largest_bytes() -> None:

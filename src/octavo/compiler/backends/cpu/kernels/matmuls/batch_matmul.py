@@ -1,8 +1,8 @@
 """Product of two activations of 8 or 16 bits, batch by batch. Oracle: `numerics.batch_matmul`.
 
 int16 is the work of wide_batch_matmul.py, in sums of 64 bits. Of uint8, with VNNI it is the tiled product of
-x86/int8_batch_matmul.py, which reads and writes through strides. Elsewhere, and for sums that are too long for it, in vectors of
-columns, of matrices as they lie:
+x86_int8_batch_matmul.py, which reads and writes through strides, and x86_row_batch_matmul.py. Elsewhere, and for sums too
+long for these, in vectors of columns, of matrices as they lie:
 
     for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
 
@@ -32,32 +32,43 @@ from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, for_tiles,
 from .spec import BatchMatmulSpec
 from .wide_batch_matmul import wide_batch_matmul
 from .x86_int8_batch_matmul import MAX_INNER, Int8Product
+from .x86_row_batch_matmul import RowInt8Product
 
 _LANES = 16
 _ROWS = 4
 _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
-def takes_views(inner: int, *, dtype: str = "uint8", by_row: bool = False, isa: str) -> bool:
-    """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
-    return not by_row and dtype == "uint8" and isa == AVX512_VNNI and not surpasses(inner, MAX_INNER)
+def takes_views(inner: int, *, dtype: str = "uint8", isa: str) -> bool:
+    """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one.
+
+    That of rows quantized at run time must be plain everywhere.
+    """
+    return dtype == "uint8" and isa == AVX512_VNNI and not surpasses(inner, MAX_INNER)
 
 
 def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER` where it is known."""
     if spec.dtype == "int16":
         return wide_batch_matmul(spec, isa=isa)
-    most = limits((spec.inner, BATCH_MATMUL_MAX_INNER))
     dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
     views = (spec.a, spec.b, spec.y)
     arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
-    if not takes_views(spec.inner, by_row=spec.by_row, isa=isa):
+    is_tiled = takes_views(spec.inner, isa=isa)
+    most = limits((spec.inner, MAX_INNER if is_tiled else BATCH_MATMUL_MAX_INNER))
+    if spec.by_row or not is_tiled:
         assert all(view.axes == tuple(range(len(view.shape))) for view in views), "this kernel reads tensors as they lie"
-        if spec.by_row:
-            sizes = (("a_parameters", 2 * (spec.a.size // spec.inner)), ("b_parameters", 2 * (spec.b.size // spec.inner)))
-            given = [(name, size, "float32") for name, size in sizes]
-            arguments = [arguments[0], given[0], arguments[1], given[1], arguments[2]]
+    if spec.by_row:
+        sizes = (("a_parameters", 2 * (spec.a.size // spec.inner)), ("b_parameters", 2 * (spec.b.size // spec.inner)))
+        given = [(name, size, "float32") for name, size in sizes]
+        arguments = [arguments[0], given[0], arguments[1], given[1], arguments[2]]
+        if not is_tiled:
             return Kernel(name="batch_matmul.rows", isa=isa, func=prim_func(arguments, _plain(spec)), limits=most)
+        assert isinstance(spec.output, FloatOutput), "its scale is known at run time alone"
+        by_row = RowInt8Product(*views, output=spec.output, threads=spec.threads)
+        func = prim_func(arguments, by_row.emit_with_parameters)
+        return Kernel(name="batch_matmul.rows.tiled", isa=isa, func=func, limits=most)
+    if not is_tiled:
         return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)), limits=most)
     product = Int8Product(
         *views,
@@ -66,7 +77,6 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
         out_dtype=dtypes[2],
         threads=spec.threads,
     )
-    most = limits((spec.inner, MAX_INNER))
     return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit), limits=most)
 
 

@@ -119,18 +119,28 @@ class Int8Product(BatchProduct):
                 T.buffer_store(packed, value, [start + lane * _STEP])
 
     def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
-        """Emit a copy of a whose rows are whole vectors, if need be, and what the sum of each row takes off."""
-        source, start, down, width = a, at, self.a.strides[-2], self.inner
-        if not self._in_place:
-            source, start, down, width = self._copied(a, at), T.int32(0), self._pitch, self._pitch
+        """Emit what the products read of a, and what the sum of each row takes off."""
+        source, start, down, width = self._source(a, at)
         terms = T.alloc_buffer((dimension(self.rows),), "int32")
         if self._b_zero == 0:
             with T.serial(0, self.rows) as row:
                 T.buffer_store(terms, T.int32(0), [row])
             return source, terms
+        factor = kept(T.int32(-self._b_zero), "int32")
+        self._for_row_sums(source, start, (down, width), lambda row, total: T.buffer_store(terms, total * factor, [row]))
+        return source, terms
+
+    def _source(self, a: Buffer, at: Expr) -> tuple[Buffer, Expr, Expr, Expr]:
+        """Emit a copy of a whose rows are whole vectors, if need be; return it, its start, its pitch and its width."""
+        if self._in_place:
+            return a, at, self.a.strides[-2], self.inner
+        return self._copied(a, at), T.int32(0), self._pitch, self._pitch
+
+    def _for_row_sums(self, source: Buffer, start: Expr, extent: tuple[Expr, Expr], body: Callable[[Expr, Expr], None]) -> None:
+        """Emit body(row, sum of the row's integers) for every row."""
+        down, width = extent
         vectors, rest = divmod(width, _VECTOR)
         ones = T.broadcast(T.int8(1), 64)
-        factor = kept(T.int32(-self._b_zero), "int32")
         with T.serial(0, self.rows) as row:
             first = T.Bind(start + row * down)
             total = T.alloc_buffer((1,), "int32", scope="local")
@@ -145,8 +155,7 @@ class Int8Product(BatchProduct):
                 with T.serial(0, rest) as index:
                     value = source[first + vectors * 64 + index].astype("int32")
                     T.buffer_store(total, total[0] + value, [0])
-            T.buffer_store(terms, total[0] * factor, [row])
-        return source, terms
+            body(row, total[0])
 
     def _copied(self, a: Buffer, at: Expr) -> Buffer:
         down, across = self.a.strides[-2:]
@@ -161,20 +170,25 @@ class Int8Product(BatchProduct):
 
     def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
         """Emit the sums of the panel's columns; return what they, and both zero points, take off."""
-        acc = T.alloc_buffer((place.vectors * LANES,), "int32", scope="local")
-        for vector in range(place.vectors):
-            store(acc, vector * LANES, T.broadcast(T.int32(0), LANES), LANES)
-        if self._a_zero:
-            base = T.Bind(place.first * (self.steps * 64))
-            ones = T.broadcast(T.uint8(1), 64)
-            with T.serial(0, self.steps) as step:
-                for vector in range(place.vectors):
-                    values = T.reinterpret("int8x64", load(packed, base + (step * place.vectors + vector) * 64, 64))
-                    store(acc, vector * LANES, dot(load(acc, vector * LANES, LANES), ones, values), LANES)
+        nothing = [T.broadcast(T.int32(0), LANES)] * place.vectors
+        sums = self._column_sums(packed, place) if self._a_zero else nothing
         product = self.inner * self._a_zero * self._b_zero
         constant = T.broadcast(T.int32(0) + product if is_open(product) else T.int32(product), LANES)
         factor = T.broadcast(T.int32(-self._a_zero), LANES)
-        return tuple(T.Bind(load(acc, vector * LANES, LANES) * factor + constant) for vector in range(place.vectors))
+        return tuple(T.Bind(each * factor + constant) for each in sums)
+
+    def _column_sums(self, packed: Buffer, place: PanelPlace) -> list[Expr]:
+        """Emit the sums of a panel's columns; return them, a vector each."""
+        acc = T.alloc_buffer((place.vectors * LANES,), "int32", scope="local")
+        for vector in range(place.vectors):
+            store(acc, vector * LANES, T.broadcast(T.int32(0), LANES), LANES)
+        base = T.Bind(place.first * (self.steps * 64))
+        ones = T.broadcast(T.uint8(1), 64)
+        with T.serial(0, self.steps) as step:
+            for vector in range(place.vectors):
+                values = T.reinterpret("int8x64", load(packed, base + (step * place.vectors + vector) * 64, 64))
+                store(acc, vector * LANES, dot(load(acc, vector * LANES, LANES), ones, values), LANES)
+        return [load(acc, vector * LANES, LANES) for vector in range(place.vectors)]
 
     # ---- tiles
 
@@ -188,7 +202,7 @@ class Int8Product(BatchProduct):
         shared: tuple[Sequence[Expr], Sequence[Expr]],
     ) -> None:
         _, packed, y = buffers
-        (source, row_terms), column_terms = shared
+        source = shared[0][0]
         down = self.a.strides[-2] if self._in_place else self._pitch
         start = T.Bind((at[0] if self._in_place else T.int32(0)) + first * down)
         weights = T.Bind(place.first * (self.steps * 64))
@@ -203,7 +217,12 @@ class Int8Product(BatchProduct):
         target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
         results: list[list[Expr]] = []
         for row in range(rows):
-            term = T.Bind(T.broadcast(row_terms[first + row], LANES))
-            sums = [load(acc, (row * place.vectors + j) * LANES, LANES) + term + column_terms[j] for j in range(place.vectors)]
-            results.append([self._finish(each, LANES) for each in sums])
+            sums = [load(acc, (row * place.vectors + j) * LANES, LANES) for j in range(place.vectors)]
+            results.append(self._finished(sums, first + row, shared))
         self.store_tile(y, target, results, place, self._out_dtype)
+
+    def _finished(self, sums: list[Expr], row: Expr, shared: tuple[Sequence[Expr], Sequence[Expr]]) -> list[Expr]:
+        """Return the results of one row's sums, a vector each; `shared` is what `_share` and `_prepare` return."""
+        (_, row_terms), column_terms = shared
+        term = T.Bind(T.broadcast(row_terms[row], LANES))
+        return [self._finish(each + term + of_column, LANES) for each, of_column in zip(sums, column_terms, strict=True)]
