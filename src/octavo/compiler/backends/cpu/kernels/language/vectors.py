@@ -364,6 +364,16 @@ def where_at_least(size: Expr, least: int, enough: Callable[[], None], fewer: Ca
             fewer()
 
 
+def across_lanes(value: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Return all lanes combined: the upper half with the lower, until one is left."""
+    value = B.Bind(value)
+    while lanes > 1:
+        lanes //= 2
+        halves = [shuffled([value], [first + i for i in range(lanes)]) for first in (0, lanes)]
+        value = B.Bind(combine(*halves))
+    return value
+
+
 def where_left(rest: Expr, body: Callable[[], None]) -> None:
     """Emit `body()` where something is left: of an open rest, the kernel finds out when it runs."""
     if is_open(rest):

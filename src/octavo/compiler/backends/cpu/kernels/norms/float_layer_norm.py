@@ -14,8 +14,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, intrinsic, load, prim_func, splat, store, worthwhile
-from .float_softmax import across
+from ..language.vectors import Buffer, Expr, across_lanes, chunked, intrinsic, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 _OPERATIONS = 4
@@ -85,4 +84,4 @@ def _summed(columns: int, value: Callable[[Expr, int], Expr]) -> Expr:
     state: Any = B.alloc_buffer((_LANES,), "float32", scope="local")
     store(state, 0, splat(B.float32(0), lanes), lanes)
     _over(columns, lambda at, width: store(state, 0, load(state, 0, width) + value(at, width), width))
-    return B.Bind(across(load(state, 0, lanes), lanes, lambda a, b: a + b))
+    return B.Bind(across_lanes(load(state, 0, lanes), lanes, lambda a, b: a + b))

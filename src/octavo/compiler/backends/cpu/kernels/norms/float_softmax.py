@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as B
 from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, splat, store, worthwhile
+from ..language.vectors import Buffer, Expr, across_lanes, chunked, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 _OPERATIONS = 8
@@ -84,24 +84,14 @@ def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
         store(target, to, load(target, at, _LANES) * splat(factor, _LANES), _LANES)
 
     over_row(grow)
-    largest = B.Bind(across(load(state, 0, _LANES), _LANES, B.max))
+    largest = B.Bind(across_lanes(load(state, 0, _LANES), _LANES, B.max))
     over_row(add)
-    total = across(load(state, _LANES, _LANES), _LANES, lambda a, b: a + b)
+    total = across_lanes(load(state, _LANES, _LANES), _LANES, lambda a, b: a + b)
     factor = B.Bind(B.float32(1) / total)
     over_row(divide)
     if has_rest:
         with B.serial(0, rest) as index:
             store(y, base + vectors * _LANES + index, load(state, last + index, 1), 1)
-
-
-def across(value: Expr, lanes: int, combine: Any) -> Expr:
-    """Return all lanes combined: the upper half with the lower, until one is left."""
-    value = B.Bind(value)
-    while lanes > 1:
-        lanes //= 2
-        halves = [shuffled([value], [first + i for i in range(lanes)]) for first in (0, lanes)]
-        value = B.Bind(combine(*halves))
-    return value
 
 
 def _exponential(value: Expr, lanes: int) -> Expr:

@@ -16,8 +16,8 @@ from ..language.rounding import integer_of, run_time_rounded
 from ..language.vectors import (
     Buffer,
     Expr,
+    across_lanes,
     chunked,
-    intrinsic,
     load,
     prim_func,
     splat,
@@ -192,16 +192,14 @@ def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
         where_left(size % lanes, lambda: _extend(ends, load(x, start + (size - lanes), lanes), lanes))
         return ends
 
-    def across() -> None:
-        reductions = (("fmin", "f32", "float32"), ("fmax", "f32", "float32"), ("smax", "i32", "int32"))
-        for (name, kind, dtype), end, one in zip(reductions, by_lanes(_LANES), found, strict=True):
-            value = intrinsic(f"llvm.vector.reduce.{name}.v{_LANES}{kind}", dtype, load(end, 0, _LANES))
-            B.buffer_store(one, value, [0])
+    def by_vectors() -> None:
+        for choose, end, one in zip((B.min, B.max, B.max), by_lanes(_LANES), found, strict=True):
+            B.buffer_store(one, across_lanes(load(end, 0, _LANES), _LANES, choose), [0])
 
     def one_by_one() -> None:
         by_lanes(1)
 
-    where_at_least(size, _LANES, across, one_by_one)
+    where_at_least(size, _LANES, by_vectors, one_by_one)
     low, high, largest = (B.Bind(one[0]) for one in found)
     return low, high, largest
 
