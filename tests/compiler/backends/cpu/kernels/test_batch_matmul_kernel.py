@@ -4,18 +4,18 @@ import dataclasses
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, HOST_ISAS, Case, check, part
+from kernel_runner import EACH_ISA, EACH_NARROW_ISA, HOST_ISAS, Case, check, part
 
 from machine_isas import each_isa
 from octavo import numerics
-from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, BatchMatmulSpec, batch_matmul, takes_views
+from octavo.compiler.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, BatchMatmulSpec, batch_matmul, takes_views
 from octavo.compiler.backends.cpu.kernels.matmuls.x86_int8_batch_matmul import MAX_INNER
 from octavo.ir.composites.matrix_view import MatrixView
 from octavo.ir.composites.outputs import FloatOutput, Output, SumOutput
 from octavo.numerics import dynamic
 from octavo.numerics.quantized.matmul import row_batch_matmul
 
-every_isa = pytest.mark.parametrize("isa", EACH_ISA)
+every_isa = pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
 
 
 def in_memory(value: np.ndarray, view: MatrixView) -> np.ndarray:
@@ -124,7 +124,7 @@ def quantized_rows(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
     return integers[0].reshape(a.shape), found[0], np.ascontiguousarray(turned), np.ascontiguousarray(planes)
 
 
-@pytest.mark.parametrize("isa", each_isa(isa for isa in (AVX512_VNNI, GENERIC) if takes_views(MAX_INNER, isa=isa)))
+@pytest.mark.parametrize("isa", each_isa((AVX512_VNNI, AVX_VNNI)))
 def test_operands_and_result_of_attention(rng: np.random.Generator, isa: str) -> None:
     """Heads lie behind the tokens in memory; the keys' features are neighbours."""
     heads, keys, across = (0, 2, 1, 3), (0, 2, 3, 1), (0, 1, 3, 2)
@@ -141,6 +141,7 @@ def test_operands_and_result_of_attention(rng: np.random.Generator, isa: str) ->
 
 def test_the_generic_kernel_reads_tensors_as_they_lie() -> None:
     assert not takes_views(64, isa=GENERIC)
+    assert not takes_views(64, isa=AVX2)
     assert not takes_views(64, isa=AVX512_VNNI, dtype="int16")
 
 

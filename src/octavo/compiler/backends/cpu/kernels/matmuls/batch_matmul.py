@@ -1,8 +1,8 @@
 """Product of two activations of 8 or 16 bits, batch by batch. Oracle: `numerics.batch_matmul`.
 
 int16 is the work of wide_batch_matmul.py, in sums of 64 bits. Of uint8, with VNNI it is the tiled product of
-x86_int8_batch_matmul.py, which reads and writes through strides, and x86_row_batch_matmul.py. Elsewhere, and for sums too
-long for these, in vectors of columns, of matrices as they lie:
+x86_int8_batch_matmul.py, which reads and writes through strides, or of x86_row_batch_matmul.py; with AVX2 that of
+x86_word_batch_matmul.py. Elsewhere, and for sums too long for these, in vectors of columns, of matrices as they lie:
 
     for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
 
@@ -15,24 +15,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import FloatOutput, Output, SumOutput
 from ......numerics import BATCH_MATMUL_MAX_INNER
-from ......numerics.rounding.fixed_point import FixedPointMultiplier
 from ......runtime.shapes import limits, surpasses
 from ......runtime.size import is_open
 from ..language.broadcast import broadcast_shape
 from ..language.float_result import float_result
-from ..language.isa import AVX512_VNNI
+from ..language.isa import AVX2, AVX512_VNNI, AVX_VNNI
 from ..language.kernel import Kernel
-from ..language.rounding import requantized
 from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, for_tiles, kept, load, prim_func, splat, store, worthwhile
-from .spec import BatchMatmulSpec
+from ..language.x86.narrow import narrowed
+from .batch_product import tile_for
+from .spec import BatchMatmulSpec, known_result
 from .wide_batch_matmul import wide_batch_matmul
 from .x86_int8_batch_matmul import MAX_INNER, Int8Product
 from .x86_row_batch_matmul import RowInt8Product
+from .x86_word_batch_matmul import WordProduct
 
 _LANES = 16
 _ROWS = 4
@@ -44,40 +46,40 @@ def takes_views(inner: int, *, dtype: str = "uint8", isa: str) -> bool:
 
     That of rows quantized at run time must be plain everywhere.
     """
-    return dtype == "uint8" and isa == AVX512_VNNI and not surpasses(inner, MAX_INNER)
+    return dtype == "uint8" and isa in (AVX512_VNNI, AVX_VNNI) and not surpasses(inner, MAX_INNER)
 
 
 def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER` where it is known."""
     if spec.dtype == "int16":
         return wide_batch_matmul(spec, isa=isa)
-    dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
-    views = (spec.a, spec.b, spec.y)
-    arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
-    is_tiled = takes_views(spec.inner, isa=isa)
-    most = limits((spec.inner, MAX_INNER if is_tiled else BATCH_MATMUL_MAX_INNER))
-    if spec.by_row or not is_tiled:
+    takes_bytes = takes_views(spec.inner, isa=isa)
+    views, threads, tile = (spec.a, spec.b, spec.y), spec.threads, tile_for(isa)
+    if spec.by_row or not takes_bytes:
         assert all(view.axes == tuple(range(len(view.shape))) for view in views), "this kernel reads tensors as they lie"
+    out_dtype = _DTYPES[type(spec.output)]
+    arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, ("uint8", "uint8", out_dtype), strict=True)]
     if spec.by_row:
         sizes = (("a_parameters", 2 * (spec.a.size // spec.inner)), ("b_parameters", 2 * (spec.b.size // spec.inner)))
         given = [(name, size, "float32") for name, size in sizes]
         arguments = [arguments[0], given[0], arguments[1], given[1], arguments[2]]
-        if not is_tiled:
-            return Kernel(name="batch_matmul.rows", isa=isa, func=prim_func(arguments, _plain(spec)), limits=most)
+    form, emit = "", _plain(spec)
+    if takes_bytes and spec.by_row:
         assert isinstance(spec.output, FloatOutput), "its scale is known at run time alone"
-        by_row = RowInt8Product(*views, output=spec.output, threads=spec.threads)
-        func = prim_func(arguments, by_row.emit_with_parameters)
-        return Kernel(name="batch_matmul.rows.tiled", isa=isa, func=func, limits=most)
-    if not is_tiled:
-        return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)), limits=most)
-    product = Int8Product(
-        *views,
-        zero_points=(spec.a_zero_point, spec.b_zero_point),
-        finish=lambda sums, lanes: _result(spec, sums, lanes),
-        out_dtype=dtypes[2],
-        threads=spec.threads,
-    )
-    return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit), limits=most)
+        form, emit = ".tiled", RowInt8Product(*views, output=spec.output, threads=threads, tile=tile).emit_with_parameters
+    elif takes_bytes:
+        zero_points, finish = (spec.a_zero_point, spec.b_zero_point), partial(known_result, spec)
+        product = Int8Product(*views, zero_points=zero_points, finish=finish, out_dtype=out_dtype, threads=threads, tile=tile)
+        form, emit = ".tiled", product.emit
+    elif isa in (AVX2, AVX_VNNI):
+        words = WordProduct(spec, out_dtype=out_dtype, tile=tile)
+        form, emit = ".words", words.emit_with_parameters if spec.by_row else words.emit
+    func = prim_func(arguments, emit)
+    if isa in (AVX2, AVX_VNNI):
+        func = narrowed(func, isa)
+    most = limits((spec.inner, MAX_INNER if takes_bytes else BATCH_MATMUL_MAX_INNER))
+    name = "batch_matmul.rows" if spec.by_row else "batch_matmul"
+    return Kernel(name=f"{name}{form}", isa=isa, func=func, limits=most)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +173,7 @@ class _Ends:
 def _known(spec: BatchMatmulSpec, rows: int, lanes: int) -> _Ends:
     b_zeros = splat(B.int32(spec.b_zero_point), lanes)
     a_zero = kept(B.int32(spec.a_zero_point), "int32")
-    return _Ends(a_zeros=[a_zero] * rows, b_zeros=b_zeros, result=lambda _, sums: _result(spec, sums, lanes))
+    return _Ends(a_zeros=[a_zero] * rows, b_zeros=b_zeros, result=lambda _, sums: known_result(spec, sums, lanes))
 
 
 def _found(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int, column: Expr, lanes: int) -> _Ends:
@@ -190,13 +192,3 @@ def _found(spec: BatchMatmulSpec, matrices: _Matrices, first: Expr, rows: int, c
         b_zeros=B.Bind(load(of_columns, at + spec.columns, lanes, "int32")),
         result=result,
     )
-
-
-def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
-    if isinstance(spec.output, SumOutput):
-        return sums
-    assert not isinstance(spec.multiplier, FixedPointMultiplier), "which int16 alone has"
-    if isinstance(spec.output, Output):
-        return requantized(sums, spec.multiplier, spec.output, lanes)
-    multiplier, zero = (splat(B.float32(value), lanes) for value in (spec.multiplier, 0.0))
-    return float_result(spec.output, sums, multiplier, zero, None, lanes)

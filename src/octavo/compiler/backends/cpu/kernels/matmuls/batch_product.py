@@ -11,24 +11,44 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
-from ......runtime.size import is_open
+from ......runtime.size import dimension, is_open
 from ..language.broadcast import broadcast_shape, matrix_start
+from ..language.isa import AVX512_VNNI
 from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, load, shuffled, store, store_partial, where_left, worthwhile
 
 LANES = 16
-_VECTORS = 4
-_ROWS = {1: 12, 2: 12, 3: 8, 4: 6}
-"""Rows of a tile of so many vectors: 24 accumulators where they can be had, and enough of them to hide the latency."""
-_OPEN_VECTORS = 2
-_OPEN_ROWS = {1: 8, 2: 8, 3: 4, 4: 4}
-"""The same where rows are open: 16 accumulators hide the latency, too, and what is left behind whole tiles is less."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """What lies in registers: so many vectors of columns at most, and for each number of them so many rows.
+
+    The open ones hold where columns, or rows, are open.
+    """
+
+    vectors: int
+    rows: Mapping[int, int]
+    open_vectors: int
+    open_rows: Mapping[int, int]
+
+
+_WIDE = Tile(vectors=4, rows={1: 12, 2: 12, 3: 8, 4: 6}, open_vectors=2, open_rows={1: 8, 2: 8, 3: 4, 4: 4})
+"""24 accumulators where they can be had, and enough of them to hide the latency; 16 hide it, too, and where rows are open what is
+left behind whole tiles is less."""
+_NARROW = Tile(vectors=1, rows={1: 6}, open_vectors=1, open_rows={1: 4})
+"""Where a vector takes two registers of 16, or four of 32."""
+
+
+def tile_for(isa: str) -> Tile:
+    """Return the tile that an ISA has registers for."""
+    return _WIDE if isa == AVX512_VNNI else _NARROW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +75,11 @@ class BatchProduct(ABC):
         Chunks that the batch is cut into.
     steps
         Steps of the reduction: vectors of b's panel for each 16 columns.
+    tile
+        What lies in registers.
     """
 
-    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, threads: int, steps: int) -> None:
+    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, threads: int, steps: int, tile: Tile) -> None:
         assert a.shape[-1] == b.shape[-2], "the columns of a meet the rows of b"
         self.a, self.b, self.y = a, b, y
         self.rows, self.inner = a.shape[-2:]
@@ -65,10 +87,10 @@ class BatchProduct(ABC):
         self.batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
         assert y.shape == (*self.batch, self.rows, self.columns), "the result has the shape of the product"
         assert y.strides[-1] == 1, "results are stored as whole vectors"
-        self.steps = steps
+        self.steps, self._tile = steps, tile
         self.vectors = -(-self.columns // LANES)
         if is_open(self.columns):
-            self.vectors = -(-self.columns // (_OPEN_VECTORS * LANES)) * _OPEN_VECTORS
+            self.vectors = -(-self.columns // (tile.open_vectors * LANES)) * tile.open_vectors
         count = math.prod(self.batch)
         self.threads = worthwhile(threads, count * self.rows * steps * self.vectors, count)
 
@@ -87,9 +109,9 @@ class BatchProduct(ABC):
                     self._emit_tile((a, packed, y), (a_at, y_at), first, rows, place, (shared, terms))
 
                 if is_open(self.rows):
-                    for_open_tiles(self.rows, _OPEN_ROWS[place.vectors], tile, overlaps=False)
+                    for_open_tiles(self.rows, self._tile.open_rows[place.vectors], tile, overlaps=False)
                     return
-                rows = min(_ROWS[place.vectors], self.rows)
+                rows = min(self._tile.rows[place.vectors], self.rows)
                 if self.rows // rows:
                     with T.serial(0, self.rows // rows) as number:
                         tile(T.Bind(number * rows), rows)
@@ -103,16 +125,17 @@ class BatchProduct(ABC):
         if is_open(self.columns):
             self._for_open_panels(body)
             return
-        full, left = divmod(self.vectors, _VECTORS)
+        most = self._tile.vectors
+        full, left = divmod(self.vectors, most)
         ragged = self.columns % LANES
         if ragged and not left:
-            full, left = full - 1, _VECTORS
+            full, left = full - 1, most
         if full:
             with T.serial(0, full) as number:
-                first, column = T.Bind(number * _VECTORS), T.Bind(number * (_VECTORS * LANES))
-                body(PanelPlace(first=first, column=column, vectors=_VECTORS, columns=_VECTORS * LANES))
+                first, column = T.Bind(number * most), T.Bind(number * (most * LANES))
+                body(PanelPlace(first=first, column=column, vectors=most, columns=most * LANES))
         if left:
-            first, before = T.int32(full * _VECTORS), full * _VECTORS * LANES
+            first, before = T.int32(full * most), full * most * LANES
             body(PanelPlace(first=first, column=T.int32(before), vectors=left, columns=self.columns - before))
 
     def _for_open_panels(self, body: Callable[[PanelPlace], None]) -> None:
@@ -120,12 +143,13 @@ class BatchProduct(ABC):
 
         Fewer columns than a panel's are one that is not full.
         """
-        width = _OPEN_VECTORS * LANES
+        vectors = self._tile.open_vectors
+        width = vectors * LANES
         columns = T.Bind(T.int32(0) + self.columns)
         valid = T.Bind(T.min(columns, T.int32(width)))
         with T.serial(0, T.shift_right(columns + (width - 1), T.int32(width.bit_length() - 1))) as number:
             column = T.Bind(T.max(T.min(number * width, columns - width), T.int32(0)))
-            body(PanelPlace(first=T.Bind(number * _OPEN_VECTORS), column=column, vectors=_OPEN_VECTORS, columns=valid))
+            body(PanelPlace(first=T.Bind(number * vectors), column=column, vectors=vectors, columns=valid))
 
     def for_vectors(self, pack: Callable[[PanelPlace, Expr, Expr], None]) -> None:
         """Call pack(place, vector, valid) for every vector of every panel, `valid` of whose lanes are columns."""
@@ -213,6 +237,26 @@ class BatchProduct(ABC):
                         store(staged, row * width + vector * LANES, result, LANES)
                 with T.serial(0, len(results)) as row, T.serial(0, place.columns) as column:
                     T.buffer_store(y, staged[row * width + column], [start + row * pitch + column])
+
+    def copied_parameters(self, of_columns: Buffer, start: Expr) -> Buffer:
+        """Emit a copy of the scales and zero points, float32 [2, columns] from `start` on, of each vector of columns behind each
+        other: lanes that are no columns are 0 and can be read."""
+        copy = T.alloc_buffer((dimension(self.vectors * (2 * LANES)),), "float32")
+
+        def of_vector(place: PanelPlace, vector: Expr, valid: Expr) -> None:
+            target = T.Bind((place.first + vector) * (2 * LANES))
+            column = T.Bind(start + place.column + vector * LANES)
+            for kind in range(2):
+                source, to = column + kind * self.columns, target + kind * LANES
+                if isinstance(valid, int) and valid == LANES:
+                    store(copy, to, load(of_columns, source, LANES), LANES)
+                    continue
+                store(copy, to, T.broadcast(T.float32(0), LANES), LANES)
+                with T.serial(0, valid) as lane:
+                    T.buffer_store(copy, of_columns[source + lane], [to + lane])
+
+        self.for_vectors(of_vector)
+        return copy
 
     @abstractmethod
     def _pack(self, b: Buffer, at: Expr) -> Buffer:

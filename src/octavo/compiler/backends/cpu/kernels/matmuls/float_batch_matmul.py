@@ -15,7 +15,7 @@ from ......ir.composites.matrix_view import MatrixView
 from ......runtime.size import dimension
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, load, prim_func, store, where_at_least
-from .batch_product import LANES, BatchProduct, PanelPlace, load_tile, transposed_tile
+from .batch_product import LANES, BatchProduct, PanelPlace, Tile, load_tile, tile_for, transposed_tile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,14 +31,14 @@ class FloatBatchMatmulSpec:
 
 def float_batch_matmul(spec: FloatBatchMatmulSpec, *, isa: str) -> Kernel:
     """Return the kernel."""
-    product = _FloatProduct(spec)
+    product = _FloatProduct(spec, tile_for(isa))
     arguments = [(name, view.size, "float32") for name, view in (("a", spec.a), ("b", spec.b), ("y", spec.y))]
     return Kernel(name="float.batch_matmul", isa=isa, func=prim_func(arguments, product.emit))
 
 
 class _FloatProduct(BatchProduct):
-    def __init__(self, spec: FloatBatchMatmulSpec) -> None:
-        super().__init__(spec.a, spec.b, spec.y, spec.threads, steps=spec.a.shape[-1])
+    def __init__(self, spec: FloatBatchMatmulSpec, tile: Tile) -> None:
+        super().__init__(spec.a, spec.b, spec.y, threads=spec.threads, steps=spec.a.shape[-1], tile=tile)
         self._factor = spec.factor
 
     def _pack(self, b: Buffer, at: Expr) -> Buffer:

@@ -1,14 +1,20 @@
-"""What a product of two activations of 8 or 16 bits is asked for: plain values that know no graph."""
+"""What a product of two activations of 8 or 16 bits is asked for, in plain values that know no graph, and what it makes of its
+sums."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from tvm.script.ir_builder import tirx as B
+
 from ......ir.composites.matrix_view import MatrixView
 from ......ir.composites.outputs import FloatOutput, Output, SumOutput
 from ......numerics.rounding.fixed_point import FixedPointMultiplier
 from ......numerics.rounding.narrow_accumulator import NarrowAccumulator
+from ..language.float_result import float_result
+from ..language.rounding import requantized
+from ..language.vectors import Expr, splat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,3 +53,14 @@ class BatchMatmulSpec:
     def columns(self) -> int:
         """Columns of b and of the result."""
         return self.b.shape[-1]
+
+
+def known_result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
+    """Return the results of int32 sums whose scales are constants: those of a kernel for `spec`, in vectors of so many lanes."""
+    if isinstance(spec.output, SumOutput):
+        return sums
+    assert not isinstance(spec.multiplier, FixedPointMultiplier), "which int16 alone has"
+    if isinstance(spec.output, Output):
+        return requantized(sums, spec.multiplier, spec.output, lanes)
+    multiplier, zero = (splat(B.float32(value), lanes) for value in (spec.multiplier, 0.0))
+    return float_result(spec.output, sums, multiplier, zero, None, lanes)

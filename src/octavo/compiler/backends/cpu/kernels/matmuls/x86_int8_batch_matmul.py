@@ -16,7 +16,7 @@ from ......runtime.shapes import surpasses
 from ......runtime.size import dimension, is_open
 from ..language.vectors import Buffer, Expr, kept, load, shuffled, store
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
-from .batch_product import LANES, BatchProduct, PanelPlace, load_tile, transposed_tile
+from .batch_product import LANES, BatchProduct, PanelPlace, Tile, load_tile, transposed_tile
 
 MAX_INNER = (2**31 - 1) // (4 * 255 * 128)
 """Longest sum whose four terms together stay within int32 in any order."""
@@ -43,8 +43,9 @@ class Int8Product(BatchProduct):
         finish: Finish,
         out_dtype: str,
         threads: int,
+        tile: Tile,
     ) -> None:
-        super().__init__(a, b, y, threads, steps=-(-a.shape[-1] // _STEP))
+        super().__init__(a, b, y, threads=threads, steps=-(-a.shape[-1] // _STEP), tile=tile)
         assert not surpasses(self.inner, MAX_INNER), "the caller sees to it that no sum overflows"
         self._a_zero, self._b_zero = zero_points[0], zero_points[1] - 128
         self._finish = finish

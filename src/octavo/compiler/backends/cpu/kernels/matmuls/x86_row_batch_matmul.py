@@ -15,16 +15,17 @@ from ......ir.composites.matrix_view import MatrixView
 from ......ir.composites.outputs import FloatOutput
 from ......runtime.size import dimension
 from ..language.float_result import float_result
-from ..language.vectors import Buffer, Expr, load, store
-from .batch_product import LANES, PanelPlace
-from .x86_int8_batch_matmul import Int8Product
+from ..language.vectors import Buffer, Expr, load
+from .batch_product import LANES, PanelPlace, Tile
+from .x86_int8_batch_matmul import Finish, Int8Product
 
 
 class RowInt8Product(Int8Product):
     """Emits the product of plain matrices, whose results are floats."""
 
-    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, output: FloatOutput, threads: int) -> None:
-        super().__init__(a, b, y, zero_points=(0, 128), finish=lambda sums, _: sums, out_dtype="float32", threads=threads)
+    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, output: FloatOutput, threads: int, tile: Tile) -> None:
+        finish: Finish = lambda sums, _: sums  # noqa: E731
+        super().__init__(a, b, y, zero_points=(0, 128), finish=finish, out_dtype="float32", threads=threads, tile=tile)
         self._output = output
 
     def emit_with_parameters(self, a: Buffer, of_rows: Buffer, b: Buffer, of_columns: Buffer, y: Buffer) -> None:
@@ -34,23 +35,7 @@ class RowInt8Product(Int8Product):
 
     def _pack(self, b: Buffer, at: Expr) -> Buffer:
         packed = super()._pack(b, at)
-        # Copied, so that the last vector's lanes that are no columns can be read.
-        self._columns = T.alloc_buffer((dimension(self.vectors * (2 * LANES)),), "float32")
-        start = T.Bind(T.floordiv(at, T.int32(0) + self.inner) * 2)
-
-        def copy(place: PanelPlace, vector: Expr, valid: Expr) -> None:
-            target = T.Bind((place.first + vector) * (2 * LANES))
-            column = T.Bind(start + place.column + vector * LANES)
-            for kind in range(2):
-                source, to = column + kind * self.columns, target + kind * LANES
-                if isinstance(valid, int) and valid == LANES:
-                    store(self._columns, to, load(self._of_columns, source, LANES), LANES)
-                    continue
-                store(self._columns, to, T.broadcast(T.float32(0), LANES), LANES)
-                with T.serial(0, valid) as lane:
-                    T.buffer_store(self._columns, self._of_columns[source + lane], [to + lane])
-
-        self.for_vectors(copy)
+        self._columns = self.copied_parameters(self._of_columns, T.Bind(T.floordiv(at, T.int32(0) + self.inner) * 2))
         return packed
 
     def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
