@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from octavo.runtime.shapes import evaluated
+from octavo.runtime.shapes import evaluated, smallest
 from octavo.runtime.size import OpenSizeError, Size
 
-H = Size.named("H")
+H, W = Size.named("H"), Size.named("W")
 
 
 def test_quotients_have_the_values_of_numbers(rng: np.random.Generator) -> None:
@@ -29,6 +29,9 @@ def test_quotients_have_the_values_of_numbers(rng: np.random.Generator) -> None:
         (2 * ((H + 1) // 2) // 32, (H + 1) // 32),  # an image is halved five times, in whichever steps
         ((6 * H + 5) // 4, (3 * H + 2) // 2),
         (H - H % -2, 2 * ((H + 1) // 2)),  # as TVM rounds up
+        (-((1 - H) // 3), (H + 1) // 3),
+        (-((H - W) // 2), (W - H + 1) // 2),
+        (smallest((H, 9)) - 1, smallest((8, H - 1))),
     ],
 )
 def test_one_value_is_written_in_one_way(one: Size, other: Size) -> None:
@@ -38,3 +41,9 @@ def test_one_value_is_written_in_one_way(one: Size, other: Size) -> None:
 def test_nothing_is_divided_by_zero() -> None:
     with pytest.raises(OpenSizeError, match="the size H is divided by 0"):
         _ = H // 0
+
+
+def test_the_lesser_of_two_sizes_is_one_factor() -> None:
+    """Written by the greater one, H + 70000 - max(H, 70000), its products with others don't fit the integers of kernels."""
+    assert str(smallest((H, 70000)) * smallest((W, 70000))) == "min(H, 70000)*min(W, 70000)"
+    assert not smallest((H, 70000)).may_be_negative

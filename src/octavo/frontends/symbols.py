@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from math import lcm
@@ -243,20 +243,45 @@ class Symbols:
         """
         if isinstance(size, int) or self.at_least(size, 0):
             return
-        for name, var in self._vars.items():
+        for name in self._vars:
             low, high = self._bounds[name]
-
-            def at(value: int, var: Any = var) -> Size:
-                return self.simplify(_substituted(size, {var: _expr(value)}))
-
-            if isinstance(at(low), int) and at(low) < 0 and self.can_prove(_substituted(size, {var: var + 1}) >= size):
+            if not self._grows_with(size, name):
+                continue
+            if isinstance(first := self._at(size, name, low), int) and first < 0:
                 values = range(low, (_UNBOUNDED if high is None else high) + 1)
-                place = bisect_left(values, 0, key=at)
+                place = bisect_left(values, 0, key=lambda value, name=name: self._at(size, name, value))
                 if place == len(values):
                     raise RejectedOpError(f"dimension {name} may be {high} at most, for which {self.text(size)} is no size")
                 self._bounds[name] = (values[place], high)
                 self._bind()
                 raise NewlyKnownError
+
+    def be_at_most(self, size: Size, limit: int) -> None:
+        """Let a size be `limit` at most, where one symbol alone makes it and makes it grow.
+
+        Raises
+        ------
+        NewlyKnownError
+            If more is known of the symbols now.
+        """
+        if self.can_prove(size <= limit):
+            return
+        for name in self._parts(size)[0]:
+            low, high = self._bounds[name]
+            if not (self._grows_with(size, name) and isinstance(first := self._at(size, name, low), int) and first <= limit):
+                continue
+            values = range(low, (_UNBOUNDED if high is None else high) + 1)
+            most = bisect_right(values, limit, key=lambda value, name=name: self._at(size, name, value)) - 1
+            self._bounds[name] = (low, values[most])
+            self._bind()
+            raise NewlyKnownError
+
+    def _at(self, size: Size, name: str, value: int) -> Size:
+        return self.simplify(_substituted(size, {self._vars[name]: _expr(value)}))
+
+    def _grows_with(self, size: Size, name: str) -> bool:
+        var = self._vars[name]
+        return self.can_prove(_substituted(size, {var: var + 1}) >= size)
 
     def _replaced(self, size: Size, name: str, value: Size) -> Size:
         return size if isinstance(size, int) else self.simplify(_substituted(size, {self._vars[name]: _expr(value)}))

@@ -418,7 +418,7 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     made, over = _made(quotient), _made(rest)
     if isinstance(over, int) and isinstance(divisor, int):
         return made + over // divisor
-    if isinstance(divisor, int) and _least(_terms_of(-over)) >= 0:  # rounded up is written in one way, too
+    if isinstance(divisor, int) and next(iter(_terms_of(over).values())) < 0:  # rounded up is written in one way, too
         return made - (-over + (divisor - 1)) // divisor
     return made if over == 0 else made + Size({(_Term("floordiv", over, divisor),): 1})
 

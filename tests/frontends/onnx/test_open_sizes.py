@@ -419,6 +419,16 @@ def test_a_table_bounds_what_is_cut_off_it():
     assert load(proto, sizes={"s": (2, 100)}).sizes["s"] == (2, 100)
 
 
+def test_a_far_end_is_the_end_of_an_axis_that_it_bounds(rng):
+    far, near = {"far": np.asarray([9999999])}, {"far": np.asarray([70000])}
+    halves = [node("Slice", ["x", "l0", "end", "l1", "l2"], ["h"]), node("Slice", ["h", "l1", "far", "l1"], ["y"])]
+    proto = graph(halves, {"x": ("b", "s", 8)}, constants=far)
+    compare(proto, [{"b": 1, "s": 4}, {"b": 2, "s": 7}], rng)
+    assert load(proto).sizes == {"b": (1, None), "s": (1, 19999998)}
+    assert "min" not in str(load(proto).module["main"].ret_ty)
+    assert load(graph(halves, {"x": ("b", "s", 8)}, constants=near)).sizes["s"] == (1, None)
+
+
 def test_a_tensor_bounds_what_its_size_is_made_of(rng):
     """A convolution leaves s - 3, what cuts the last of s - 2 off max(s - 3, 0): they are one where s is 3 or more."""
     weights = {f"w{taps}": rng.normal(size=(2, 1, 1, taps)).astype(np.float32) for taps in (3, 4)}

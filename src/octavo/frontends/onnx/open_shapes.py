@@ -25,6 +25,8 @@ from .sizes import Ratio, SizeTensor, sizes_of
 
 _ENDLESS = 2**31 - 1
 """From here on exporters mean "to the end"."""
+_FAR = 10**6
+"""From here on people mean it, who write 9999999: an axis is let to be as long as that."""
 
 
 def _wanted_sizes(value: Any, what: str) -> list[Size]:
@@ -106,6 +108,8 @@ def _slice(context: NodeContext, inputs: list[Any]) -> Any:
         if step < 0:
             data = context.builder.emit(ops.flip(data, axis % len(shape)))
             start, end, step = _from_behind(context, start, size), _from_behind(context, end, size), -step
+        if isinstance(end, int) and _FAR <= end < _ENDLESS:
+            context.symbols.be_at_most(size, end)
         bounds = _place(context, start, size), _place(context, end, size)
         begin = context.symbols.minimum(*bounds) if not context.symbols.can_prove(bounds[0] <= bounds[1]) else bounds[0]
         if not (_is(begin, 0) and context.symbols.is_equal(bounds[1], size) and step == 1):

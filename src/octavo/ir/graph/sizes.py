@@ -11,7 +11,7 @@ from tvm.ir import PrimType
 from tvm_ffi import structural_walk
 
 from ...errors import ModelError
-from ...runtime.shapes import largest
+from ...runtime.shapes import largest, smallest
 from ...runtime.size import Size, expressed_by
 from ..untyped import tirx
 from .nodes import elements
@@ -25,7 +25,7 @@ _BINARY: dict[type[Any], Callable[[Any, Any], Any]] = {
     tirx.Div: lambda a, b: a // b,  # of sizes, which are no less than 0, both round down
     tirx.Mod: lambda a, b: a % b,
     tirx.Max: lambda a, b: largest((a, b)),
-    tirx.Min: lambda a, b: a + b - largest((a, b)),
+    tirx.Min: lambda a, b: smallest((a, b)),
 }
 
 
