@@ -14,7 +14,7 @@ from tvm import relax
 from tvm import te as _te
 from tvm import topi as _topi
 from tvm.relax import Expr
-from tvm.tirx import Cast, Max, Min
+from tvm.tirx import Cast, Div, IntImm, Max, Min
 
 from ....ir.graph.dataflow import op_name
 from ....ir.qdq.matchers.elementwise.float_chain import INTEGER_POWERS, function_of
@@ -98,19 +98,45 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:
 
 
 def _resize2d(builder: relax.BlockBuilder, call: Any) -> Expr:
-    """Let TVM write it, and find pixels in 32 bits: twice as many in a vector, where sizes are open and each is looked up."""
-    made: Any = tvm.ir.Op.get("relax.image.resize2d").get_attr("FLegalize")(builder, call)
+    """Let TVM write it, and find pixels in 32 bits: twice as many in a vector, where sizes are open and each is looked up.
+
+    Aligned corners of one row or column are the first pixels; TVM divides by their distance, which is 0.
+    """
+    is_aligned = str(call.attrs.coordinate_transformation_mode) == "align_corners"
+    wanted = list(call.args[1].values)
+    sizes: list[Any] = [2 if is_aligned and isinstance(size, IntImm) and int(size) == 1 else size for size in wanted]
+    args: list[Any] = [call.args[0], relax.ShapeExpr(sizes)]
+    wide = builder.normalize(relax.Call(call.op, args, call.attrs))
+    made: Any = tvm.ir.Op.get("relax.image.resize2d").get_attr("FLegalize")(builder, wide)
     function: Any = builder.get()[made.args[0]]
-    narrow = [(Cast, _narrow_cast), (Min, _narrow_bound), (Max, _narrow_bound)]
+    narrow = [(Cast, _narrow_cast), (Min, _narrow_bound), (Max, _narrow_bound)] + [(Div, _by_one_or_more)] * is_aligned
     builder.update_func(made.args[0], function.with_body(tvm_ffi.structural_map(function.body, narrow)))
-    return made
+    if sizes == wanted:
+        return made
+    ends = list(call.ty.shape.values)
+
+    def first(x: Any) -> Any:
+        return te.compute(ends, lambda *index: x(*index), name="first_pixels")
+
+    return builder.call_te(first, builder.emit(made), primfunc_name_hint="first_pixels")
+
+
+def _by_one_or_more(node: Any) -> Any:
+    """Divide a distance of corners by that of the result's, which may be 0 where its size is open."""
+    return node if str(node.ty.dtype) != "float32" else type(node)(node.a, tirx.max(node.b, tirx.const(1, "float32")))
 
 
 def _narrow_cast(node: Any) -> Any:
-    """Convert between a float and an index of 64 bits by way of 32."""
+    """Convert between a float and an index of 64 bits by way of 32.
+
+    Rounded down, which changes no whole number: of a bare product with a place TVM's analyzer asks for a bound, in integers, and
+    fails. LLVM leaves the rounding out.
+    """
     kinds = str(node.ty.dtype), str(node.value.ty.dtype)
-    is_between = "int64" in kinds and any(kind.startswith("float") for kind in kinds)
-    return node.value.astype("int32").astype(kinds[0]) if is_between else node
+    if "int64" not in kinds or not any(kind.startswith("float") for kind in kinds):
+        return node
+    narrow = node.value.astype("int32").astype(kinds[0])
+    return narrow if kinds[0] == "int64" else tirx.floor(narrow)
 
 
 def _narrow_bound(node: Any) -> Any:
