@@ -231,8 +231,8 @@ class Symbols:
         divisor = lcm(*divisors)
         return [name for name in self.bounds if name in names], divisor if divisor <= _LARGEST_MULTIPLE else 1
 
-    def be_size(self, size: Size) -> None:
-        """Take in that a tensor has this size, which is not negative then: where one symbol alone makes it and makes it grow.
+    def be_size(self, size: Size, least: int = 0) -> None:
+        """Take in that a tensor has this size, which is `least` or more then: where one symbol alone makes it and makes it grow.
 
         Raises
         ------
@@ -241,17 +241,18 @@ class Symbols:
         RejectedOpError
             If the symbol's bounds exclude it.
         """
-        if isinstance(size, int) or self.at_least(size, 0):
+        if isinstance(size, int) or self.at_least(size, least):
             return
         for name in self._vars:
             low, high = self._bounds[name]
             if not self._grows_with(size, name):
                 continue
-            if isinstance(first := self._at(size, name, low), int) and first < 0:
+            if isinstance(first := self._at(size, name, low), int) and first < least:
                 values = range(low, (_UNBOUNDED if high is None else high) + 1)
-                place = bisect_left(values, 0, key=lambda value, name=name: self._at(size, name, value))
+                place = bisect_left(values, least, key=lambda value, name=name: self._at(size, name, value))
                 if place == len(values):
-                    raise RejectedOpError(f"dimension {name} may be {high} at most, for which {self.text(size)} is no size")
+                    made = f"{self.text(size)} is less than {least}"
+                    raise RejectedOpError(f"dimension {name} may be {high} at most, for which {made}")
                 self._bounds[name] = (values[place], high)
                 self._bind()
                 raise NewlyKnownError

@@ -335,7 +335,7 @@ def conv_net(rng):
 def test_open_height_and_width(rng):
     sizes = [{"N": n, "H": h, "W": w} for n, h, w in ((1, 32, 32), (3, 17, 40), (2, 35, 23), (1, 8, 9))]
     model = compare(conv_net(rng), sizes, rng)
-    assert model.sizes == {"N": (1, None), "H": (1, None), "W": (1, None)}
+    assert model.sizes == {"N": (1, None), "H": (5, None), "W": (5, None)}  # with less a pool leaves nothing
     assert shape_text(model, "c1") == ("N", 8, "(H - 1) // 2 + 1", "(W - 1) // 2 + 1")
     assert shape_text(model) == ("N", 5)
 
@@ -430,7 +430,7 @@ def test_a_far_end_is_the_end_of_an_axis_that_it_bounds(rng):
 
 
 def test_a_tensor_bounds_what_its_size_is_made_of(rng):
-    """A convolution leaves s - 3, what cuts the last of s - 2 off max(s - 3, 0): they are one where s is 3 or more."""
+    """A convolution leaves s - 3, what cuts the last of s - 2 off max(s - 3, 0): they are one from 3 on; 4 leave a pixel."""
     weights = {f"w{taps}": rng.normal(size=(2, 1, 1, taps)).astype(np.float32) for taps in (3, 4)}
     nodes = [
         node("Conv", ["x", "w4"], ["a"]),
@@ -440,9 +440,11 @@ def test_a_tensor_bounds_what_its_size_is_made_of(rng):
     ]
     proto = graph(nodes, {"x": ("n", 1, 1, "s")}, constants=weights)
     compare(proto, [{"n": 1, "s": 4}, {"n": 2, "s": 9}], rng)
-    assert load(proto).sizes["s"] == (3, None)
-    with pytest.raises(ModelError, match="dimension s may be 2 at most, for which s - 3 is no size"):
-        load(proto, sizes={"s": (1, 2)})
+    assert load(proto).sizes["s"] == (4, None)
+    with pytest.raises(ModelError, match="dimension s may be 3 at most, for which s - 3 is less than 1"):
+        load(proto, sizes={"s": (1, 3)})
+    with pytest.raises(UnsupportedOpError, match=r"Conv.*: its windows leave 1 x 0 pixels of 1 x 3; larger inputs are needed"):
+        load(proto, sizes={"s": 3})
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             result = self._merged(node, self._bind(result))
+            open_shapes.check_pixels(context, list(inputs), result)
             if self._is_open:
                 open_shapes.check_known(self._symbols, result)
             return result
