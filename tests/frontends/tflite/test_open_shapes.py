@@ -148,6 +148,15 @@ def test_what_cannot_be_open_names_the_op_and_the_reason(rng, tmp_path):
     assert octavo.load(path, sizes={"x_dim1": 8, "x_dim2": 8}).sizes == {"batch": (1, None)}
 
 
+def test_a_file_of_one_sample_says_that_any_number_is_taken_one_after_another(shared):
+    """Its attention is a product of rows, which would be those of all samples."""
+    path = shared / "models/tflite/kwt1_speechcommands12_fp32.tflite"
+    with pytest.raises(
+        UnsupportedOpError, match=r"STRIDED_SLICE .* size n, which is open; leave out this size: the graph is of one"
+    ):
+        octavo.load(path, shapes={"input_1": ("n", 16000)})
+
+
 N, S = Size.named("n"), Size.named("s")
 
 

@@ -92,6 +92,7 @@ class _GraphConverter(OpConverter):
     def __init__(self, graph: TfliteGraph, shaping: _Shaping, origin: str, *args: Any) -> None:
         super().__init__(*args)
         self.graph, self.declared, self.known = graph, shaping.declared, shaping.known
+        self._batches = _batches(graph, shaping.shapes)
         self._origin = origin
         self.exp_tab = _ConstantTable(self.exp_tab.exprs)
 
@@ -151,9 +152,12 @@ class _GraphConverter(OpConverter):
 
     def _open_advice(self, problem: str) -> str:
         """Say of a problem with open sizes what to do: fix one by its name, or leave the file's sizes as they are."""
-        names = [name for name in self.declared or () if name in re.findall(r"\w+", problem) and not FIXED.fullmatch(name)]
+        found = [name for name in self.declared or () if name in re.findall(r"\w+", problem)]
+        names = [name for name in found if not FIXED.fullmatch(name)]
         advice = "leave out shapes and sizes: the graph is written for those of the file"
-        if names:
+        if found and self._batches.issuperset(found):
+            advice = "leave out this size: the graph is of one sample, and an executable takes any number, one after another"
+        elif names:
             advice = f'fix {" or ".join(names)}: sizes={{"{names[0]}": N}} in Python, --size {names[0]}=N on the command line'
         return f"{FIXED.sub(_size_in, problem)}; {advice}"
 
@@ -318,6 +322,17 @@ def _declared_sizes(graph: TfliteGraph, shapes: Mapping[str, tuple[Any, ...]]) -
             if isinstance(size, tirx.Var):
                 declared.setdefault(str(size.name), dim)
     return declared
+
+
+def _batches(graph: TfliteGraph, shapes: Mapping[str, tuple[Any, ...]]) -> set[str]:
+    """Return the open dimensions that stand for the one sample that a file is of, whose results an executable can join."""
+    if any(graph.tensors[index].shape[:1] != (1,) for index in graph.outputs):
+        return set()
+    tensors = {name: graph.tensors[index] for index, name in _input_names(graph).items()}
+    first = {name: shape[0] for name, shape in shapes.items() if shape and isinstance(shape[0], tirx.Var)}
+    return {
+        str(size.name) for name, size in first.items() if tensors[name].shape[0] == 1 and -1 not in tensors[name].signature[:1]
+    }
 
 
 def _source_order(graph: TfliteGraph) -> list[int]:
