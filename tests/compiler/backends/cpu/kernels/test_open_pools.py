@@ -12,13 +12,14 @@ from octavo.compiler.backends.cpu.kernels import Kernel, Pool2dSpec, pool2d
 from octavo.ir.composites.outputs import Output
 
 WINDOWS = (
-    ((2, 2), (2, 2), (0, 0, 0, 0), 0),
-    ((3, 3), (2, 2), (0, 0, 0, 0), 0),
-    ((3, 3), (2, 2), (1, 1, 1, 1), 0),
-    ((3, 2), (1, 2), (1, 0, 1, 1), 0),
-    ((3, 3), (2, 2), (0, 0, 0, 0), 1),
+    ((2, 2), (2, 2), (0, 0, 0, 0), 0, (1, 1)),
+    ((3, 3), (2, 2), (0, 0, 0, 0), 0, (1, 1)),
+    ((3, 3), (2, 2), (1, 1, 1, 1), 0, (1, 1)),
+    ((3, 2), (1, 2), (1, 0, 1, 1), 0, (1, 2)),
+    ((2, 3), (1, 1), (1, 2, 1, 2), 0, (2, 2)),
+    ((3, 3), (2, 2), (0, 0, 0, 0), 1, (1, 1)),
 )
-"""Kernel, strides, padding, and rows and columns that ceil mode adds: windows that stay in the image, and some that leave it."""
+"""Kernel, strides, padding, what ceil mode adds, and dilation: windows that stay in the image, and some that leave it."""
 
 IMAGES = ((1, 3, 3), (2, 4, 5), (1, 5, 4), (3, 9, 17), (1, 8, 40))
 """Batch, height, width."""
@@ -26,7 +27,7 @@ IMAGES = ((1, 3, 3), (2, 4, 5), (1, 5, 4), (3, 9, 17), (1, 8, 40))
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("kind", ["max", "avg"])
-@pytest.mark.parametrize(("kernel", "strides", "padding", "added"), WINDOWS)
+@pytest.mark.parametrize(("kernel", "strides", "padding", "added", "dilation"), WINDOWS)
 def test_pools(
     isa: str,
     kind: Literal["max", "avg"],
@@ -34,11 +35,15 @@ def test_pools(
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     added: int,
+    dilation: tuple[int, int],
     rng: np.random.Generator,
 ) -> None:
     def make(size: Callable[[str], Any]) -> Kernel:
         image = size("height"), size("width")
-        out = [(image[i] + padding[i] + padding[i + 2] - kernel[i]) // strides[i] + 1 + added for i in range(2)]
+        out = [
+            (image[i] + padding[i] + padding[i + 2] - dilation[i] * (kernel[i] - 1) - 1) // strides[i] + 1 + added
+            for i in range(2)
+        ]
         spec = Pool2dSpec(
             kind=kind,
             batch=size("batch"),
@@ -48,6 +53,7 @@ def test_pools(
             kernel=kernel,
             strides=strides,
             padding=padding,
+            dilation=dilation,
             out_height=out[0],
             out_width=out[1],
             multiplier=1.0 if kind == "max" else 1.3,

@@ -7,6 +7,7 @@ Channels are the vectors, and the taps of a window the innermost loops, so that 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +37,7 @@ from ..language.vectors import (
     chunked,
     for_each_vector,
     interior,
+    kept,
     load,
     prim_func,
     splat,
@@ -108,11 +110,15 @@ class _Taps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A row of outputs, counted through the batch: the first row of its image among the inputs, and its windows' taps."""
+    """A row of outputs, counted through the batch: the first row of its image among the inputs, and its windows' taps.
+
+    Where all of these are written out, `starts` are the elements with which the rows of inputs begin that they read.
+    """
 
     row: Expr
     first: Expr
     taps: _Taps
+    starts: tuple[Expr, ...] = ()
 
 
 def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
@@ -181,11 +187,45 @@ def _check(spec: Pool2dSpec) -> None:
 def _emit_row(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, lanes: int) -> None:
     """Emit one row of the output; `row` counts through the batch."""
     place = _row_of(spec, row)
-    with B.serial(0, spec.out_width) as column:
-        horizontal = _taps(spec, 1, column)
+
+    def pixel(column: Expr, place: _Row, horizontal: _Taps) -> None:
         for_each_vector(
             spec.channels, lanes, 1, lambda channel, now: _emit_pixel(spec, x, y, place, horizontal, column, channel, now)
         )
+
+    if not is_open(spec.in_width) or is_open(spec.kernel[0] * spec.kernel[1]):
+        with B.serial(0, spec.out_width) as column:
+            pixel(column, place, _taps(spec, 1, column))
+        return
+    # Most windows lie inside: their taps are written out. The others stand on both sides of these.
+    first, last = _complete_columns(spec, place.taps)
+    complete = _complete_row(spec, place)
+    with B.serial(first, last) as column:
+        pixel(column, complete, replace(_taps(spec, 1, column), first=0, last=spec.kernel[1]))
+    if all(isinstance(_taps(spec, axis, 0).last, int) for axis in range(2)):
+        return
+    with B.serial(0, spec.out_width - (last - first)) as index:
+        column = kept(index + B.Select(index < first, B.int32(0), last - first), "int32")
+        pixel(column, place, _taps(spec, 1, column))
+
+
+def _complete_columns(spec: Pool2dSpec, vertical: _Taps) -> tuple[Expr, Expr]:
+    """Emit [first; last) of the columns whose windows lie inside the image; none of a row of which some do not."""
+    width, stride, before = B.int32(0) + spec.out_width, spec.strides[1], spec.padding[1]
+    reach = B.int32(0) + spec.in_width + (before - (spec.kernel[1] - 1) * spec.dilation[1] - 1)
+    first = B.int32(-(-before // stride))
+    last = B.min(B.truncdiv(B.max(reach + stride, B.int32(0)), B.int32(stride)), width)
+    # Kept: TVM's passes would see what they are made of in every address, and take seconds over it.
+    last = kept(B.Select(B.int32(0) + vertical.count == spec.kernel[0], last, B.int32(0)), "int32")
+    return kept(B.min(first, last), "int32"), last
+
+
+def _complete_row(spec: Pool2dSpec, place: _Row) -> _Row:
+    """Return the row with all taps of its windows."""
+    width = spec.in_width * spec.channels
+    top = place.first + place.taps.start
+    starts = tuple(B.Bind((top + row * spec.dilation[0]) * width) for row in range(spec.kernel[0]))
+    return replace(place, taps=replace(place.taps, first=0, last=spec.kernel[0]), starts=starts)
 
 
 def _row_of(spec: Pool2dSpec, row: Expr) -> _Row:
@@ -208,27 +248,23 @@ def _emit_pixel(
     store(acc, 0, splat(tvm.tirx.const(0 if average else INTEGER_RANGE[spec.dtype][0], acc_dtype), lanes), lanes)
 
     @contextmanager
-    def taps(vertical: _Taps = vertical, horizontal: _Taps = horizontal) -> Generator[Expr, None, None]:
+    def taps() -> Generator[Expr, None, None]:
         with B.serial(vertical.first, vertical.last) as i, B.serial(horizontal.first, horizontal.last) as j:
             in_row = place.first + vertical.start + i * spec.dilation[0]
             pixel = in_row * spec.in_width + horizontal.start + j * spec.dilation[1]
             yield load(x, pixel * spec.channels + channel, lanes)
 
-    def add_up(vertical: _Taps, horizontal: _Taps) -> None:
-        with taps(vertical, horizontal) as tap:
-            wide = tap.astype(vector_type(acc_dtype, lanes))
-            store(acc, 0, load(acc, 0, lanes) + wide if average else B.max(load(acc, 0, lanes), wide), lanes)
+    def add(tap: Expr) -> None:
+        wide = tap.astype(vector_type(acc_dtype, lanes))
+        store(acc, 0, load(acc, 0, lanes) + wide if average else B.max(load(acc, 0, lanes), wide), lanes)
 
-    if is_open(spec.in_width) and not is_open(pixels) and not isinstance(horizontal.last, int):
-        # Most windows lie inside: their loops over taps are written out.
-        complete = [replace(axis, first=0, last=count) for axis, count in zip((vertical, horizontal), spec.kernel, strict=True)]
-        with B.If(B.And(B.int32(0) + vertical.count == spec.kernel[0], horizontal.count == spec.kernel[1])):
-            with B.Then():
-                add_up(*complete)
-            with B.Else():
-                add_up(vertical, horizontal)
+    if place.starts:
+        left = B.Bind(horizontal.start * spec.channels)
+        for start, tap in itertools.product(place.starts, range(spec.kernel[1])):
+            add(load(x, start + left + tap * spec.dilation[1] * spec.channels + channel, lanes))
     else:
-        add_up(vertical, horizontal)
+        with taps() as tap:
+            add(tap)
     out = (row * spec.out_width + column) * spec.channels + channel
     if not average:
         store(y, out, clamped(load(acc, 0, lanes), spec.output, spec.dtype, lanes), lanes)
