@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,9 @@ class DequantizeOp(CompositeOp):
         return NO_ARITHMETIC
 
 
+Outside = Literal["fill", "edge", "reflect", "wrap"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexRun:
     """The indices that an axis of open size is read at: start + step * (place // repeat), padding before and after them.
@@ -91,6 +94,9 @@ class IndexRun:
         Elements that are read.
     before, after
         Elements of padding.
+    outside
+        What padding is: the fill, the element at the edge, or those that follow where the axis is turned round at its edges
+        ("reflect") or begins anew ("wrap"); whole axes only have another than the fill.
     """
 
     count: int
@@ -99,6 +105,7 @@ class IndexRun:
     repeat: int = 1
     before: int = 0
     after: int = 0
+    outside: Outside = "fill"
 
     @property
     def extent(self) -> int:
@@ -121,11 +128,15 @@ def cut_axis(first: int, extent: int) -> AxisMap:
     return IndexRun(count=extent, start=first) if is_open(extent) else tuple(range(first, first + extent))
 
 
-def padded_axis(extent: int, before: int, after: int) -> AxisMap:
+def padded_axis(extent: int, before: int, after: int, outside: Outside = "fill") -> AxisMap:
     """Return the indices of all elements of an axis with padding around them."""
     if is_open(extent):
-        return IndexRun(count=extent, before=before, after=after)
-    return (*(-1,) * before, *range(extent), *(-1,) * after)
+        return IndexRun(count=extent, before=before, after=after, outside="fill" if before == 0 and after == 0 else outside)
+    if outside == "fill":
+        return (*(-1,) * before, *range(extent), *(-1,) * after)
+    if outside == "wrap":
+        return tuple(place % extent for place in range(-before, extent + after))
+    return tuple(np.pad(np.arange(extent), (before, after), mode=outside).tolist())
 
 
 def known_maps(maps: Maps) -> tuple[tuple[int, ...], ...]:

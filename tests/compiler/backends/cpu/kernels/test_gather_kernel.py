@@ -13,7 +13,7 @@ from open_kernels import check_open
 from octavo import numerics
 from octavo.compiler.backends.cpu import kernels
 from octavo.compiler.backends.cpu.kernels import GatherSpec
-from octavo.ir.composites.movement import AxisMap, IndexRun, full_axis, padded_axis
+from octavo.ir.composites.movement import AxisMap, IndexRun, Outside, full_axis, padded_axis
 from octavo.ir.graph.sizes import buffers_and_dimensions
 from octavo.runtime.size import is_open
 
@@ -103,6 +103,19 @@ def test_open_axes_give_the_bytes_of_each_size(rng: np.random.Generator, kind: s
 
         sizes = [{"n": n, "h": h, "w": w} for n, h, w in ((1, 3, 1), (2, 4, 5), (1, 17, 8))]
         check_open(make, sizes, lambda kernel: [rng.integers(0, 256, elements(kernel), dtype=np.uint8)])
+
+
+@pytest.mark.parametrize("outside", ["edge", "reflect", "wrap"])
+def test_what_is_around_open_axes_is_as_numpy_pads(rng: np.random.Generator, outside: Outside) -> None:
+    """Also by more than an axis has, and twice an axis behind it, as it is tiled."""
+
+    def make(size: Callable[[str], Any]) -> kernels.Kernel:
+        height, width = size("h"), size("w")
+        maps = (padded_axis(height, 5, 2, outside), padded_axis(width, 0, width * 2, outside), full_axis(19))
+        return kernels.gather(GatherSpec(shape=(height, width, 19), maps=maps), isa=HOST_ISAS[0])
+
+    sizes = [{"h": h, "w": w} for h, w in ((1, 1), (3, 2), (17, 8))]
+    check_open(make, sizes, lambda kernel: [rng.integers(0, 256, elements(kernel), dtype=np.uint8)])
 
 
 def test_open_channels_first(rng: np.random.Generator) -> None:

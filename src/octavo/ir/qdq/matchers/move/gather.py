@@ -13,7 +13,7 @@ from .....numerics import INTEGER_RANGE, QuantParams, nearest_indices
 from .....runtime.size import is_open, is_surely
 from .....target import OpSupport
 from ....composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
-from ....composites.movement import AxisMap, GatherOp, IndexRun, Maps, extent_of, full_axis, padded_axis
+from ....composites.movement import AxisMap, GatherOp, IndexRun, Maps, Outside, extent_of, full_axis, padded_axis
 from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ....graph.rules import Region, Rejection
 from ....graph.sizes import size_of
@@ -159,10 +159,9 @@ def _tile_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
     if len(repeats) > len(shape):
         return Rejection(reason=f"it repeats {shape} along {len(repeats)} axes; one per dimension is needed")
     repeats = [1] * (len(shape) - len(repeats)) + repeats
-    if any(repeat != 1 and is_open(extent) for extent, repeat in zip(shape, repeats, strict=True)):
-        return Rejection(reason=f"it repeats a whole axis of open size, of {shape}")
-    full = _full(shape)
-    return _checked([i * n if isinstance(i, tuple) else i for i, n in zip(full, repeats, strict=True)], call)
+    if min(repeats) < 1:
+        return Rejection(reason=f"it repeats {shape} {repeats} times, which leaves nothing")
+    return _checked([padded_axis(extent, 0, extent * (n - 1), "wrap") for extent, n in zip(shape, repeats, strict=True)], call)
 
 
 def _repeat_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
@@ -181,7 +180,7 @@ def _repeated(extent: int, repeats: int) -> AxisMap:
     return tuple(index for index in range(extent) for _ in range(repeats))
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+_PAD_MODES: dict[str, Outside] = {"constant": "fill", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def _pad_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
@@ -189,18 +188,8 @@ def _pad_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | R
     widths = [int(width) for width in call.attrs.pad_width]
     if mode not in _PAD_MODES or min(widths, default=0) < 0 or len(widths) != 2 * len(shape):
         return Rejection(reason=f"it pads in mode {mode} by {widths}")
-    maps: list[AxisMap] = []
-    for axis, indices in enumerate(_full(shape)):
-        width = (widths[2 * axis], widths[2 * axis + 1])
-        if isinstance(indices, IndexRun):
-            if mode != "constant" and any(width):
-                return Rejection(reason=f"it pads in mode {mode} along axis {axis}, whose size {shape[axis]} is open")
-            maps.append(padded_axis(shape[axis], *width))
-            continue
-        extra: dict[str, Any] = {"constant_values": -1} if mode == "constant" else {}
-        pad: Any = np.pad  # its overloads take literal modes only
-        maps.append(tuple(pad(np.asarray(indices), width, mode=_PAD_MODES[mode], **extra).tolist()))
-    return _checked(maps, call)
+    pairs = zip(widths[::2], widths[1::2], strict=True)
+    return _checked([padded_axis(extent, *pair, _PAD_MODES[mode]) for extent, pair in zip(shape, pairs, strict=True)], call)
 
 
 def _resize_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:

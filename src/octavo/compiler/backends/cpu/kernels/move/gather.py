@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
-from ......ir.composites.movement import AxisMap, IndexRun, Maps, extent_of
+from ......ir.composites.movement import AxisMap, IndexRun, Maps, Outside, extent_of
 from ......runtime.size import is_open
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, split, store, worthwhile
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    for_each_vector,
+    load,
+    prim_func,
+    splat,
+    split,
+    store,
+    tirx,
+    worthwhile,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +48,7 @@ class GatherSpec:
 class _Axis:
     """One axis: extents of x and y, and which of y's indices are read from x (`first` to `first + count`), from where.
 
-    These are start + step * (place // repeat), or those of a table.
+    These are start + step * (place // repeat), or those of a table, or of the whole axis and what is around it (`outside`).
     """
 
     extent: int
@@ -48,10 +59,11 @@ class _Axis:
     step: int = 1
     repeat: int = 1
     table: tuple[int, ...] | None = None
+    outside: Outside = "fill"
 
     @property
     def are_neighbours(self) -> bool:
-        return self.table is None and self.step == 1 and self.repeat == 1
+        return self.table is None and self.step == 1 and self.repeat == 1 and self.outside == "fill"
 
     @property
     def is_full(self) -> bool:
@@ -124,10 +136,40 @@ def _at(axis: _Axis, index: Expr, tables: list[Buffer]) -> Expr:
     """Return x's index for the `index`-th that is read; an axis without a constant step takes the next of `tables`."""
     if axis.table is not None:
         return tables.pop(0)[index]
+    if axis.outside != "fill":
+        return _around(axis, index + axis.start)
     return axis.start + (index if axis.repeat == 1 else split(index, axis.repeat)[0]) * axis.step
 
 
+def _around(axis: _Axis, place: Expr) -> Expr:
+    """Return which element of an axis stands at a place that may lie before or behind it: as NumPy pads, however far."""
+    if axis.outside == "edge":
+        return tirx.min(tirx.max(place, 0), axis.extent - 1)
+    is_before = axis.start != 0
+    if axis.outside == "wrap":
+        return _remainder(place, axis.extent, is_before=is_before)
+    period = B.Bind(tirx.max((axis.extent - 1) * 2, 1))  # there and back; an axis of one element stands still
+    there = _remainder(place, period, is_before=is_before)
+    return tirx.min(there, period - there)
+
+
+def _remainder(place: Expr, count: Expr, *, is_before: bool) -> Expr:
+    """Return place % count, rounded down where places may be negative."""
+    rest = split(place, count)[1]
+    return B.Bind(rest + B.Select(rest < 0, count, 0)) if is_before else rest
+
+
 def _axis(extent: int, indices: AxisMap) -> _Axis:
+    if isinstance(indices, IndexRun) and indices.outside != "fill":
+        # All that is around the axis is read from it.
+        return _Axis(
+            extent=extent,
+            out_extent=indices.extent,
+            first=0,
+            count=indices.extent,
+            start=-indices.before,
+            outside=indices.outside,
+        )
     if isinstance(indices, IndexRun):
         facts: dict[str, Any] = {name: getattr(indices, name) for name in ("count", "start", "step", "repeat")}
         return _Axis(extent=extent, out_extent=indices.extent, first=indices.before, **facts)
