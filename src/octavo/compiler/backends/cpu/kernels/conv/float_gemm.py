@@ -9,7 +9,6 @@ walk, one accumulator for each output, so a result depends neither on tiles nor 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ from ..observer.x86_observe_tiles import TileObserver
 from .float_spec import FloatConv2dSpec
 from .loops.borders import Borders
 from .loops.float_packing import pack_bias, pack_weights
-from .loops.gemm_loops import GemmLoops, Panel, TilePlace
+from .loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
 from .loops.geometry import geometry_of
 from .loops.scratch import Scratch
 from .loops.strips import Strips, StripTile
@@ -247,22 +246,12 @@ class FloatGemm(GemmLoops):
         panel: Panel,
     ) -> None:
         """Emit the loops over these taps and over the steps of each."""
-        reduction = self.geometry.reduction
-        step_size = panel.vectors * LANES
+        length = self.geometry.reduction.run
 
-        def nest(element: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
-            if not taps:
-                self._emit_run(acc, source, element, weights, reduction.run, pixels, panel)
-                return
-            (extent, distance), rest = taps[0], taps[1:]
-            inner = math.prod(size for size, _ in rest) * -(-reduction.run // self.step_elements) * step_size
-            if extent == 1:
-                nest(element, weights, rest)
-                return
-            with T.serial(0, extent) as tap:
-                nest(T.Bind(element + tap * distance), T.Bind(weights + tap * inner), rest)
+        def run(element: Expr, weights: Expr) -> None:
+            self._emit_run(acc, source, element, weights, length, pixels, panel)
 
-        nest(at, weights_at, taps)
+        for_runs(taps, at, weights_at, -(-length // self.step_elements) * panel.vectors * LANES, run)
 
     def _emit_strung(self, acc: Expr, source: Expr, base: Expr, tile: StripTile, panel: Panel) -> None:
         """Emit the loops over those taps that some pixel of a strip's tile reads outside the padding."""

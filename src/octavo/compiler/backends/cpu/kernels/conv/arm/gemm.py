@@ -24,7 +24,7 @@ from ...language.lane_order import LANES
 from ...language.schedule import NO_SCHEDULES, Schedules
 from ...language.vectors import Expr, chunks_for, load, store
 from ..layer_function import LayerBuffers, layer_function
-from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
 from ..loops.geometry import geometry_of
 from ..loops.packing import Weights, merge_groups
 from ..loops.scratch import Scratch, padding_value
@@ -273,20 +273,7 @@ class ArmGemm(GemmLoops):
         """Emit the loops over taps and steps."""
         reduction = self.geometry.reduction
         run_bytes = self.product.packed_bytes(reduction.run, tile.quads)
-
-        def nest(byte: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
-            if not taps:
-                self._emit_run(tile, byte, weights)
-                return
-            (extent, distance), rest = taps[0], taps[1:]
-            inner = int(np.prod([size for size, _ in rest], dtype=np.int64)) * run_bytes
-            if extent == 1:
-                nest(byte, weights, rest)
-                return
-            with T.serial(0, extent) as tap:
-                nest(T.Bind(byte + tap * distance), T.Bind(weights + tap * inner), rest)
-
-        nest(at, weights, reduction.taps)
+        for_runs(reduction.taps, at, weights, run_bytes, lambda byte, packed: self._emit_run(tile, byte, packed))
 
     def _emit_run(self, tile: Tile, byte: Expr, weights: Expr) -> None:
         """Emit the blocks of 16 bytes of one run, then its small steps."""

@@ -9,6 +9,7 @@ It emits loops and addresses, no arithmetic on the tensors.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -101,6 +102,25 @@ def _is_block(schedule: Schedule, rows: int) -> bool:
     if not isinstance(schedule, TileSchedule) or schedule.block is None:
         return True
     return schedule.block % schedule.rows == 0 and 0 < schedule.block < rows + schedule.rows
+
+
+def for_runs(
+    taps: tuple[tuple[int, int], ...], element: Expr, weights: Expr, run_weights: int, body: Callable[[Expr, Expr], None]
+) -> None:
+    """Emit `body(element, weights)` for each run of a window, in loops over these taps, of (extent, distance in elements).
+
+    Both begin where they are given; a run has `run_weights` elements of packed weights.
+    """
+    if not taps:
+        body(element, weights)
+        return
+    (extent, distance), rest = taps[0], taps[1:]
+    if extent == 1:
+        for_runs(rest, element, weights, run_weights, body)
+        return
+    inner = math.prod(size for size, _ in rest) * run_weights
+    with T.serial(0, extent) as tap:
+        for_runs(rest, T.Bind(element + tap * distance), T.Bind(weights + tap * inner), run_weights, body)
 
 
 class GemmLoops(ABC):

@@ -33,7 +33,7 @@ from ...language.x86.narrow import narrowed
 from ...language.x86.vector import LANES
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.borders import Borders, Run, pads_zeros
-from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
 from ..loops.geometry import geometry_of
 from ..loops.packing import ExtraSteps, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from ..loops.scratch import Scratch, WidenedPixels, padding_value
@@ -335,25 +335,12 @@ class ImplicitGemm(GemmLoops):
         panel: Panel,
     ) -> None:
         """Emit the loops over these taps and over the steps of each."""
-        reduction = self.geometry.reduction
+        walk = self.geometry.reduction.step_starts
 
-        def nest(byte: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
-            if not taps:
-                self._emit_run(acc, source, byte, weights, reduction.step_starts, pixels, panel)
-                return
-            (extent, distance), rest = taps[0], taps[1:]
-            inner = int(np.prod([size for size, _ in rest], dtype=np.int64)) * len(reduction.step_starts)
-            if extent == 1:
-                nest(byte, weights, rest)
-                return
-            with T.serial(0, extent) as tap:
-                nest(
-                    T.Bind(byte + tap * distance),
-                    T.Bind(weights + tap * (inner * panel.vectors * self.step_elements * LANES)),
-                    rest,
-                )
+        def run(byte: Expr, weights: Expr) -> None:
+            self._emit_run(acc, source, byte, weights, walk, pixels, panel)
 
-        nest(at, weights_at, taps)
+        for_runs(taps, at, weights_at, len(walk) * panel.vectors * self.step_elements * LANES, run)
 
     def _emit_strung(self, acc: Expr, source: Expr, base: Expr, tile: StripTile, panel: Panel) -> None:
         """Emit the loops over those taps that some pixel of a strip's tile reads outside the padding."""

@@ -7,7 +7,6 @@ not to overflow; then the sums are spilled to int64.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from ...language.vectors import Expr, chunks_for, load, prim_func, store, store_
 from ...language.x86.narrow import narrowed
 from ...language.x86.vector import LANES, dot_int16
 from ..channel_requantize import ChannelRequantize, safe_steps
-from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
 from ..loops.geometry import geometry_of
 from ..loops.packing import panel_widths
 from ..loops.scratch import Scratch
@@ -154,19 +153,7 @@ class PairGemm(GemmLoops):
                 step(element + self.pairs[-1], weights + full * step_size)
                 self._spill(acc, total, len(starts) * panel.vectors)
 
-        def nest(element: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
-            if not taps:
-                run(element, weights)
-                return
-            (extent, distance), rest = taps[0], taps[1:]
-            inner = math.prod(size for size, _ in rest) * len(self.pairs) * step_size
-            if extent == 1:
-                nest(element, weights, rest)
-                return
-            with T.serial(0, extent) as tap:
-                nest(T.Bind(element + tap * distance), T.Bind(weights + tap * inner), rest)
-
-        nest(at, T.Bind(panel.first * (self.steps * 2 * LANES)), reduction.taps)
+        for_runs(reduction.taps, at, T.Bind(panel.first * (self.steps * 2 * LANES)), len(self.pairs) * step_size, run)
 
     def _spill(self, acc: Expr, total: Expr | None, vectors: int) -> None:
         """Emit total += acc; acc = 0, where there is a total."""
