@@ -32,6 +32,8 @@ _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
 _FEW, _MANY_VALUES = 3, 2**12
 """Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
+_FEWEST = 2
+"""Of a large model, where each sample takes a tenth of a second for each rounding."""
 
 
 class Referee:
@@ -67,10 +69,13 @@ class Referee:
         self._kept: dict[int, Mapping[Var, Any]] = {}
         results = operand_vars(program.view.result)
         values = min((typical(math.prod(static_shape(var) or ())) for var in results), default=_MANY_VALUES)
-        count = min(max(-(-_MANY_VALUES // max(values, 1)), _FEW), few, len(samples))
+        least = _FEWEST if program.simple.is_large else _FEW
+        count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
         self._keeps = program.float_bytes * count <= _KEPT_BYTES
+        self._holds = program.float_bytes * threads <= max(_KEPT_BYTES, program.simple.constant_bytes)
+        """Whether there is room for all that the float model has on as many samples as run at once."""
 
     def rounding(self, plan: QuantizationPlan) -> Rounding:
         """Return what a plan rounds, which has the integers of its weights and biases."""
@@ -116,7 +121,8 @@ class Referee:
     ) -> list[tuple[list[float], list[tuple[list[float], float | None]]]]:
         """Return of each sample the powers of outputs, and with each rounding those of their errors, and the agreement."""
         prepared = [self.program.prepare(each) for each in roundings]
-        if self.program.floats.has_unpacked:
+        # Large constants of a plan are made for one call at a time, which then runs on all samples.
+        if self.program.floats.has_unpacked and (not self._holds or any(any(each.layers.values()) for each in roundings)):
             return self._looked_together(prepared, samples)
         is_few = all(sample in self.few for sample in samples)
 

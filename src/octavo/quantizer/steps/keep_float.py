@@ -22,7 +22,8 @@ _MORE_DB = (0.0, 3.0, 6.0)
 
 _MARGINS = (2.0, 4.0, 8.0)
 """The errors that are left add up to less than what is allowed by these factors: they are not quite independent."""
-_MIN_GAIN_DB = 2.0
+_WORTH = 10 ** (-2.0 / 10)
+"""Float activations must leave less than this share of the error."""
 _MIN_SHARE = 0.002
 """Of the error that all activations make one by one: what makes less is rounded between a product and a function."""
 _MAX_FLOAT = 0.5
@@ -57,9 +58,16 @@ class KeepFloat(Step):
         def replan(more: Choices) -> QuantizationPlan:
             return evidence.planner.planned(choices.with_more(more)).plan
 
+        rounding = referee.rounding(planned.plan)
+        scores = referee.scores_of([rounding.only(layers=rounding.layers), rounding], few=True)
+        of_weights, of_all = (each.error for each in scores)
+        if of_weights >= of_all * _WORTH:  # all activations float gain no more: what each of them costs takes many runs
+            return None
         found = _Search(
             referee=referee,
             plan=planned.plan,
+            of_weights=of_weights,
+            of_all=of_all,
             effects=evidence.effects(referee, planned.plan),
             replan=replan,
             goal_db=self.wanted_db,
@@ -71,6 +79,8 @@ class KeepFloat(Step):
 class _Search:
     referee: Referee
     plan: QuantizationPlan
+    of_weights: float
+    of_all: float
     effects: Mapping[TensorId, float]
     replan: Callable[[Choices], QuantizationPlan]
     goal_db: float
@@ -82,18 +92,17 @@ class _Search:
 
     def run(self) -> Choices:
         """Return what stays float."""
-        rounding = self.referee.rounding(self.plan)
-        of_weights = self.referee.score_of(rounding.only(layers=rounding.layers), few=True).error
         fused = self._without_functions()
         least = self._noise(fused)
         if least <= self.goal:
             return fused
-        found, noise = self._floats(fused, of_weights)
-        return found if noise < least * 10 ** (-_MIN_GAIN_DB / 10) else fused
+        found, noise = self._floats(fused)
+        return found if noise < least * _WORTH else fused
 
     def _noise(self, choices: Choices) -> float:
-        plan = self.replan(choices) if choices.float_tensors else self.plan
-        return self.referee.score_of(self.referee.rounding(plan), few=True).error
+        if not choices.float_tensors:
+            return self.of_all
+        return self.referee.score_of(self.referee.rounding(self.replan(choices)), few=True).error
 
     def _without_functions(self) -> Choices:
         """Return what need not be rounded at all: what lies between a product and a function of it.
@@ -106,13 +115,13 @@ class _Search:
         chosen = {name: self._reason(self.effects[name]) for name in inputs if self.effects.get(name, 0.0) >= least}
         return float_without_loss(chosen, Choices(), self.plan, self.replan) or Choices()
 
-    def _floats(self, fused: Choices, of_weights: float) -> tuple[Choices, float]:
+    def _floats(self, fused: Choices) -> tuple[Choices, float]:
         """Return what must stay float besides, and the noise that is left."""
         order = sorted(self.effects, key=lambda name: (-self.effects[name], name))
         best, least = fused, math.inf
         tried: set[int] = set()
         for margin in _MARGINS:
-            left = max(self.goal / margin, of_weights)
+            left = max(self.goal / margin, self.of_weights)
             count = next(count for count in range(len(order) + 1) if sum(self.effects[name] for name in order[count:]) <= left)
             count = min(count, max(1, int(_MAX_FLOAT * len(order))))
             if count in tried:
