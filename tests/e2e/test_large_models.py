@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from benchmarks.large_models import write_chain
 
 from child_python import run_python
@@ -41,19 +42,13 @@ print(loaded, memory("RssAnon") - anonymous, memory("RssFile"))
 """
 
 
-def test_load_and_profile_what_lies_in_one_file(tmp_path):
-    size = write_chain(tmp_path / "chain.onnx", 0.54, inline=True)
-    loaded, profiled = json.loads(run_python(PROGRAM, tmp_path / "chain.onnx", check=True).stdout)
-    assert loaded < 1.3 * size
-    # What lies where tensors can't share it is memory of the process's own, which can't be given back for a while.
-    assert profiled < 3.5 * size
-
-
-def test_the_whole_way_to_int8_weights_in_a_saved_executable(tmp_path):
-    size = write_chain(tmp_path / "chain.onnx", 0.54, inline=False)
+# Weights of one file lie where tensors can't share them; those beside it do.
+@pytest.mark.parametrize(("inline", "most"), [(True, 2.2), (False, 2.1)])
+def test_the_whole_way_to_int8_weights_in_a_saved_executable(tmp_path, inline, most):
+    size = write_chain(tmp_path / "chain.onnx", 0.34, inline=inline)
     loaded, profiled, saved = json.loads(run_python(PROGRAM, tmp_path / "chain.onnx", tmp_path / "chain.so", check=True).stdout)
     assert loaded < 1.3 * size
-    assert max(profiled, saved) < 2.5 * size
+    assert max(profiled, saved) < most * size
     assert size / 4 < (tmp_path / "chain.so").stat().st_size < 1.1 * size / 4
 
 

@@ -20,6 +20,7 @@ from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
 from .codegen.generate import constant_bytes, generate
+from .constant_block import constant_block
 from .device_models import compiled_for
 from .explanation import explained_ops, output_specs
 from .partition.pipeline import linked, lower
@@ -59,8 +60,9 @@ def compile_model(
         check_fixed(checked_model(model), "code for a GPU is for a model")
         return compiled_for(chosen.device, checked_model(model), chosen, schedules)
     module, backends = with_growing_states(checked_model(model).bound()), chosen.backends
-    lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)
-    return build_executable(lowered, model, chosen, count, outputs=output_specs(model))
+    with constant_block(model.constant_bytes):
+        lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)
+        return build_executable(lowered, model, chosen, count, outputs=output_specs(model))
 
 
 def build_executable(

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..compiler.compile import build_executable, compile_model, resolve_threads
+from ..compiler.constant_block import constant_block
 from ..compiler.device_models import observing_for, profiling_target
 from ..compiler.partition.pipeline import lower
 from ..compiler.target_choice import TargetLike
@@ -125,8 +126,9 @@ def profiler(
             if chosen.device is not None:
                 profilers[key] = instrumented, observing_for(chosen.device, model, instrumented.module, chosen)
             else:
-                lowered = lower(instrumented.module, chosen.description, chosen.isas, threads, model.tensors)
-                profilers[key] = instrumented, build_executable(lowered, model, chosen, threads, outputs=())
+                with constant_block(model.constant_bytes):
+                    lowered = lower(instrumented.module, chosen.description, chosen.isas, threads, model.tensors)
+                    profilers[key] = instrumented, build_executable(lowered, model, chosen, threads, outputs=())
                 del lowered
         trim_heap(model.constant_bytes)
     return profilers[key]

@@ -157,7 +157,7 @@ class _Plan:
             param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
         }
         self._constants = Constants()
-        self._constant_memory: dict[tuple[int, int], _Memory] = {}
+        self._constant_memory: dict[tuple[int, int], tuple[_Memory, int]] = {}
         self._results: list[Expr] = []
         self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))
         self._starts: dict[int, Any] = {}
@@ -165,6 +165,10 @@ class _Plan:
         for binding in view.bindings:
             self._values[binding.var] = self._value(binding.value)
         self._return(view.result)
+        placed = self._constants.placed()
+        self._blob = placed.blob
+        for memory, number in self._constant_memory.values():
+            memory.offset = placed.offsets[number]
         # Sizes that no input has: for how many rows there is room in a result.
         known = names_in(size for call in self._calls for size in call.sizes) if self._dimensions else frozenset[str]()
         self._dimensions |= dict.fromkeys(known - self._dimensions.keys())
@@ -229,9 +233,9 @@ class _Plan:
         array = values_of(constant.value)
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
-            return self._constant_memory[place]
-        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constants.place(array))
-        self._constant_memory[place] = memory
+            return self._constant_memory[place][0]
+        memory = _Memory(size=array.nbytes, argument=self._constants_at)
+        self._constant_memory[place] = memory, self._constants.add(array)
         return memory
 
     def _return(self, result: Expr) -> None:
@@ -278,7 +282,7 @@ class _Plan:
         made = tvm.IRModule(functions)
         return Program(
             module=made,
-            constants=self._constants.blob(),
+            constants=self._blob,
             dimensions=tuple(sorted(self._dimensions)),
             workspace=workspace,
             outputs=outputs,
@@ -307,7 +311,7 @@ class _Plan:
         workspace = self._place()
         kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
         planned = tuple(self._planned(call) for call in calls)
-        return CallPlan(module=kernels, calls=planned, constants=self._constants.blob(), workspace=workspace)
+        return CallPlan(module=kernels, calls=planned, constants=self._blob, workspace=workspace)
 
     def _planned(self, call: _KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)
@@ -380,7 +384,7 @@ class _Plan:
         return [
             *sizes,
             *inputs,
-            tirx.decl_buffer((max(self._constants.size, 1),), "uint8", name="constants"),
+            tirx.decl_buffer((self._blob.size,), "uint8", name="constants"),
             tirx.decl_buffer((workspace,), "uint8", name="workspace"),
             *(_argument(f"output{index}", expr) for index, expr in enumerate(self._results)),
         ]

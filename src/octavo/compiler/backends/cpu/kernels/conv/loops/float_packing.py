@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .......runtime.mapped import empty_array
+from ......constant_block import packed_array
 from ...language.lane_order import LANES
 from .packing import panel_widths
 
@@ -29,7 +29,7 @@ def pack_panels(steps: npt.NDArray[Any], vectors: int) -> npt.NDArray[Any]:
             panel = steps[:, group, start : start + width * LANES]
             pieces.append(np.pad(panel, ((0, 0), (0, width * LANES - panel.shape[1]))).ravel())
             start += width * LANES
-    return np.concatenate(pieces, out=empty_array(sum(piece.size for piece in pieces), steps.dtype))
+    return np.concatenate(pieces, out=packed_array(sum(piece.size for piece in pieces), steps.dtype))
 
 
 def pack_bias(bias: FloatArray, groups: int) -> FloatArray:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ......constant_block import packed_array
 from ...language.lane_order import LANES, channel_order
 from ..spec import Conv2dSpec
 
@@ -255,7 +256,7 @@ def pack_weights(values: npt.NDArray[Any], reduction: Reduction, groups: int, ve
         steps[:, index, covered - start : end - start, :, :channels] = runs[:, covered:end]
         covered = end
     by_step = steps.reshape(reduction.steps, reduction.step, groups, order.size)
-    packed = np.empty(by_step.size, values.dtype)
+    packed = packed_array(by_step.size, values.dtype)
     done = 0
     for group in range(groups):
         start = 0
