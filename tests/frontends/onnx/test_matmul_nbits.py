@@ -70,7 +70,7 @@ def test_it_computes_what_onnx_runtime_does(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bits": 8}, "weights of 8 bits are not supported, only of 4"),
+        ({"bits": 3}, "its attribute bits = 3 is none of 2, 4, 8"),
         ({"K": 128}, r"B uint8 \(24, 2, 16\) does not fit K 128, N 24, block_size 32"),
         ({"block_size": 0}, "does not fit K 64, N 24, block_size 0"),
     ],

@@ -1,6 +1,7 @@
 """Canonicalize an ONNX model: one graph of float32 ops without functions, branches and opaque ops.
 
-Functions and the taken branches of If are inlined, Einsums decomposed to MatMuls, 16-bit floats widened.
+Functions and the taken branches of If are inlined, Einsums decomposed to MatMuls, 16-bit floats widened; ONNX
+Runtime's own ops become standard ones.
 Ops that nothing converts and that ONNX defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
 
 The result is what a Model calls its source, and what is exported; a model that is canonical already is returned as it is.
@@ -25,6 +26,7 @@ from .einsum import decompose_einsums
 from .float16 import compute_in_float32, has_float16
 from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
 from .prepare import known_values
+from .runtime_ops import has_runtime_ops, write_standard
 
 _ALWAYS_DECOMPOSED = frozenset({"Attention"})
 """Ops that have a converter, but for another op of that name."""
@@ -66,6 +68,9 @@ def canonicalize(
         _inline_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
         decompose_einsums(model)
         compute_in_float32(model.graph)
+    if has_runtime_ops(model.graph, opset_of(model)):
+        model = _copy(model) if model is source else model
+        write_standard(model, shapes, origin)
     return model
 
 

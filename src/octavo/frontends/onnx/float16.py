@@ -45,12 +45,13 @@ def compute_in_float32(graph: onnx.GraphProto) -> None:
     inputs = _float16_names(graph.input, listed=constants)
     outputs = [name for name in _float16_names(graph.output) if name not in inputs]
     _rename(graph, inputs, outputs)
-    first = [onnx.helper.make_node("Cast", [name], [_wide(name)], to=TensorProto.FLOAT) for name in inputs]
-    last = [onnx.helper.make_node("Cast", [_wide(name)], [name], to=TensorProto.FLOAT16) for name in outputs]
+    first = [onnx.helper.make_node("Cast", [name], [wide(name)], to=TensorProto.FLOAT) for name in inputs]
+    last = [onnx.helper.make_node("Cast", [wide(name)], [name], to=TensorProto.FLOAT16) for name in outputs]
     replace_nodes(graph, [*first, *graph.node, *last])
 
 
-def _wide(name: str) -> str:
+def wide(name: str) -> str:
+    """Return what the float32 values of a float16 input or output are called."""
     return f"{name}::float32"
 
 
@@ -84,6 +85,6 @@ def _rename(graph: onnx.GraphProto, inputs: Collection[str], outputs: Collection
     for node in graph.node:
         for names in (node.input, node.output):
             for position, name in enumerate(names):
-                names[position] = _wide(name) if name in moved else name
+                names[position] = wide(name) if name in moved else name
     for tensor in graph.initializer:
-        tensor.name = _wide(tensor.name) if tensor.name in outputs else tensor.name
+        tensor.name = wide(tensor.name) if tensor.name in outputs else tensor.name

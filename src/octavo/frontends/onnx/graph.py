@@ -13,6 +13,8 @@ import onnx
 import onnx.helper
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own ops."""
 
 
 def opset_of(model: onnx.ModelProto) -> int:

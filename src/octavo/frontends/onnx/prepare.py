@@ -22,12 +22,12 @@ from ...errors import UnsupportedOpError
 from ..frontend import conversion_errors
 from ..source_tensor import SourceTensor
 from ..symbols import Size, size_text
-from .graph import STANDARD_DOMAINS, describe, dtype_name, graph_inputs, opset_of, replace_nodes
+from .graph import MICROSOFT, STANDARD_DOMAINS, describe, dtype_name, graph_inputs, opset_of, replace_nodes
 from .large_tensors import tensor_array
 from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
 
-_KNOWN_DOMAINS = STANDARD_DOMAINS | {"com.microsoft"}
+_KNOWN_DOMAINS = STANDARD_DOMAINS | {MICROSOFT}
 # Folding these would lose quantization parameters, hide an alias, or freeze a random number.
 _NEVER_FOLDED = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout", "Bernoulli", "Multinomial"}

@@ -19,8 +19,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from ...errors import ModelError
 from ...runtime.mapped import MappedBytes, contents
 from ..fingerprint import Fingerprint
-from .graph import graph_inputs
+from .graph import MICROSOFT, graph_inputs, opset_of
 from .large_tensors import OnnxSource, all_tensors, check_sizes, is_outside, move_outside, register, tensor_array, without_values
+from .runtime_ops import is_of_runtime
 from .wire_format import LARGE_BYTES, WireError, split_large
 
 _checker: Any = onnx.onnx_cpp2py_export.checker
@@ -109,7 +110,7 @@ def _external(tensor: onnx.TensorProto, folder: Path, files: dict[str, Any]) -> 
 def check(model: onnx.ModelProto, origin: str) -> None:
     """Raise ModelError where ONNX's own checker finds the model invalid."""
     try:
-        onnx.checker.check_model(_with_all_shapes(without_values(model)))
+        onnx.checker.check_model(_without_runtime_ops(_with_all_shapes(without_values(model))))
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{origin}: invalid ONNX model: {_first_line(error)}") from None
     except Exception as error:
@@ -131,6 +132,20 @@ def _with_all_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in (*copy.graph.input, *copy.graph.output):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def _without_runtime_ops(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose ops that only ONNX Runtime knows in a set of ONNX are in its own set, which is not checked."""
+    opset = opset_of(model)
+    if not any(is_of_runtime(node, opset) for node in model.graph.node):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in (node for node in copy.graph.node if is_of_runtime(node, opset)):
+        node.domain = MICROSOFT
+    if all(item.domain != MICROSOFT for item in copy.opset_import):
+        copy.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
     return copy
 
 
