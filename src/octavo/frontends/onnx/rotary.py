@@ -48,9 +48,9 @@ def angles_at(r: Steps, caches: tuple[str, str], positions: str, *, is_interleav
     return Angles(cos=cos, sin=sin, features=2 * r.size(caches[0], -1), is_interleaved=is_interleaved)
 
 
-def angles_from(r: Steps, caches: tuple[str, str], start: str, end: str, *, is_interleaved: bool) -> Angles:
-    """Return the angles of the rows from start to end, int64 of one axis: the same for each sample."""
-    cos, sin = (r.cut(cache, 0, start, end) for cache in caches)
+def angles_from(r: Steps, caches: tuple[str, str], places: str, *, is_interleaved: bool) -> Angles:
+    """Return the angles of int64 positions [rows], the same for each sample."""
+    cos, sin = (r.emit("Gather", [cache, places], axis=0) for cache in caches)
     return Angles(cos=cos, sin=sin, features=2 * r.size(caches[0], -1), is_interleaved=is_interleaved)
 
 

@@ -145,7 +145,7 @@ def _multi_head(r: Steps) -> None:
             r.named(value, to)
     q, k, v = made
     heads = _Projected(q=q, k=k, v=v, size=sizes[0] // count, value_size=sizes[2] // count, heads=count, past=length)
-    _result(r, heads, r.input(4), r.input(5), q, scores_to=r.output(3))
+    _result(r, heads, r.input(4), r.input(5), r.required(0, "query"), scores_to=r.output(3))
 
 
 def _presents(r: Steps) -> tuple[str, str]:

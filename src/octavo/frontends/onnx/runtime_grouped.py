@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..frontend import RejectedOpError
 from .attention_steps import LOWEST, Scores, attend, default_scale, masked
-from .cache_steps import write_rows
+from .cache_steps import Rows, write_rows
 from .rotary import Angles, angles_at, angles_from, turned
 from .standard_steps import Steps
 
@@ -34,12 +34,15 @@ class _Place:
         The same, int64 [batch], where it is known at run time only; else "".
     is_buffer
         Whether the past has the length of the present.
+    is_single
+        Whether there is one new row.
     """
 
     rows: str
     start: str = ""
     starts: str = ""
     is_buffer: bool = False
+    is_single: bool = False
 
 
 def _refuse(r: Steps) -> None:
@@ -83,14 +86,12 @@ def _is_buffer(r: Steps) -> bool:
 
 def _place(r: Steps, query: str, rows: str) -> _Place:
     """Return where new rows go. In a batch of one nothing but the new rows lies behind the past, whatever `seqlens_k` says."""
-    past = r.input(_PAST_KEY)
+    past, is_single = r.input(_PAST_KEY), r.shape(query)[1] == 1
     if not past:
-        return _Place(rows=rows)
-    if _is_buffer(r):
-        return _Place(rows=rows, starts=_starts(r, rows), is_buffer=True)
-    if r.shape(query)[0] == 1:
-        return _Place(rows=rows, start=r.dim(past, 2))
-    return _Place(rows=rows, starts=_starts(r, rows))
+        return _Place(rows=rows, is_single=is_single)
+    if not _is_buffer(r) and r.shape(query)[0] == 1:
+        return _Place(rows=rows, start=r.dim(past, 2), is_single=is_single)
+    return _Place(rows=rows, starts=_starts(r, rows), is_buffer=_is_buffer(r), is_single=is_single)
 
 
 def _present(r: Steps, past: str, new: str, place: _Place, to: str) -> str:
@@ -102,7 +103,8 @@ def _present(r: Steps, past: str, new: str, place: _Place, to: str) -> str:
         return r.emit("Concat", [past, new], to=to, axis=2)
     if not place.is_buffer:
         past = r.emit("Concat", [past, r.zeros(r.emit("Shape", [new]))], axis=2)
-    return write_rows(r, past, new, place.starts, axis=2, rank=4, to=to)
+    rows = Rows(starts=place.starts, axis=2, rank=4, is_single=place.is_single)
+    return write_rows(r, past, new, rows, to=to)
 
 
 def _rows(r: Steps, place: _Place) -> str:
@@ -118,17 +120,14 @@ def _angles(r: Steps, place: _Place) -> Angles:
     is_interleaved = bool(r.attrs.get("rotary_interleaved", 0))
     if r.input(9):
         return angles_at(r, caches, r.int64(r.input(9)), is_interleaved=is_interleaved)
-    if place.starts:
-        return angles_at(r, caches, _rows(r, place), is_interleaved=is_interleaved)
-    start = place.start or r.sizes(0)
-    end = r.emit("Add", [place.start, place.rows]) if place.start else place.rows
-    return angles_from(r, caches, start, end, is_interleaved=is_interleaved)
+    form = angles_at if place.starts else angles_from
+    return form(r, caches, _rows(r, place), is_interleaved=is_interleaved)
 
 
-def _masks(r: Steps, place: _Place, query: str, keys: str) -> list[str]:
+def _masks(r: Steps, place: _Place, keys: str) -> list[str]:
     """Return what is added: each row sees itself and what comes before, within a window where there is one."""
     window, is_causal = int(r.attrs.get("local_window_size", -1)), bool(r.attrs.get("causal", 1))
-    if not place.starts and (not is_causal or (window < 0 and r.shape(query)[1] == 1)):
+    if not place.starts and (not is_causal or (window < 0 and place.is_single)):
         return []
     column = r.range_to(r.dim(keys, 2))
     if is_causal:
@@ -138,7 +137,7 @@ def _masks(r: Steps, place: _Place, query: str, keys: str) -> list[str]:
         row = r.unsqueeze(last, 1, 2, 3)
     visible = r.emit("Not", [r.emit("Greater", [column, row])])
     if window >= 0:
-        first = r.emit("Sub", [row, r.sizes(window)])
+        first = r.emit("Sub", [row, r.sizes(window - 1)])
         visible = r.emit("And", [visible, r.emit("Not", [r.emit("Less", [column, first])])])
     return [masked(r, visible, LOWEST)]
 
@@ -166,7 +165,7 @@ def _grouped(r: Steps) -> None:
     v = _present(r, r.input(_PAST_VALUE), v, place, r.output(2))
     how = Scores(
         scale=default_scale(r, size),
-        biases=[*_masks(r, place, query, k), *([r.input(10)] if r.input(10) else [])],
+        biases=[*_masks(r, place, k), *([r.input(10)] if r.input(10) else [])],
         softcap=float(r.attrs.get("softcap", 0.0)),
         groups=heads // shared,
         head_sizes=(shared, size),
