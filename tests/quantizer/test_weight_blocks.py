@@ -83,7 +83,7 @@ def test_a_model_computes_what_its_plan_says(recipe: octavo.Recipe, rng: np.rand
     assert [(layer.block, bool(layer.per_row)) for layer in layers] == [(32, is_dynamic)] * 3
     assert not quantized.plan.activations
     kernels = [op.kernel for op in octavo.explain(quantized).ops if op.integer]
-    assert kernels == [f"block_matmul.{'per row' if is_dynamic else 'float'} 32"] * 3
+    assert kernels == [f"block_matmul.{'int16' if is_dynamic else 'float32'} 32"] * 3
     executable = octavo.compile(quantized)
     for x in samples:
         wanted = expected(model, quantized, x, rounded_rows if is_dynamic else np.asarray)
@@ -188,8 +188,8 @@ def test_a_target_that_takes_no_blocks_gets_8_bits_per_axis(rng: np.random.Gener
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"weight_block": 48, "weight_bits": 4}, "weight_block must be one of 32, 64, 128 or None, got 48"),
-        ({"weight_block": True, "weight_bits": 4}, "weight_block must be one of 32, 64, 128 or None, got True"),
+        ({"weight_block": 48, "weight_bits": 4}, "weight_block must be one of 16, 32, 64, 128 or None, got 48"),
+        ({"weight_block": True, "weight_bits": 4}, "weight_block must be one of 16, 32, 64, 128 or None, got True"),
         ({"weight_block": 32}, "weight_block is of weights of 4 bits and fewer: set weight_bits, too, got 8"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_recipe_says_what_blocks_may_be(fields: dict[str, Any], message: str) 
 
 
 def test_a_description_says_which_blocks_it_takes() -> None:
-    with pytest.raises(TargetError, match="op 'matmul': weight_blocks: expected a list of 32, 64, 128, got"):
+    with pytest.raises(TargetError, match="op 'matmul': weight_blocks: expected a list of 16, 32, 64, 128, got"):
         OpSupport(op="matmul", weights=("int8",), weight_blocks=(48,))
 
 

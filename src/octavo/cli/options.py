@@ -161,8 +161,8 @@ def _add_widths(group: Group) -> None:
         "--weight-block",
         type=sample_count,
         metavar="N",
-        help="dense layers of 4 bits or fewer have a scale for each 32, 64 or 128 inputs and read float32 activations, or, with "
-        "--activation, quantized per row when run",
+        help="dense layers of 4 bits or fewer have a scale for each 16, 32, 64 or 128 inputs and read float32 activations, or, "
+        "with --activation, quantized per row when run",
     )
     group.add_argument(
         "--wide-weights",

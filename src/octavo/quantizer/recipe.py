@@ -127,7 +127,7 @@ class Recipe:
         2 to 8. With fewer than 8 integers lie in [-(2^(bits - 1) - 1); 2^(bits - 1) - 1], stored as int8. Or a mapping of names,
         of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
     weight_block
-        32, 64 or 128: dense layers whose weights have 4 bits or fewer have a scale for so many inputs and each output, and
+        16, 32, 64 or 128: dense layers whose weights have 4 bits or fewer have a scale for so many inputs and each output, and
         read their activations in float32 (weight-only; products of two activations stay float, too), or, where `activation_dtype`
         is given, quantized per row when run. One whose inputs the block does not divide, or whose target does not take it, keeps
         8 bits, per axis. Blocks have zero points where the target takes asymmetric weights. None: a scale for each output.

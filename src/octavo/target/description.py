@@ -61,7 +61,7 @@ class OpSupport:
     activation_schemes, weight_schemes, weight_granularity
         What its activations and weights may be.
     weight_blocks
-        How many inputs may share a scale (and a zero point) of weights of 4 bits, for each output: 32, 64, 128. Such products
+        How many inputs may share a scale (and a zero point) of weights of 4 bits, for each output: 16, 32, 64, 128. Such products
         read float32, or what they quantize per row when run, and leave float32.
     weight_range
         Whether symmetric weights leave out the least integer: "narrow", [-127; 127] of int8, or "full".

@@ -104,7 +104,7 @@ SCHEMES = get_args(Scheme)
 SCALES = ("any", "power_of_two")
 OVERFLOWS = ("proven", "saturates", "wraps")
 WEIGHT_RANGES = ("narrow", "full")
-WEIGHT_BLOCKS = (32, 64, 128)
+WEIGHT_BLOCKS = (16, 32, 64, 128)
 """Inputs of a dense layer whose weights of 4 bits can share a scale."""
 ROLES = ("input", "input0", "input1", "weight", "bias", "output")
 ACTIVATION_LAYOUTS = ("any", "NHWC", "NCHW")

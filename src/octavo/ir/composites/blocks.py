@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics import QuantParams
+from ...numerics.quantized.block_matmul import BlockActivations
 from .base import UNQUANTIZED, Arithmetic, CompositeOp, FloatResult
 from .weighted import DynamicTensor
 
@@ -46,11 +47,15 @@ class BlockWeight:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BlockMatmulOp(CompositeOp):
-    """matmul with 4-bit weights in blocks + bias + clamp; x is [..., in], float32, or quantized per row when run."""
+    """matmul with 4-bit weights in blocks + bias + clamp; x is [..., in], float32, or quantized per row when run.
+
+    `activations` says as what blocks of a float32 x are read (`numerics.quantized.block_matmul`).
+    """
 
     x: FloatTensor | DynamicTensor
     weight: BlockWeight
     y: FloatResult
+    activations: BlockActivations = "float32"
 
     @property
     def macs(self) -> int:
@@ -63,5 +68,4 @@ class BlockMatmulOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result: those of blocks are scaled in float32, and added."""
-        bits = 32 if isinstance(self.x, DynamicTensor) else None
-        return Arithmetic("float_multiplier", "none", bits)
+        return Arithmetic("float_multiplier", "none", 32)

@@ -18,6 +18,7 @@ from octavo.compiler.backends.cpu.kernels import (
     AVX512_VNNI,
     BatchMatmulSpec,
     BlockMatmulSpec,
+    BlockRowsSpec,
     FloatOutput,
     Kernel,
     SoftmaxSpec,
@@ -173,10 +174,10 @@ def test_dense_and_products_on_emulated_machines(machine: str, rng: np.random.Ge
     check_emulated(map(call_of, cases), MACHINES[machine])
 
 
-def blocks(dim: Dim, *, is_dynamic: bool) -> Kernel:
+def blocks(dim: Dim) -> Kernel:
     rng = np.random.default_rng(2)
     spec = BlockMatmulSpec(
-        rows=dim("rows"), inputs=64, outputs=21, block=32, output=FloatOutput(), is_dynamic=is_dynamic, has_zero_points=True
+        rows=dim("rows"), inputs=64, outputs=21, block=32, digits=1, output=FloatOutput(), has_zero_points=True
     )
     return kernels.block_matmul(
         spec,
@@ -191,8 +192,10 @@ def blocks(dim: Dim, *, is_dynamic: bool) -> Kernel:
 SOFTMAX: dict[str, Any] = {"scale": 0.1, "out_scale": 1 / 256, "output": Output(zero_point=0)}
 WORDS = Output(zero_point=0, qmin=-32768, qmax=32767)
 FAMILIES: dict[str, Callable[[Dim], Kernel]] = {
-    "blocks of 4 bits": lambda dim: blocks(dim, is_dynamic=False),
-    "blocks of 4 bits per row": lambda dim: blocks(dim, is_dynamic=True),
+    "blocks of 4 bits": blocks,
+    "integers of blocks": lambda dim: kernels.block_rows(
+        BlockRowsSpec(rows=dim("rows"), inputs=64, block=32, digits=3), isa=ISAS[0]
+    ),
     "parameters of rows": lambda dim: kernels.dynamic_parameters(
         DynamicSpec(rows=dim("rows"), size=dim("columns"), style=PER_ROW), isa=ISAS[0]
     ),

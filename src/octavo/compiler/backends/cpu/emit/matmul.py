@@ -8,21 +8,19 @@ from dataclasses import replace
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from .....ir.composites.blocks import BlockMatmulOp
+from .....ir.composites.blocks import BlockMatmulOp, FloatTensor
 from .....ir.composites.float_ops import FloatBatchMatmulOp
 from .....ir.composites.matrix_view import MatrixView
 from .....ir.composites.outputs import output_spec
 from .....ir.composites.weighted import BatchMatmulOp, DynamicTensor, MatmulOperand, RowBatchMatmulOp
+from .....numerics.quantized.block_matmul import ACTIVATION_DIGITS
 from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import BatchMatmulSpec, BlockMatmulSpec, FloatBatchMatmulSpec
+from ..kernels import BatchMatmulSpec, BlockMatmulSpec, BlockRowsSpec, FloatBatchMatmulSpec
 from .conv2d import scaled_sums
 from .quantize import read_dynamic
-
-SYMMETRIC = 8
-"""The zero point of symmetric weights of 4 bits, in [0; 15]."""
 
 
 @emits(BatchMatmulOp)
@@ -103,23 +101,26 @@ def _with_room(context: KernelContext, var: Var, view: MatrixView) -> tuple[Expr
 @emits(BlockMatmulOp)
 def emit_block_matmul(op: BlockMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    is_dynamic = isinstance(op.x, DynamicTensor)
-    if isinstance(op.x, DynamicTensor):
-        read = read_dynamic(op.x, context, inputs, is_nhwc=False)
-    else:
-        read = [context.storage.source(inputs[op.x.name])]
     blocks, outputs = op.weight.scale.shape
     features = len(op.weight.values)
     result = output_spec(op.y)
     assert isinstance(result, kernels.FloatOutput), "functions follow 8-bit weights"
-    spec = BlockMatmulSpec(
+    rows = BlockRowsSpec(
         rows=math.prod(op.y.shape[:-1]),
         inputs=features,
-        outputs=outputs,
         block=features // blocks,
+        digits=kernels.ROW_DIGITS if isinstance(op.x, DynamicTensor) else ACTIVATION_DIGITS[op.activations],
+        is_dynamic=isinstance(op.x, DynamicTensor),
+        threads=context.threads,
+    )
+    spec = BlockMatmulSpec(
+        rows=rows.rows,
+        inputs=features,
+        outputs=outputs,
+        block=rows.block,
+        digits=rows.digits,
         output=result,
-        is_dynamic=is_dynamic,
-        has_zero_points=bool((op.weight.zero_point != SYMMETRIC).any()),
+        has_zero_points=bool((op.weight.zero_point != kernels.SYMMETRIC).any()),
         threads=context.threads,
     )
     kernel = kernels.block_matmul(
@@ -130,7 +131,20 @@ def emit_block_matmul(op: BlockMatmulOp, context: KernelContext, inputs: dict[st
         bias=op.y.bias,
         isa=context.isa,
     )
+    read = [_records(op.x, rows, context, inputs)]
     context.put(output, context.call(output.name, kernel, read, op.y.shape, "float32"), is_nhwc=False)
+
+
+def _records(x: FloatTensor | DynamicTensor, spec: BlockRowsSpec, context: KernelContext, inputs: dict[str, Var]) -> Expr:
+    """Write what makes integers in blocks of an activation, once for all products that read the same."""
+    var = inputs[x.name]
+    key = var, spec
+    if key not in context.quantized:
+        is_dynamic = isinstance(x, DynamicTensor)
+        read = read_dynamic(x, context, inputs, is_nhwc=False) if is_dynamic else [context.storage.source(var)]
+        name = f"{var.name}_blocks{spec.block}x{spec.digits}"
+        context.quantized[key] = [context.call(name, kernels.block_rows(spec, isa=context.isa), read, (spec.size,))]
+    return context.quantized[key][0]
 
 
 @emits(FloatBatchMatmulOp)

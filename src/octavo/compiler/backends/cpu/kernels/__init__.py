@@ -52,7 +52,8 @@ from .language.schedule import (
 )
 from .language.x86.table import without_vbmi
 from .matmuls.batch_matmul import batch_matmul, takes_views
-from .matmuls.block_matmul import BlockMatmulSpec, block_matmul
+from .matmuls.block_matmul import SYMMETRIC, BlockMatmulSpec, block_matmul
+from .matmuls.block_rows import ROW_DIGITS, BlockRowsSpec, block_rows
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .matmuls.spec import BatchMatmulSpec
 from .move.concat import ConcatSpec, concat
@@ -107,11 +108,14 @@ __all__ = [
     "KNOWN_ISAS",
     "NO_SCHEDULES",
     "PORTABLE_TARGETS",
+    "ROW_DIGITS",
+    "SYMMETRIC",
     "AddSpec",
     "AffineRowsSpec",
     "BatchMatmulSpec",
     "Bfloat16Conv2dSpec",
     "BlockMatmulSpec",
+    "BlockRowsSpec",
     "ChannelGroups",
     "ColumnsSpec",
     "ConcatSpec",
@@ -172,6 +176,7 @@ __all__ = [
     "bfloat16_extension_of",
     "bfloat16_matmul",
     "block_matmul",
+    "block_rows",
     "can_observe",
     "column_parameters",
     "column_quantize",

@@ -1,21 +1,20 @@
 """Rows of activations times 4-bit weights that have a scale for each block of inputs. One text for every ISA.
 
-Weights lie as uint32 [tiles][in / 8][16 columns]: a word has 8 inputs of a column, those of the low halves of its bytes first,
-so that both halves are bytes of 4 neighbours. They are unpacked in registers, for as many rows at once as these hold.
-The oracle is `numerics.block_matmul`: sums of the integers of a block are exact; those of reals, and over blocks, are float32.
+Activations are records of integers in blocks (`block_rows`), weights one stream of bytes (`block_weights`), which a row reads
+once: what takes the time is to read it. Weights are unpacked in registers, for as many rows at once as these hold.
+The oracle is `numerics.block_matmul`, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import FloatOutput
+from ..language.isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC
 from ..language.kernel import Kernel
 from ..language.vectors import (
     Buffer,
@@ -23,6 +22,7 @@ from ..language.vectors import (
     chunked,
     clamped_to,
     for_tiles,
+    intrinsic,
     load,
     prim_func,
     splat,
@@ -30,12 +30,19 @@ from ..language.vectors import (
     store_partial,
     worthwhile,
 )
+from ..language.x86.narrow import narrowed
+from .block_dots import WORDS, BlockDots
+from .block_rows import record_bytes
+from .block_weights import LANES, WORD, BlockLayout, packed_blocks
 
-LANES = 16
-WORD = 8
-"""Weights of a word."""
-_ROWS = 4
-"""Rows that are computed at once."""
+SYMMETRIC = 8
+"""The zero point of blocks that have none of their own."""
+
+_VECTORS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 2}
+"""Of 16 columns of a tile: 1 elsewhere."""
+
+_ROWS = {1: 4, 2: 2, 3: 2}
+"""Rows that are computed at once, by the digits of activations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +51,8 @@ class BlockMatmulSpec:
 
     Parameters
     ----------
-    is_dynamic
-        Whether x is uint8, with a float32 scale and zero point for each row; else it is float32.
+    digits
+        Bytes of x's integers.
     has_zero_points
         Whether blocks have zero points of their own; else that of all is 8.
     """
@@ -54,20 +61,20 @@ class BlockMatmulSpec:
     inputs: int
     outputs: int
     block: int
+    digits: int
     output: FloatOutput
-    is_dynamic: bool = False
     has_zero_points: bool = False
     threads: int = 1
-
-    @property
-    def tiles(self) -> int:
-        """Groups of 16 outputs."""
-        return -(-self.outputs // LANES)
 
     @property
     def blocks(self) -> int:
         """Of the inputs."""
         return self.inputs // self.block
+
+    @property
+    def record(self) -> int:
+        """Bytes of a block of a row."""
+        return record_bytes(self.block, self.digits)
 
 
 def block_matmul(
@@ -79,7 +86,7 @@ def block_matmul(
     bias: npt.NDArray[np.float32],
     isa: str,
 ) -> Kernel:
-    """Return the kernel: x (and its parameters) to y.
+    """Return the kernel: the records of x to y.
 
     Parameters
     ----------
@@ -90,138 +97,170 @@ def block_matmul(
     bias
         [outputs].
     """
-    words, scales = packed_words(weight), _tiled(scale)
-    constants = [words, scales, _tiled(bias[np.newaxis])]
-    if spec.has_zero_points:
-        constants.append(_tiled(zero_point.astype(np.float32)))
-    product = _Product(spec)
-    x = [("x", spec.rows * spec.inputs, "uint8" if spec.is_dynamic else "float32")]
-    if spec.is_dynamic:
-        x.append(("parameters", 2 * spec.rows, "float32"))
-    names = ("weight", "scale", "bias", "zero_point")[: len(constants)]
-    of_constants = [(name, each.size, str(each.dtype)) for name, each in zip(names, constants, strict=True)]
-    func = prim_func([*x, *of_constants, ("y", spec.rows * spec.outputs, "float32")], product.emit)
-    kind = "per row" if spec.is_dynamic else "float"
-    return Kernel(name=f"block_matmul.{kind} {spec.block}", isa=isa, func=func, constants=tuple(constants))
+    with np.errstate(over="ignore"):
+        is_half = isa != GENERIC and bool((scale.astype(np.float16).astype(np.float32) == scale).all())
+    layout = BlockLayout(block=spec.block, has_half_scales=is_half, has_zero_points=spec.has_zero_points)
+    product = _Product(spec, layout, isa)
+    stream = packed_blocks(layout, weight, scale, zero_point, product.vectors)
+    addends = np.pad(bias, (0, -spec.outputs % LANES))
+    arguments = [
+        ("x", spec.rows * spec.blocks * spec.record, "uint8"),
+        ("weight", stream.size, "uint8"),
+        ("bias", addends.size, "float32"),
+        ("y", spec.rows * spec.outputs, "float32"),
+    ]
+    func = prim_func(arguments, product.emit)
+    kind = {1: "int8", 2: "int16", 3: "float32"}[spec.digits]
+    if isa in (AVX_VNNI, AVX2):
+        func = narrowed(func, isa)
+    return Kernel(name=f"block_matmul.{kind} {spec.block}", isa=isa, func=func, constants=(stream, addends))
 
 
-def packed_words(weight: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """Return weights [inputs, outputs] as the kernels read them; columns that are not there are 0."""
-    inputs, outputs = weight.shape
-    wide = np.zeros((inputs, -(-outputs // LANES) * LANES), np.uint8)
-    wide[:, :outputs] = weight
-    halves = wide.reshape(inputs // WORD, 2, WORD // 2, -1)
-    low_and_high = halves[:, 0] | (halves[:, 1] << 4)  # (words, bytes, columns)
-    words = np.ascontiguousarray(low_and_high.transpose(0, 2, 1)).view("<u4")[..., 0]
-    return np.ascontiguousarray(words.reshape(inputs // WORD, -1, LANES).transpose(1, 0, 2)).reshape(-1).astype(np.uint32)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tile:
+    """Vectors of columns: where its weights start, its first column, and its columns that are there."""
 
-
-def _tiled(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return values [rows, outputs] as [tiles, rows, 16]."""
-    rows, outputs = values.shape
-    wide = np.zeros((rows, -(-outputs // LANES) * LANES), np.float32)
-    wide[:, :outputs] = values
-    return np.ascontiguousarray(wide.reshape(rows, -1, LANES).transpose(1, 0, 2)).reshape(-1)
+    vectors: int
+    start: Expr
+    column: Expr
+    valid: int
 
 
 class _Product:
-    def __init__(self, spec: BlockMatmulSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: BlockMatmulSpec, layout: BlockLayout, isa: str) -> None:
+        self._spec, self._layout, self._isa = spec, layout, isa
+        self.vectors = _VECTORS.get(isa, 1)
 
-    def emit(self, x: Buffer, *others: Buffer) -> None:
+    def emit(self, x: Buffer, weight: Buffer, bias: Buffer, y: Buffer) -> None:
         """Emit the kernel's body."""
-        spec = self._spec
-        *constants, y = others
-        parameters = constants.pop(0) if spec.is_dynamic else None
-        weight, scale, bias, *zero_point = constants
-        buffers = _Buffers(x, parameters, weight, scale, bias, zero_point[0] if zero_point else None, y)
-        threads = worthwhile(spec.threads, spec.rows * spec.inputs * spec.outputs, spec.tiles)
-        full, rest = divmod(spec.outputs, LANES)
+        spec, buffers = self._spec, _Buffers(x, weight, bias, y)
+        width, size = self.vectors * LANES, self._layout.size(self.vectors) * spec.blocks
+        full, rest = divmod(spec.outputs, width)
+        threads = worthwhile(spec.threads, spec.rows * spec.inputs * spec.outputs // 4, max(full, 1))
         if full:
-            with chunked(full, min(threads, full)) as tile:
-                self._rows(buffers, tile, LANES)
+            with chunked(full, threads) as index:
+                self._rows(buffers, _Tile(self.vectors, B.Bind(index * size), B.Bind(index * width), width))
         if rest:
-            self._rows(buffers, B.int32(full), rest)
+            self._rows(buffers, _Tile(-(-rest // LANES), B.int32(full * size), B.int32(full * width), rest))
 
-    def _rows(self, buffers: _Buffers, tile: Expr, valid: int) -> None:
-        for_tiles(self._spec.rows, _ROWS, lambda first, rows: self._tile(buffers, tile, first, rows, valid))
+    def _rows(self, buffers: _Buffers, tile: _Tile) -> None:
+        for_tiles(self._spec.rows, _ROWS[self._spec.digits], lambda first, rows: self._tile(buffers, tile, first, rows))
 
-    def _tile(self, buffers: _Buffers, tile: Expr, first: Expr, rows: int, valid: int) -> None:
+    def _tile(self, buffers: _Buffers, tile: _Tile, first: Expr, rows: int) -> None:
         """Emit rows of one tile: over the blocks, what each adds."""
-        spec = self._spec
-        total: Any = B.alloc_buffer((rows * LANES,), "float32", scope="local")
-        sums: Any = B.alloc_buffer((rows * LANES,), "int32" if spec.is_dynamic else "float32", scope="local")
-        for row in range(rows):
-            store(total, row * LANES, splat(B.float32(0), LANES), LANES)
+        spec, vectors = self._spec, tile.vectors
+        total = B.alloc_buffer((rows * vectors * LANES,), "float32", scope="local")
+        for number in range(rows * vectors):
+            store(total, number * LANES, splat(B.float32(0), LANES), LANES)
         with B.serial(0, spec.blocks) as block:
-            place = B.Bind((tile * spec.blocks + block) * LANES)
+            start = B.Bind(tile.start + block * self._layout.size(vectors))
+            records = [B.Bind(((first + row) * spec.blocks + block) * spec.record) for row in range(rows)]
+            dots = BlockDots(self._isa, rows * spec.digits * vectors)
+            self._start(buffers, dots, vectors, start, records)
+            self._add(buffers, dots, vectors, start, records)
+            self._scale(buffers, dots, vectors, start, records, total)
+        for vector in range(vectors):
+            addend = B.Bind(load(buffers.bias, tile.column + vector * LANES, LANES))
             for row in range(rows):
-                store(sums, row * LANES, splat(B.int32(0) if spec.is_dynamic else B.float32(0), LANES), LANES)
-            zero_point = None if buffers.zero_point is None else B.Bind(load(buffers.zero_point, place, LANES))
-            add = self._adds_integers if spec.is_dynamic else self._adds_reals
-            add(buffers, tile, block, first, rows, sums, zero_point)
-            factor = B.Bind(load(buffers.scale, place, LANES))
-            for row in range(rows):
-                of_block = load(sums, row * LANES, LANES).astype(f"float32x{LANES}")
-                store(total, row * LANES, load(total, row * LANES, LANES) + of_block * factor, LANES)
-        addend = B.Bind(load(buffers.bias, tile * LANES, LANES))
-        for row in range(rows):
-            value = load(total, row * LANES, LANES)
-            if buffers.parameters is not None:
-                value = value * splat(buffers.parameters[2 * (first + row)], LANES)
-            value = clamped_to(value + addend, spec.output.low, spec.output.high, LANES)
-            store_partial(buffers.y, (first + row) * spec.outputs + tile * LANES, value, LANES, valid, "float32")
+                value = load(total, (row * vectors + vector) * LANES, LANES) + addend
+                value = clamped_to(value, spec.output.low, spec.output.high, LANES)
+                at, valid = (first + row) * spec.outputs + tile.column + vector * LANES, min(LANES, tile.valid - vector * LANES)
+                store_partial(buffers.y, at, value, LANES, valid, "float32")
 
-    def _words(self, buffers: _Buffers, tile: Expr, block: Expr, body: Callable[[Expr, Callable[[int], Expr]], None]) -> None:
-        """Emit body(first input, what gives an input's weights as int32) for each word of a block."""
+    def _start(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr]) -> None:
+        """Emit the start of each sum: minus the zero point times the sum of the activations."""
         spec = self._spec
-        count = spec.block // WORD
-        with B.serial(0, count) as word:
-            at = B.Bind(block * count + word)
-            words = B.Bind(load(buffers.weight, (tile * (spec.inputs // WORD) + at) * LANES, LANES))
+        points: list[Expr] = []
+        if spec.has_zero_points:
+            at = start + self._layout.zero_points(vectors)
+            points = [B.Bind(load(buffers.weight, at + vector * LANES, LANES, "int32")) for vector in range(vectors)]
+        for row, record in enumerate(records):
+            for digit in range(spec.digits):
+                minus = _dword(buffers.x, record + (spec.digits * spec.block + 4 * digit))
+                # Its sum has 16 bits, which LLVM is told: it then multiplies words.
+                value = B.Bind(minus.astype("int16").astype("int32") if points else minus * B.int32(SYMMETRIC))
+                for vector in range(vectors):
+                    splatted = splat(value, LANES)
+                    dots.start(self._number(vectors, row, digit, vector), points[vector] * splatted if points else splatted)
 
-            def integers(of: int) -> Expr:
-                half, byte = divmod(of, WORD // 2)
-                shift = splat(B.uint32(8 * byte + 4 * half), LANES)
-                return ((words >> shift) & splat(B.uint32(15), LANES)).astype(f"int32x{LANES}")
+    def _add(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr]) -> None:
+        """Emit the products of a block."""
+        spec = self._spec
+        words = min(WORDS // 2, spec.block // WORD)
+        numbers = len(records) * spec.digits * vectors
 
-            body(B.Bind(at * WORD), integers)
+        def some(word: Expr) -> None:
+            for number in range(numbers):
+                dots.begin(number)
+            with B.serial(0, words) as step:
+                self._add_word(buffers, dots, vectors, start, records, B.Bind(word + step))
+            for number in range(numbers):
+                dots.finish(number)
 
-    def _adds_reals(self, buffers: _Buffers, tile: Expr, block: Expr, first: Expr, rows: int, sums: Buffer, zero: Expr) -> None:
-        zero = splat(B.float32(8), LANES) if zero is None else zero
+        if words * WORD == spec.block:
+            some(B.int32(0))
+            return
+        with B.serial(0, spec.block // WORD // words) as index:
+            some(B.Bind(index * words))
 
-        def body(at: Expr, integers: Callable[[int], Expr]) -> None:
-            for of in range(WORD):
-                weights = B.Bind(integers(of).astype(f"float32x{LANES}") - zero)
-                for row in range(rows):
-                    value = splat(buffers.x[(first + row) * self._spec.inputs + at + of], LANES)
-                    store(sums, row * LANES, load(sums, row * LANES, LANES) + value * weights, LANES)
+    def _add_word(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], word: Expr) -> None:
+        spec = self._spec
+        for vector in range(vectors):
+            both = B.Bind(load(buffers.weight, start + (word * vectors + vector) * (4 * LANES), 4 * LANES))
+            for half, weights in enumerate(_halves(both)):
+                weights = B.Bind(weights)
+                for row, record in enumerate(records):
+                    for digit in range(spec.digits):
+                        place = record + (digit * spec.block + 4 * half) + word * WORD
+                        four = B.reinterpret(f"int8x{4 * LANES}", splat(_dword(buffers.x, place), LANES))
+                        dots.add(self._number(vectors, row, digit, vector), weights, four)
 
-        self._words(buffers, tile, block, body)
+    def _scale(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], total: Buffer) -> None:
+        """Emit the addition of a block's sums, scaled, to those of the blocks before it."""
+        spec, layout = self._spec, self._layout
+        for vector in range(vectors):
+            at = start + (layout.scales(vectors) + vector * (LANES * layout.scale_bytes))
+            raw = load(buffers.weight, at, LANES * layout.scale_bytes)
+            name = "float16" if layout.has_half_scales else "float32"
+            scale = B.Bind(B.reinterpret(f"{name}x{LANES}", raw).astype(f"float32x{LANES}"))
+            for row, record in enumerate(records):
+                of_row = B.reinterpret("float32", _dword(buffers.x, record + spec.digits * (spec.block + 4)))
+                sums = [dots.sum_of(self._number(vectors, row, digit, vector)) for digit in range(spec.digits)]
+                place = (row * vectors + vector) * LANES
+                value = _fma(_value(sums), scale * splat(of_row, LANES), load(total, place, LANES))
+                store(total, place, value, LANES)
 
-    def _adds_integers(
-        self, buffers: _Buffers, tile: Expr, block: Expr, first: Expr, rows: int, sums: Buffer, zero: Expr
-    ) -> None:
-        zero = splat(B.int32(8), LANES) if zero is None else B.Bind(zero.astype(f"int32x{LANES}"))
-        assert buffers.parameters is not None, "it has quantized rows"
-        of_rows = [B.Bind(buffers.parameters[2 * (first + row) + 1].astype("int32")) for row in range(rows)]
+    def _number(self, vectors: int, row: int, digit: int, vector: int) -> int:
+        return (row * self._spec.digits + digit) * vectors + vector
 
-        def body(at: Expr, integers: Callable[[int], Expr]) -> None:
-            for of in range(WORD):
-                weights = B.Bind(integers(of) - zero)
-                for row in range(rows):
-                    value = buffers.x[(first + row) * self._spec.inputs + at + of].astype("int32") - of_rows[row]
-                    store(sums, row * LANES, load(sums, row * LANES, LANES) + splat(value, LANES) * weights, LANES)
 
-        self._words(buffers, tile, block, body)
+def _value(sums: list[Expr]) -> Expr:
+    """Return the float32 of a block's sums by digit, the lowest first."""
+    low = sums[0] if len(sums) == 1 else sums[0] + (sums[1] << splat(B.int32(8), LANES))
+    real = low.astype(f"float32x{LANES}")
+    if len(sums) < 3:
+        return real
+    return _fma(sums[2].astype(f"float32x{LANES}"), splat(B.float32(1 << 16), LANES), real)
+
+
+def _fma(x: Expr, y: Expr, z: Expr) -> Expr:
+    return intrinsic("llvm.fma", f"float32x{LANES}", x, y, z)
+
+
+def _dword(x: Buffer, at: Expr) -> Expr:
+    return B.reinterpret("int32", load(x, at, 4))
+
+
+def _halves(both: Expr) -> tuple[Expr, Expr]:
+    """Return the low and the high halves of uint8x64."""
+    mask = splat(B.uint8(15), 4 * LANES)
+    words = B.reinterpret("uint16x32", both) >> splat(B.uint16(4), 32)
+    return both & mask, B.reinterpret("uint8x64", words) & mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Buffers:
     x: Buffer
-    parameters: Buffer | None
     weight: Buffer
-    scale: Buffer
     bias: Buffer
-    zero_point: Buffer | None
     y: Buffer

@@ -49,6 +49,8 @@ def _rewrites(isa: str) -> dict[str, Callable[..., Expr]]:
     }
     if isa == AVX2:
         dots = {f"llvm.x86.avx512.vpdpbusd.{size}": _dot_of_words for size in _SIZES}
+        packs["llvm.x86.avx512.pmaddubs.w.512"] = in_halves("llvm.x86.avx2.pmadd.ub.sw", "int16x16")
+        packs["llvm.x86.avx512.pmaddw.d.512"] = in_halves("llvm.x86.avx2.pmadd.wd", "int32x8")
         return packs | dots | {f"llvm.x86.avx512.vpdpwssd.{size}": _multiply_add for size in _SIZES}
     return packs | {
         f"llvm.x86.avx512.{name}.512": in_halves(f"llvm.x86.avx512.{name}.256", "int32x8") for name in ("vpdpbusd", "vpdpwssd")
