@@ -22,6 +22,7 @@ from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics import PerBlock, dequantize, quantize
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
+from octavo.numerics.quantized.block_matmul import block_integers
 from octavo.numerics.statistics.gptq import Gram, gptq_round_in_blocks
 from octavo.numerics.statistics.ranges import block_params
 from octavo.target import CPU, OpSupport
@@ -29,6 +30,7 @@ from reference_sessions import reference_session
 
 PLAIN: dict[str, Any] = {"bias_correction": False, "weight_rounding": "nearest", "equalization": "none", "min_sqnr": None}
 BLOCKS = octavo.Recipe(weight_bits=4, weight_block=32, **PLAIN)
+BYTES_TOO = replace(BLOCKS, block_activations="int8")
 PER_ROW_TOO = replace(BLOCKS, activation_dtype="uint8")
 SUPPORT = CPU.support("matmul")
 assert SUPPORT is not None
@@ -69,12 +71,18 @@ def rounded_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return (steps * parameters[:, :1]).reshape(x.shape)
 
 
+def rounded_blocks(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    rows = x.reshape(-1, x.shape[-1]).astype(np.float32)
+    integers, scale = block_integers(rows, 32, 1)
+    return (integers * np.repeat(scale.astype(np.float64), 32, axis=1)).reshape(x.shape)
+
+
 def expected(model: octavo.Model, quantized: octavo.QuantizedModel, x: npt.NDArray[Any], rows: Any) -> npt.NDArray[np.float64]:
     q = np.maximum(rows(x) @ real(quantized, "wq") + model.params[TensorId("bq")], 0)
     return rows(q * (rows(x) @ real(quantized, "wk").T)) @ real(quantized, "wo")
 
 
-@pytest.mark.parametrize("recipe", [BLOCKS, PER_ROW_TOO])
+@pytest.mark.parametrize("recipe", [BLOCKS, BYTES_TOO, PER_ROW_TOO])
 def test_a_model_computes_what_its_plan_says(recipe: octavo.Recipe, rng: np.random.Generator) -> None:
     model, samples = gated(rng), samples_of(rng)
     quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=recipe)
@@ -83,12 +91,13 @@ def test_a_model_computes_what_its_plan_says(recipe: octavo.Recipe, rng: np.rand
     assert [(layer.block, bool(layer.per_row)) for layer in layers] == [(32, is_dynamic)] * 3
     assert not quantized.plan.activations
     kernels = [op.kernel for op in octavo.explain(quantized).ops if op.integer]
-    assert kernels == [f"block_matmul.{'int16' if is_dynamic else 'float32'} 32"] * 3
+    kind = "int16" if is_dynamic else "int8" if recipe is BYTES_TOO else "float32"
+    assert kernels == [f"block_matmul.{kind} 32"] * 3
     executable = octavo.compile(quantized)
     for x in samples:
-        wanted = expected(model, quantized, x, rounded_rows if is_dynamic else np.asarray)
+        wanted = expected(model, quantized, x, {"int16": rounded_rows, "int8": rounded_blocks}.get(kind, np.asarray))
         # A row's integer may be its neighbour where float32 sums differ in the last digit.
-        tolerance = 1e-2 if is_dynamic else 2e-6
+        tolerance = 2e-6 if kind == "float32" else 1e-2
         np.testing.assert_allclose(output(executable, x), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
 
 

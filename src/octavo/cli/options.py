@@ -10,6 +10,7 @@ from typing import Any, get_args
 from octavo_parser import SUMMARIES, CommandParser
 
 from ..errors import QuantizationError
+from ..numerics.quantized.block_matmul import BLOCK_ACTIVATIONS
 from ..quantizer.ranges import range_estimator, range_estimator_help
 from ..quantizer.recipe import ANY, Preset, Recipe
 
@@ -163,6 +164,12 @@ def _add_widths(group: Group) -> None:
         metavar="N",
         help="dense layers of 4 bits or fewer have a scale for each 16, 32, 64 or 128 inputs and read float32 activations, or, "
         "with --activation, quantized per row when run",
+    )
+    group.add_argument(
+        "--block-activations",
+        choices=BLOCK_ACTIVATIONS,
+        help="how exact layers with weights in blocks read float32 activations, at least (default: float32, or what the file "
+        "says); int8 is the fastest",
     )
     group.add_argument(
         "--wide-weights",

@@ -12,6 +12,7 @@ from ..export.tflite import is_of_tflite
 from ..export.tflite import quantize as quantize_for_tflite
 from ..frontends.load import load
 from ..ir.graph import Model
+from ..ir.qdq.block_activations import with_block_activations
 from ..profiling import Profile
 from ..quantizer.plan.plan import QuantizationPlan, QuantizedModel
 from ..quantizer.quantize import quantize
@@ -49,6 +50,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
         weight_bits=dict(args.weight_bits) if args.weight_bits else Recipe().weight_bits,
         weight_block=args.weight_block,
+        block_activations=args.block_activations,
         wide_weights=args.wide_weights,
         wide_activations=args.wide_activations,
         exclude=tuple(args.exclude),
@@ -85,13 +87,17 @@ def is_downcast(args: argparse.Namespace) -> bool:
     return getattr(args, "precision", "float32") != "float32"
 
 
+def _loaded(args: argparse.Namespace) -> Model:
+    return with_block_activations(load_model(args), args.block_activations or "float32")
+
+
 def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Recipe | None]:
     """Load MODEL and --profile, and return them with the recipe, as `compile` takes them; UsageError where options do nothing."""
-    recipe = recipe_of(args)
+    recipe = replace(recipe_of(args), block_activations=None)  # said of the model, which may be quantized already
     if args.plan is not None:
         if args.profile or recipe != Recipe() or is_downcast(args):
             raise UsageError("--plan says all that is to be said of quantizing: leave out --profile, --precision and the options")
-        return by_plan(load_model(args), args.plan, args.target), None, None
+        return by_plan(_loaded(args), args.plan, args.target), None, None
     if recipe != Recipe() and is_downcast(args):
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     if recipe != Recipe() and not args.profile:
@@ -100,4 +106,4 @@ def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Re
             "--no-corrections say how to quantize; give --profile too"
         )
     profile = Profile.load(args.profile) if args.profile else None
-    return load_model(args), profile, None if recipe == Recipe() else recipe
+    return _loaded(args), profile, None if recipe == Recipe() else recipe

@@ -26,6 +26,7 @@ from .input_shapes import InputShapes
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
+from .onnx.accuracy_levels import block_activations
 from .onnx.batch import batch_obstacle
 from .onnx.inputs import input_shapes
 from .onnx.large_tensors import OnnxSource
@@ -174,7 +175,8 @@ def _load_onnx(given: OnnxSource, shapes: ShapeOptions, sizes: SizeOptions, orig
         obstacle = batch_obstacle(canonical, inputs, onnx_convert.supported, origin)
         if not obstacle:
             model = _convert_onnx(canonical, single, origin).model(fingerprint, "onnx", OnnxSource(canonical, source.values))
-            return replace(model, any_batch=True, batch_range=inputs.symbols.bounds[batch])
+            levels = block_activations(canonical.graph, model.tensors)
+            return replace(model, any_batch=True, batch_range=inputs.symbols.bounds[batch], block_activations=levels)
     try:
         while True:
             canonical = _checked(lambda: canonicalize.canonicalize(proto, inputs.shapes, onnx_convert.supported, origin), origin)
@@ -189,7 +191,8 @@ def _load_onnx(given: OnnxSource, shapes: ShapeOptions, sizes: SizeOptions, orig
         shown = "; ".join(shape_advice(name, tuple(shape)) for name, shape in shapes.items())
         raise UnsupportedOpError(f"{error}; do the shapes that are given fit the network ({shown})?") from error
     model = assembled.model(fingerprint, "onnx", OnnxSource(canonical, source.values), inputs.symbols.bounds)
-    return replace(model, batch_obstacle=obstacle if inputs.is_static else "")
+    levels = block_activations(canonical.graph, model.tensors)
+    return replace(model, batch_obstacle=obstacle if inputs.is_static else "", block_activations=levels)
 
 
 def _convert_onnx(canonical: onnx.ModelProto, inputs: InputShapes, origin: str) -> Assembled:

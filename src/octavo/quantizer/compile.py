@@ -18,6 +18,7 @@ from ..errors import CompileError, ProfileError, QuantizationError, check_type
 from ..ir.graph import Model
 from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import checked_model
+from ..ir.qdq.block_activations import with_block_activations
 from ..numerics.floats.half import HALF_DTYPES, HalfDtype
 from ..profiling import Profile, check_model, unfit_tensors
 from ..runtime.executable import Executable
@@ -39,6 +40,7 @@ def compile(
     profile: Profile | None = None,
     recipe: Recipe | None = None,
     tuning: str | Path | Tuning | None = None,
+    block_activations: str = "float32",
 ) -> Executable:
     """Compile a model, float, QDQ or pre-quantized, to machine code.
 
@@ -67,6 +69,10 @@ def compile(
     tuning
         What `octavo.tune` returns, or its file: kernels that it knows take the schedules that it measured to be best, the others
         choose their own. Results don't depend on it.
+    block_activations
+        How exact products with weights in blocks read float32 activations, where neither the file (`accuracy_level` of ONNX
+        Runtime's MatMulNBits) nor the recipe says so: as integers with a scale for each block, "int8" of 8 bits (W4A8),
+        "bfloat16" of 16 (no less exact than bfloat16), "float32" of 24 (no less exact than float32).
 
     Raises
     ------
@@ -79,12 +85,13 @@ def compile(
     TuningError
         `tuning` can't be read, or was measured on another processor or for another ISA.
     CompileError
-        An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
+        An accumulator that could overflow, an unknown precision or `block_activations`, a precision for a quantized model, or a
+        failure of code generation.
     """
     chosen = resolve_target(target)
     check_compiles_here(chosen)  # before what may take minutes
     resolve_threads(threads)
-    prepared_model, downcast = prepared(model, chosen, precision, profile, recipe)
+    prepared_model, downcast = prepared(model, chosen, precision, profile, recipe, block_activations)
     return compile_model(prepared_model, target=chosen, threads=threads, precision=downcast, tuning=tuning)
 
 
@@ -95,6 +102,7 @@ def explain(
     precision: str | None = None,
     profile: Profile | None = None,
     recipe: Recipe | None = None,
+    block_activations: str = "float32",
 ) -> Explanation:
     """Say for each op whether it is integer, which kernel runs, why where it is float, and of a downcast model what is 16 bits.
 
@@ -104,7 +112,7 @@ def explain(
         ops = tuple(ExplainedOp(**entry) for entry in subject.description.ops)
         return Explanation(ops=ops, inputs=ports(subject.inputs), outputs=ports(subject.outputs))
     chosen = resolve_target(target)
-    model, downcast = prepared(subject, chosen, precision, profile, recipe)
+    model, downcast = prepared(subject, chosen, precision, profile, recipe, block_activations)
     model = checked_model(model)
     if chosen.device is not None:
         records = lowered_for(chosen.device, model).records
@@ -117,15 +125,21 @@ def explain(
 
 
 def prepared(
-    model: Model, target: ResolvedTarget, precision: str | None, profile: Profile | None, recipe: Recipe | None = None
+    model: Model,
+    target: ResolvedTarget,
+    precision: str | None,
+    profile: Profile | None,
+    recipe: Recipe | None = None,
+    block_activations: str = "float32",
 ) -> tuple[Model, Precision | None]:
     """Return the model that is lowered, quantized first where `profile` is for that, and what it is downcast to."""
     wanted = _wanted_precision(model, target, precision, profile)
     if profile is not None and wanted is None:
-        return by_profile(target, model, check_subject(model, profile, recipe), recipe), None
+        quantized = by_profile(target, model, check_subject(model, profile, recipe), recipe)
+        return with_block_activations(quantized, block_activations), None
     if recipe is not None:
         raise QuantizationError("a recipe says how to quantize by a profile: give one, and no 16-bit precision")
-    return model, wanted
+    return with_block_activations(checked_model(model), block_activations), wanted
 
 
 def _wanted_precision(model: Model, target: ResolvedTarget, precision: str | None, profile: Profile | None) -> Precision | None:

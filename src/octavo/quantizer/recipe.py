@@ -131,6 +131,9 @@ class Recipe:
         read their activations in float32 (weight-only; products of two activations stay float, too), or, where `activation_dtype`
         is given, quantized per row when run. One whose inputs the block does not divide, or whose target does not take it, keeps
         8 bits, per axis. Blocks have zero points where the target takes asymmetric weights. None: a scale for each output.
+    block_activations
+        How exact such layers read float32 activations: "float32", "bfloat16" or "int8", as `octavo.compile` takes it; None leaves
+        it to that.
     wide_weights
         Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, on
         the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest layers). The
@@ -190,6 +193,7 @@ class Recipe:
     percentile: float = 99.99
     weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
     weight_block: int | None = None
+    block_activations: Literal["float32", "bfloat16", "int8", None] = None
     wide_weights: float = 0.0
     wide_activations: int = 0
     weight_range: Literal["auto", "max", "mse"] = "auto"

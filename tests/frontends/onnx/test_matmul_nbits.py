@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.errors import UnsupportedOpError
+from octavo.errors import CompileError, UnsupportedOpError
 from reference_sessions import reference_session
 
 N = 24
@@ -65,6 +65,29 @@ def test_it_computes_what_onnx_runtime_does(
     [want] = reference_session(tmp_path / "m.onnx").run(None, {"x": x})
     [found] = octavo.compile(model)(x).values()
     np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize(("level", "kind"), [(0, "bfloat16"), (1, "float32"), (2, "bfloat16"), (3, "bfloat16"), (4, "int8")])
+def test_its_accuracy_level_says_how_exact_activations_are(
+    level: int, kind: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    onnx.save(net(rng, 256, 64, points=True, bias=level % 2 == 0, accuracy=level), tmp_path / "m.onnx")
+    model = octavo.load(tmp_path / "m.onnx")
+    [op] = octavo.explain(model, block_activations="bfloat16").ops  # which counts where the file says nothing
+    assert op.integer
+    assert op.kernel == f"block_matmul.{kind.replace('bfloat16', 'int16')} 64"
+    x = rng.normal(size=(2, 3, 256)).astype(np.float32)
+    [want] = reference_session(tmp_path / "m.onnx").run(None, {"x": x})
+    [found] = octavo.compile(model, block_activations="bfloat16")(x).values()
+    # An activation in 8 bits is off by 1/254 of its block's largest at most, by some 1/500 of a normal distribution's.
+    tolerance = {"float32": 2e-6, "bfloat16": 1e-4, "int8": 2e-2}[kind]
+    np.testing.assert_allclose(found, want, rtol=0, atol=tolerance * float(np.abs(want).max()))
+
+
+def test_what_activations_may_be(rng: np.random.Generator) -> None:
+    model = octavo.load(net(rng, 64, 32, points=False, bias=False))
+    with pytest.raises(CompileError, match="unknown block_activations 'int4': choose from float32, bfloat16, int8"):
+        octavo.compile(model, block_activations="int4")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from .dataflow import BodyWriter, DataflowView, attrs_of, new_main, operand_vars
 MODEL_ATTR = "octavo.model"
 """Attribute of "main": what a Model knows besides its module, in a module that goes on its own."""
 
+BLOCK_ATTR = "octavo.block_activations"
+"""Attribute of "main": the `block_activations` of a Model, where it has some."""
+
 _LARGE = 2**28
 
 SourceFormat = Literal["onnx", "tflite", "torch", "relax", "builder"]
@@ -62,6 +65,8 @@ class Model:
     shown_names
         Pairs of a TensorId and the name that explanations show for it, where these are of a module that no longer tells: a file
         in QDQ form has integers as tensors of their own, which go by what is quantized to them.
+    block_activations
+        How exact the activations beside weights in blocks are to be, by the TensorId of the product; "" for all others.
     """
 
     module: tvm.IRModule
@@ -78,6 +83,7 @@ class Model:
     sizes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     output_names: tuple[str, ...] = ()
     shown_names: tuple[tuple[str, str], ...] = ()
+    block_activations: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line; `show` prints the module."""
@@ -120,7 +126,11 @@ class Model:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
         bindings: dict[Any, Any] = {str(name): shared_tensor(value) for name, value in self.params.items()}
         with tvm.transform.PassContext(opt_level=3):  # no pass of a pipeline: the instruments of one are not to see it
-            return relax.transform.BindParams("main", bindings)(self.module)
+            bound: tvm.IRModule = relax.transform.BindParams("main", bindings)(self.module)
+        if self.block_activations:
+            main: Any = bound["main"]
+            bound.update_func(bound.get_global_var("main"), main.with_attr(BLOCK_ATTR, dict(self.block_activations)))
+        return bound
 
     def show(self) -> None:
         """Print the Relax IR; each variable's name is its TensorId."""

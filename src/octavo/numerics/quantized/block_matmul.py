@@ -22,7 +22,7 @@ BlockActivations = Literal["float32", "bfloat16", "int8"]
 BLOCK_ACTIVATIONS: tuple[BlockActivations, ...] = get_args(BlockActivations)
 
 ACTIVATION_DIGITS: Mapping[BlockActivations, int] = {"float32": 3, "bfloat16": 2, "int8": 1}
-"""Bytes of the integers of a block. Two are nearer to the block's largest magnitudes than bfloat16, and err as much in small ones."""
+"""Bytes of the integers of a block. Two are nearer to the largest magnitudes than bfloat16, and err as much in small ones."""
 
 DIGIT_LIMITS = {1: 127, 2: 32639, 3: 8355711}
 """The largest magnitude of integers, by their bytes: of those whose digits all lie in [-127; 127]."""

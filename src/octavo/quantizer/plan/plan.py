@@ -196,6 +196,8 @@ class QuantizedModel(Model):
         """Return `model`, already in QDQ form, with its plan, and a fingerprint of its own."""
         known: dict[str, Any] = {each.name: getattr(model, each.name) for each in fields(Model)}
         known["fingerprint"] = plan.quantized_fingerprint
+        if plan.recipe.block_activations is not None:
+            known["block_activations"] = {"": plan.recipe.block_activations}
         return cls(**known, plan=plan)
 
 

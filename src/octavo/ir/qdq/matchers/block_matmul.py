@@ -5,6 +5,7 @@ Before::
     w = <blocks of w_q, dequantized: ir.qdq.blocks>; y = R.matmul(x, w); z = R.add(y, bias)
 
 After: one composite "octavo.block_matmul" from x to z, with w_q in it. x is float32, or quantized per row when run.
+A float32 x is read as `ir.qdq.block_activations` says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ...composites.blocks import BlockMatmulOp, BlockWeight, FloatTensor
 from ...composites.weighted import DynamicTensor
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
+from ..block_activations import block_activations_of
 from ..blocks import block_size, of_blocks
 from ..runtime_inputs import dynamic_input, dynamic_tensor
 from ..tail import follow_in_float
@@ -55,7 +57,8 @@ def match_block_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     )
     assert constant is not None, "it has a weight"
     members = (*entry, *constant.members, core, *(() if bias is None else (*bias.members, start)), *tail.members)
-    op = BlockMatmulOp(x=tensor, weight=weight, y=y)
+    activations = block_activations_of(view, (var.name for var in members))
+    op = BlockMatmulOp(x=tensor, weight=weight, y=y, activations=activations)
     return Region(core=core, output=tail.output, members=tuple(dict.fromkeys(members)), inputs=(source,), op=op)
 
 

@@ -1,8 +1,7 @@
 """Sums of 4-bit weights times bytes of activations in registers, for each ISA: int32 by column, exact.
 
 A vector of weights has 4 neighbouring inputs of each of 16 columns, uint8 in [0; 15]; the activations are 4 int8, the same for
-all columns. ISAs without dot products of bytes add products in 16 bits first, over `WORDS` vectors at most: these hold 8 * 2 * 15 *
-128.
+all columns. ISAs without dot products of bytes add products in 16 bits first, of `WORDS` vectors at most: 8 * 2 * 15 * 128.
 """
 
 from __future__ import annotations

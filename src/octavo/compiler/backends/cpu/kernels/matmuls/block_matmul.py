@@ -110,7 +110,7 @@ def block_matmul(
         ("y", spec.rows * spec.outputs, "float32"),
     ]
     func = prim_func(arguments, product.emit)
-    kind = {1: "int8", 2: "int16", 3: "float32"}[spec.digits]
+    kind = {1: "int8", 2: "int16", 3: "float32"}[spec.digits]  # 24 bits are no less exact
     if isa in (AVX_VNNI, AVX2):
         func = narrowed(func, isa)
     return Kernel(name=f"block_matmul.{kind} {spec.block}", isa=isa, func=func, constants=(stream, addends))
