@@ -30,6 +30,7 @@ MOVES = {
         m0 = Pad <mode = "reflect"> (b, p) m1 = Pad <mode = "edge"> (m0, q) m = Tile(m1, r)""",
     "nearest": f"""{TWICE}
         m = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (b, , twice)""",
+    "bilinear": f'{TWICE} m = Resize <mode = "linear"> (b, , twice)',
     "nearest of half pixels": f'{TWICE} m = Resize <mode = "nearest"> (b, , twice)',
     "one place": "i = Constant <value_ints = [1]> () g = Gather <axis = 2> (b, i) m = Concat <axis = 2> (g, b)",
     "channels": "i = Constant <value_ints = [3, 0, 2, 1]> () m = Gather <axis = 1> (b, i)",

@@ -84,13 +84,27 @@ class ArgReduceOp(CompositeOp):
         return NO_ARITHMETIC
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenTaps:
+    """The taps along an axis of which a size is open: found when the model runs, by the `mode` of its positions."""
+
+    extent: int
+    out_extent: int
+    mode: str
+
+
+def taps_along(taps: LinearTaps | FloatTaps | OpenTaps) -> int:
+    """Return how many pixels the result has along an axis."""
+    return taps.out_extent if isinstance(taps, OpenTaps) else len(taps.first)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ResizeOp(UnaryOp):
     """Bilinear resizing on x's own integers, then the output's parameters; int16 rounds "half_away" and keeps its parameters."""
 
     layout: Layout
-    rows: LinearTaps
-    columns: LinearTaps
+    rows: LinearTaps | OpenTaps
+    columns: LinearTaps | OpenTaps
     rounding: Literal["half_up", "half_even", "half_away"]
 
     def arithmetic(self) -> Arithmetic:
@@ -103,8 +117,8 @@ class FloatResizeOp(UnaryOp):
     """Bilinear resizing of real values in float32, as the source's framework computes it."""
 
     layout: Layout
-    rows: FloatTaps
-    columns: FloatTaps
+    rows: FloatTaps | OpenTaps
+    columns: FloatTaps | OpenTaps
 
     def arithmetic(self) -> Arithmetic:
         """Return that of real values."""

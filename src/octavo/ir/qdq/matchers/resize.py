@@ -8,10 +8,11 @@ from tvm.relax import Var
 
 from ....numerics import float_taps, linear_taps
 from ....numerics.quantized.resize import int16_linear_taps
+from ....runtime.size import is_open
 from ....target import OpSupport
 from ....target.vocabulary import FLOAT32, HALF_UP
 from ...composites.base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
-from ...composites.reduction import FloatResizeOp, ResizeOp
+from ...composites.reduction import FloatResizeOp, OpenTaps, ResizeOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ..rounding import is_fixed_point, result_rounding
@@ -59,18 +60,37 @@ def _resize_op(
 ) -> ResizeOp | FloatResizeOp | Rejection:
     """Return the composite op that rounds as the source asks for; ValueError where its positions are unknown."""
     mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
-    sizes = [(int(x.shape[axis]), int(out[axis])) for axis in axes]  # which raises OpenSizeError: the taps are constants
+    sizes = [(x.shape[axis], out[axis]) for axis in axes]
+    if x.kernel_dtype != "int16" and any(is_open(size) for pair in sizes for size in pair):
+        return _open_resize_op(x, y, layout, [OpenTaps(extent=a, out_extent=b, mode=mode) for a, b in sizes], rounding)
     if x.kernel_dtype == "int16":
         if not is_fixed_point(rounding):
             return Rejection(reason="resizing of int16 is integer in TFLite files alone; ONNX Runtime computes it in float32")
         if x.params != y.tensor.params or (y.qmin, y.qmax) != (x.params.qmin, x.params.qmax):
             return Rejection(reason=f"it changes scale, zero point or bounds of {x.name}; 16-bit resizing keeps them")
-        rows, columns = (int16_linear_taps(*size, mode) for size in sizes)
+        # Open sizes raise OpenSizeError: the taps are constants.
+        rows, columns = (int16_linear_taps(int(before), int(after), mode) for before, after in sizes)
         return ResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_away")
     if rounding == FLOAT32:
         rows, columns = (float_taps(*size, mode) for size in sizes)
         return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)
     rows, columns = (linear_taps(*size, mode) for size in sizes)
+    return ResizeOp(
+        x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == HALF_UP else "half_even"
+    )
+
+
+_OPEN_MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def _open_resize_op(
+    x: QuantizedTensor, y: QuantizedOutput, layout: Layout, taps: list[OpenTaps], rounding: str
+) -> ResizeOp | FloatResizeOp | Rejection:
+    rows, columns = taps
+    if rows.mode not in _OPEN_MODES:
+        return Rejection(reason=f"coordinate transformation {rows.mode!r} is none of those known here")
+    if rounding == FLOAT32:
+        return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)
     return ResizeOp(
         x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == HALF_UP else "half_even"
     )

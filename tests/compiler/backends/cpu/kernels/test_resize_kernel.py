@@ -5,12 +5,19 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import tvm
 from kernel_runner import EACH_ISA, GENERIC, Case, baseline_target, check, few, part
 
 from octavo import numerics
 from octavo.compiler.backends.cpu import kernels
 from octavo.compiler.backends.cpu.kernels import FloatResizeSpec, ResizeSpec
+from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.composites.outputs import Output
+from octavo.ir.composites.reduction import OpenTaps
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
+from octavo.ir.graph.sizes import buffers_and_dimensions
+from octavo.runtime.llvm_host import host_target
+from octavo.runtime.size import Size
 
 SIZES = [((5, 7), (10, 14)), ((8, 9), (5, 3)), ((1, 1), (3, 4)), ((6, 7), (1, 1)), ((4, 3), (4, 3))]
 MODES = ("half_pixel", "align_corners", "asymmetric")
@@ -68,3 +75,27 @@ def test_equals_the_oracle(rng: np.random.Generator, isa: str) -> None:
 
 def test_same_bits_on_the_baseline(rng: np.random.Generator) -> None:
     check(few(cases(rng, GENERIC), 3), baseline_target())
+
+
+@pytest.mark.parametrize("mode", [*MODES, "pytorch_half_pixel"])
+def test_open_taps_are_those_of_each_size(mode: str) -> None:
+    taps = OpenTaps(extent=Size.named("before"), out_extent=Size.named("after"), mode=mode)
+    made = {
+        "linear": kernels.linear_taps(taps, isa=GENERIC),
+        "places": kernels.float_tap_places(taps, isa=GENERIC),
+        "weights": kernels.float_tap_weights(taps, isa=GENERIC),
+    }
+    library = llvm_module({name: kernel.func.with_attr(KERNEL_ATTR, name) for name, kernel in made.items()}, host_target())
+    for before, after in itertools.product((1, 2, 3, 7, 13, 64, 333), (1, 2, 5, 13, 14, 127, 640)):
+        sizes = {"before": before, "after": after}
+        linear, real = numerics.linear_taps(before, after, mode), numerics.float_taps(before, after, mode)
+        wanted = {
+            "linear": np.array([linear.first, linear.second, linear.fractions], np.int32),
+            "places": np.array([real.first, real.second], np.int32),
+            "weights": np.array([real.first_weights, real.second_weights], np.float32),
+        }
+        for name, kernel in made.items():
+            got = tvm.runtime.tensor(np.zeros(wanted[name].size, wanted[name].dtype))
+            _, dimensions = buffers_and_dimensions(kernel.func)
+            library[name](*(sizes[str(var.name)] for var in dimensions), got)
+            np.testing.assert_array_equal(got.numpy().reshape(after, -1).T, wanted[name], err_msg=f"{name} {sizes}")

@@ -94,6 +94,7 @@ from .reductions.float_reduce import FloatMeanSpec, mean_in_order
 from .reductions.reduce import ReduceSpec, reduce
 from .resize.float_resize import FloatResizeSpec, float_resize_bilinear
 from .resize.resize import ResizeSpec, resize_bilinear
+from .resize.taps import float_tap_places, float_tap_weights, linear_taps
 
 __all__ = [
     "ARM_BF16",
@@ -198,6 +199,8 @@ __all__ = [
     "float_matmul",
     "float_resize_bilinear",
     "float_softmax",
+    "float_tap_places",
+    "float_tap_weights",
     "gather",
     "group_norm",
     "half_cast",
@@ -207,6 +210,7 @@ __all__ = [
     "isas_of",
     "l2_normalize",
     "layer_norm",
+    "linear_taps",
     "log_softmax",
     "lookup",
     "matmul",

@@ -8,6 +8,7 @@ import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.composites.outputs import Output
+from ......ir.composites.reduction import OpenTaps, taps_along
 from ......numerics.quantized.resize import FloatTaps
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
@@ -32,14 +33,17 @@ _OPERATIONS = 24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatResizeSpec:
-    """uint8 [batch, in_height, in_width, channels] to as many rows and columns as there are taps."""
+    """uint8 [batch, in_height, in_width, channels] to as many rows and columns as there are taps.
+
+    Open taps, of both axes, are four more inputs behind x: tables of `float_tap_places`, and of `float_tap_weights`.
+    """
 
     batch: int
     in_height: int
     in_width: int
     channels: int
-    rows: FloatTaps
-    columns: FloatTaps
+    rows: FloatTaps | OpenTaps
+    columns: FloatTaps | OpenTaps
     in_scale: float
     input_zero_point: int
     out_scale: float
@@ -49,7 +53,7 @@ class FloatResizeSpec:
 
 def float_resize_bilinear(spec: FloatResizeSpec, *, isa: str) -> Kernel:
     """Return the kernel that dequantizes each value's four neighbours, weighs and adds them one after another, and quantizes."""
-    height, width, channels = len(spec.rows.first), len(spec.columns.first), spec.channels
+    height, width, channels = taps_along(spec.rows), taps_along(spec.columns), spec.channels
     size = spec.batch * height * width * channels
 
     def emit(x: Buffer, rows: Buffer, columns: Buffer, down: Buffer, across: Buffer, y: Buffer) -> None:
@@ -74,10 +78,9 @@ def float_resize_bilinear(spec: FloatResizeSpec, *, isa: str) -> Kernel:
 
             for_each_vector(channels, lanes_of(isa), 1, one)
 
-    places = [np.asarray([taps.first, taps.second], np.int32).T.reshape(-1) for taps in (spec.rows, spec.columns)]
-    weights = [
-        np.asarray([taps.first_weights, taps.second_weights], np.float32).T.reshape(-1) for taps in (spec.rows, spec.columns)
-    ]
+    known = [taps for taps in (spec.rows, spec.columns) if isinstance(taps, FloatTaps)]
+    places = [np.asarray([taps.first, taps.second], np.int32).T.reshape(-1) for taps in known]
+    weights = [np.asarray([taps.first_weights, taps.second_weights], np.float32).T.reshape(-1) for taps in known]
     arguments = [
         ("x", spec.batch * spec.in_height * spec.in_width * channels, "uint8"),
         ("rows", 2 * height, "int32"),

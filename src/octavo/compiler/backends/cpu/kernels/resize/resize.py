@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
+from ......ir.composites.reduction import OpenTaps, taps_along
 from ......numerics import FRACTION_BITS, LinearTaps
 from ......numerics.quantized.resize import INT16_FRACTION_BITS
 from ..language.isa import lanes_of
@@ -38,6 +39,8 @@ Corners = list[tuple[Expr, Expr]]
 class ResizeSpec:
     """`dtype` [batch, in_height, in_width, channels] to as many rows and columns as there are taps; scale and zero point stay.
 
+    Open taps, of both axes, are two more inputs behind x: tables of `linear_taps`.
+
     uint8 rounds "half_up" or "half_even", int16 "half_away".
     """
 
@@ -45,8 +48,8 @@ class ResizeSpec:
     in_height: int
     in_width: int
     channels: int
-    rows: LinearTaps
-    columns: LinearTaps
+    rows: LinearTaps | OpenTaps
+    columns: LinearTaps | OpenTaps
     dtype: Literal["uint8", "int16"] = "uint8"
     rounding: Literal["half_up", "half_even", "half_away"] = "half_even"
     threads: int = 1
@@ -57,7 +60,7 @@ def resize_bilinear(spec: ResizeSpec, *, isa: str) -> Kernel:
     is_wide = spec.dtype == "int16"
     assert is_wide == (spec.rounding == "half_away"), "roundings go by the dtype"
     mixed = _mixed_in_64_bits if is_wide else _mixed
-    height, width, channels = len(spec.rows.first), len(spec.columns.first), spec.channels
+    height, width, channels = taps_along(spec.rows), taps_along(spec.columns), spec.channels
     size = spec.batch * height * width * channels
 
     def emit(x: Buffer, rows: Buffer, columns: Buffer, y: Buffer) -> None:
@@ -80,9 +83,9 @@ def resize_bilinear(spec: ResizeSpec, *, isa: str) -> Kernel:
 
                 for_each_vector(channels, lanes_of(isa) // (4 if is_wide else 1), 1, one)
 
-    tables = [_table(spec.rows), _table(spec.columns)]
+    tables = [_table(taps) for taps in (spec.rows, spec.columns) if isinstance(taps, LinearTaps)]
     arguments = [("x", spec.batch * spec.in_height * spec.in_width * channels, spec.dtype)]
-    arguments += [(axis, table.size, "int32") for axis, table in zip(("rows", "columns"), tables, strict=True)]
+    arguments += [("rows", 3 * height, "int32"), ("columns", 3 * width, "int32")]
     func = prim_func([*arguments, ("y", size, spec.dtype)], emit)
     name = "resize_bilinear.int16" if is_wide else "resize_bilinear"
     return Kernel(name=name, isa=isa, func=func, constants=tuple(tables))
