@@ -107,15 +107,17 @@ def test_open_axes_give_the_bytes_of_each_size(rng: np.random.Generator, kind: s
 
 @pytest.mark.parametrize("outside", ["edge", "reflect", "wrap"])
 def test_what_is_around_open_axes_is_as_numpy_pads(rng: np.random.Generator, outside: Outside) -> None:
-    """Also by more than an axis has, and twice an axis behind it, as it is tiled."""
+    """Also by more than an axis has, and twice an axis behind it, as it is tiled; with the channels last, and first."""
+    sizes = [{"h": h, "w": w} for h, w in ((1, 1), (3, 2), (17, 80))]
+    for order in ((0, 1, 2), (2, 0, 1), (2, 1, 0)):
 
-    def make(size: Callable[[str], Any]) -> kernels.Kernel:
-        height, width = size("h"), size("w")
-        maps = (padded_axis(height, 5, 2, outside), padded_axis(width, 0, width * 2, outside), full_axis(19))
-        return kernels.gather(GatherSpec(shape=(height, width, 19), maps=maps), isa=HOST_ISAS[0])
+        def make(size: Callable[[str], Any], order: tuple[int, ...] = order) -> kernels.Kernel:
+            shape = size("h"), size("w"), 19
+            maps = (padded_axis(shape[0], 5, 2, outside), padded_axis(shape[1], 0, shape[1] * 2, outside), full_axis(19))
+            lying: Any = [tuple(each[axis] for axis in order) for each in (shape, maps)]
+            return kernels.gather(GatherSpec(shape=lying[0], maps=lying[1]), isa=HOST_ISAS[0])
 
-    sizes = [{"h": h, "w": w} for h, w in ((1, 1), (3, 2), (17, 8))]
-    check_open(make, sizes, lambda kernel: [rng.integers(0, 256, elements(kernel), dtype=np.uint8)])
+        check_open(make, sizes, lambda kernel: [rng.integers(0, 256, elements(kernel), dtype=np.uint8)])
 
 
 def test_open_channels_first(rng: np.random.Generator) -> None:

@@ -128,8 +128,28 @@ def _copy(x: Buffer, tables: list[Buffer], y: Buffer, axes: list[_Axis], width: 
                 lambda at, lanes: store(y, target + at, load(x, start + at, lanes), lanes),
             )
             return
+        if last.outside != "fill":
+            _copy_around(x, y, source, target, last, width)
+            return
         with chunked(last.count, worthwhile(inner_threads, size, last.count)) as index:
             B.buffer_store(y, x[source + _at(last, index, tables)], [target + index])
+
+
+def _copy_around(x: Buffer, y: Buffer, source: Expr, target: Expr, axis: _Axis, width: int) -> None:
+    """Emit a copy of an axis as it lies in memory, and of what is around it, which is read one by one; tiles are copies."""
+
+    def copied(start: Expr) -> None:
+        for_each_vector(axis.extent, width, 1, lambda at, lanes: store(y, start + at, load(x, source + at, lanes), lanes))
+
+    if axis.outside == "wrap" and axis.start == 0 and axis.out_extent % axis.extent == 0:
+        with B.serial(0, axis.out_extent // axis.extent) as tile:
+            copied(B.Bind(target + tile * axis.extent))
+        return
+    copied(target - axis.start)
+    for first, last in ((0, -axis.start), (axis.extent - axis.start, axis.out_extent)):
+        with B.serial(0, last - first) as index:
+            place = B.Bind(index + first)
+            B.buffer_store(y, x[source + _around(axis, place + axis.start)], [target + place])
 
 
 def _at(axis: _Axis, index: Expr, tables: list[Buffer]) -> Expr:
