@@ -14,12 +14,43 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError, check_type
-from .symbols import Size, Symbols, symbol_name
+from .symbols import Size, SizeOption, Symbols, symbol_name
 
 ShapeOption = Sequence[int | str]
 """How a caller of `load` states a shape: sizes, and names of dimensions that stay open."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _MULTIPLE = re.compile(r"^\s*(?:[1-9]\d*\s*\*\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*\*\s*[1-9]\d*)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller of `load` asks of the inputs of a file.
+
+    Parameters
+    ----------
+    shapes
+        Shapes of inputs by name, in place of the file's.
+    sizes
+        Sizes or bounds of dimensions by name.
+    origin
+        The file's name, for messages.
+    """
+
+    shapes: Mapping[str, ShapeOption]
+    sizes: Mapping[str, SizeOption]
+    origin: str
+
+    def check(self, inputs: Mapping[str, Any]) -> None:
+        """Raise ModelError for a shape of no input, and for what is no shape."""
+        unknown = [name for name in self.shapes if name not in inputs]
+        if unknown:
+            known = ", ".join(inputs)
+            raise ModelError(f"{self.origin}: there is no input {unknown[0]!r} to give a shape; the inputs are {known}")
+        for name, given in self.shapes.items():
+            expected = f"a tuple of whole numbers and names as the shape of input {name!r}"
+            check_type(given, tuple | list, ModelError, expected)
+            for dim in given:
+                check_type(dim, int | np.integer | str, ModelError, expected)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +102,11 @@ def static_shapes(shapes: Mapping[str, Sequence[int]]) -> InputShapes:
     return InputShapes(declared={name: tuple(shape) for name, shape in shapes.items()}, symbols=Symbols(()))
 
 
-def combined(dims_of: Mapping[str, tuple[int | str, ...]], shapes: Mapping[str, ShapeOption], origin: str) -> InputShapes:
+def combined(dims_of: Mapping[str, tuple[int | str, ...]], asked: Asked) -> InputShapes:
     """Return the inputs' dimensions as a file states them, with shapes in place of those of some inputs."""
+    shapes = asked.shapes
     declared: dict[str, tuple[int | str, ...]] = {}
-    given = _given_by_name(dims_of, shapes, origin)
+    given = _given_by_name(dims_of, shapes, asked.origin)
     for name, dims in dims_of.items():
         if name in shapes:
             declared[name] = tuple(dim if isinstance(dim, str) else int(dim) for dim in shapes[name])
@@ -99,18 +131,6 @@ def _with_symbols(declared: Mapping[str, tuple[int | str, ...]]) -> InputShapes:
         except KeyError:
             names.append(symbol_name(text))
     return InputShapes(declared=declared, symbols=Symbols(names))
-
-
-def check_shapes(inputs: Mapping[str, Any], shapes: Mapping[str, ShapeOption], origin: str) -> None:
-    """Raise ModelError for a shape of no input, and for what is no shape."""
-    unknown = [name for name in shapes if name not in inputs]
-    if unknown:
-        raise ModelError(f"{origin}: there is no input {unknown[0]!r} to give a shape; the inputs are {', '.join(inputs)}")
-    for name, given in shapes.items():
-        expected = f"a tuple of whole numbers and names as the shape of input {name!r}"
-        check_type(given, tuple | list, ModelError, expected)
-        for dim in given:
-            check_type(dim, int | np.integer | str, ModelError, expected)
 
 
 def _given_by_name(

@@ -22,7 +22,7 @@ from ..runtime.mapped import contents
 from . import relax_source
 from .assemble import Assembled
 from .frontend import NewlyKnownError, reason
-from .input_shapes import InputShapes
+from .input_shapes import Asked, InputShapes
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
@@ -109,13 +109,13 @@ def load(
 
 
 def _load_tflite(graph: TfliteGraph, shapes: ShapeOptions, sizes: SizeOptions, origin: str) -> Model:
-    inputs = tflite_inputs.input_shapes(graph, shapes, sizes, origin)
+    inputs = tflite_inputs.input_shapes(graph, Asked(shapes, sizes, origin))
     assembled, kept = tflite_convert.convert(graph, origin, inputs)
     bounds = {} if inputs is None else inputs.symbols.bounds
     model = assembled.model(tflite_source.fingerprint(graph), "tflite", kept, bounds)
     if shapes or inputs is not None or not tflite_inputs.has_open_batch(graph):
         return model
-    with_any = tflite_inputs.input_shapes(graph, {}, {tflite_inputs.BATCH: (1, None)}, origin)
+    with_any = tflite_inputs.input_shapes(graph, Asked({}, {tflite_inputs.BATCH: (1, None)}, origin))
     try:
         obstacle = batch_obstacle_of(tflite_convert.convert(graph, origin, with_any)[0].module)
     except OctavoError as error:
@@ -165,7 +165,7 @@ def _load_onnx(given: OnnxSource, shapes: ShapeOptions, sizes: SizeOptions, orig
     source = onnx_source.load_external_data(given, folder, origin)
     proto = source.proto
     onnx_source.check(proto, origin)
-    inputs = input_shapes(proto.graph, shapes, sizes, origin)
+    inputs = input_shapes(proto.graph, Asked(shapes, sizes, origin))
     fingerprint = _checked(lambda: onnx_source.fingerprint(proto), origin)
     batch = inputs.open_batch if not shapes else None
     obstacle = ""

@@ -6,28 +6,18 @@ name that is arithmetic of others ("past + sequence") is that. One without a nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import onnx
 
 from ...errors import ModelError, shape_advice
-from ..input_shapes import InputShapes, ShapeOption, check_shapes, combined
-from ..symbols import SizeOption, symbol_name
+from ..input_shapes import Asked, InputShapes, ShapeOption, combined
+from ..symbols import symbol_name
 from .graph import dtype_name, graph_inputs
 
 
-def input_shapes(
-    graph: onnx.GraphProto, shapes: Mapping[str, ShapeOption], sizes: Mapping[str, SizeOption], origin: str
-) -> InputShapes:
+def input_shapes(graph: onnx.GraphProto, asked: Asked) -> InputShapes:
     """Read the inputs' shapes.
-
-    Parameters
-    ----------
-    shapes
-        Shapes of inputs by name, in place of the file's.
-    sizes
-        Sizes or bounds of dimensions by name.
 
     Raises
     ------
@@ -35,11 +25,11 @@ def input_shapes(
         For an input that is no tensor of numbers, states no shape or has no elements, and for options that do not fit.
     """
     inputs = {value.name: value for value in graph_inputs(graph)}
-    check_shapes(inputs, shapes, origin)
-    dims_of = {name: _declared_shape(value, shapes.get(name), origin) for name, value in inputs.items()}
-    result = combined(dims_of, shapes, origin)
+    asked.check(inputs)
+    dims_of = {name: _declared_shape(value, asked.shapes.get(name), asked.origin) for name, value in inputs.items()}
+    result = combined(dims_of, asked)
     _allow_empty(result, graph)
-    result.symbols.restrict(sizes, origin)
+    result.symbols.restrict(asked.sizes, asked.origin)
     return result
 
 

@@ -8,12 +8,11 @@ another than the first is open, too. Most files leave the batch alone open: then
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ModelError
-from ..input_shapes import InputShapes, ShapeOption, check_shapes, combined
-from ..symbols import SizeOption, symbol_name
+from ..input_shapes import Asked, InputShapes, combined
+from ..symbols import symbol_name
 from .source import TfliteGraph
 
 BATCH = "batch"
@@ -21,17 +20,8 @@ FIXED = re.compile(r"_fixed_\d_\d+_(\d+)")
 """Names of dimensions that a caller gives another size than the file's, which the name ends in."""
 
 
-def input_shapes(
-    graph: TfliteGraph, shapes: Mapping[str, ShapeOption], sizes: Mapping[str, SizeOption], origin: str
-) -> InputShapes | None:
+def input_shapes(graph: TfliteGraph, asked: Asked) -> InputShapes | None:
     """Return the inputs' shapes by their names; None where they are those that the file states.
-
-    Parameters
-    ----------
-    shapes
-        Shapes of inputs by name, in place of the file's.
-    sizes
-        Sizes or bounds of dimensions by name.
 
     Raises
     ------
@@ -39,18 +29,20 @@ def input_shapes(
         For options that do not fit.
     """
     inputs: dict[str, Any] = {graph.tensors[index].name: graph.tensors[index] for index in graph.inputs}
-    check_shapes(inputs, shapes, origin)
-    for name, given in shapes.items():
+    asked.check(inputs)
+    for name, given in asked.shapes.items():
         if len(given) != len(inputs[name].shape) or any(not isinstance(dim, str) and dim < 1 for dim in given) or "" in given:
-            raise ModelError(f"{origin}: shape {tuple(given)} for input {name!r} does not fit {inputs[name].shape}, the file's")
+            raise ModelError(
+                f"{asked.origin}: shape {tuple(given)} for input {name!r} does not fit {inputs[name].shape}, the file's"
+            )
     dynamic = {name: _dynamic(name, tensor.signature) for name, tensor in inputs.items()}
-    is_open = BATCH in sizes or any(axis for axes in dynamic.values() for axis in axes)
+    is_open = BATCH in asked.sizes or any(axis for axes in dynamic.values() for axis in axes)
     declared: dict[str, tuple[int | str, ...]] = {
         name: tuple((dynamic[name].get(axis) or dim) if is_open else dim for axis, dim in enumerate(tensor.shape))
         for name, tensor in inputs.items()
     }
-    result = combined(declared, shapes, origin)
-    result.symbols.restrict(sizes, origin)
+    result = combined(declared, asked)
+    result.symbols.restrict(asked.sizes, asked.origin)
     same = all(tuple(result.shapes[name]) == tensor.shape for name, tensor in inputs.items() if result.is_static)
     return None if result.is_static and same else result
 
@@ -84,4 +76,4 @@ def with_names(graph: TfliteGraph, inputs: InputShapes) -> tuple[InputShapes, di
                 dims[axis] = f"_fixed_{axis == 0:d}_{before}_{size}"
                 values[str(dims[axis])] = size
         declared[name] = tuple(dims)
-    return combined(declared, {}, ""), values
+    return combined(declared, Asked({}, {}, "")), values
