@@ -59,7 +59,7 @@ def compile_model(
     if chosen.device is not None:
         check_fixed(checked_model(model), "code for a GPU is for a model")
         return compiled_for(chosen.device, checked_model(model), chosen, schedules)
-    module, backends = with_growing_states(checked_model(model).bound()), chosen.backends
+    module, backends = with_growing_states(checked_model(model).bound(runs=False)), chosen.backends
     with constant_block(model.constant_bytes):
         lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, precision, schedules, backends)
         return build_executable(lowered, model, chosen, count, outputs=output_specs(model))

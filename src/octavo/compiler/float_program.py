@@ -212,7 +212,7 @@ def _calls(
         Whether calls are run, not only looked at for their constants.
     """
     with nullcontext() if runs else without_bodies():
-        parts = partition_module(with_results(model.bound(), names), target.host)
+        parts = partition_module(with_results(model.bound(runs=False), names), target.host)
         lowered = lower_composites(parts, target.host, target.isas, 1, stored_from=0)
         linked = link(lowered, target.llvm)
     return KernelCalls(linked, target.llvm if runs else None), DataflowView(linked["main"]), lowered.stored

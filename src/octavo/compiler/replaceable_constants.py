@@ -17,7 +17,7 @@ from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars,
 from ..ir.graph.model import rewritten
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
-from ..runtime.mapped import SHARED_BYTES, empty_array, shared_tensor
+from ..runtime.mapped import SHARED_BYTES, can_share, empty_array, shared_tensor
 
 Floats = npt.NDArray[np.float32]
 _MAX_AXES = 8
@@ -86,7 +86,7 @@ class Deferred:
 
     def tensor(self) -> Any:
         """Return it as a tensor."""
-        return shared_tensor(self.values[self.name])
+        return shared_tensor(self.values[self.name], runs=True)
 
 
 class Renamed(Mapping[TensorId, Floats]):
@@ -168,10 +168,11 @@ class ReplaceableConstant:
 
 
 def unpacked_weights(model: Model) -> dict[str, Any]:
-    """Return the weights that kernels read as the model has them, as tensors on its memory, by the names of their variables.
+    """Return the weights that kernels read as the model has them, by the names of their variables.
 
-    Those are large matrices that products alone read, of a large model: packed, all of them would be there once more, and to
-    find where each number goes takes longer than to pack one of them for each run.
+    Those are tensors on its memory, or what makes one. They are large matrices that products alone read, transposed or not, of a
+    large model: packed, all of them would be there once more, and to find where each number goes takes longer than to pack one of
+    them for each run.
     """
     if not model.is_large:
         return {}
@@ -181,11 +182,26 @@ def unpacked_weights(model: Model) -> dict[str, Any]:
         value = model.params.get(TensorId(param.name))
         if value is None or value.ndim != 2 or value.dtype != np.float32 or value.nbytes < SHARED_BYTES:
             continue
-        calls = [call_to(view.definition(user), "matmul") for user in view.users(param)]
-        reads = [call is not None and call.args[1].same_as(param) and not call.args[0].same_as(param) for call in calls]
-        if reads and all(reads) and not view.is_returned(param):
-            found[param.name] = shared_tensor(value)
+        if _is_matrix_of_products(view, param):
+            # What lies where kernels can't read it is copied for one call at a time.
+            name = TensorId(param.name)
+            found[param.name] = shared_tensor(value, runs=True) if can_share(value) else Deferred(model.params, name)
     return found
+
+
+def _is_matrix_of_products(view: DataflowView, matrix: Var) -> bool:
+    """Return whether products alone read a matrix, as their second operand, or its transpose."""
+    users = view.users(matrix)
+    if not users or view.is_returned(matrix):
+        return False
+    for user in users:
+        call: Any = view.definition(user)
+        if call_to(call, "permute_dims") is not None:
+            if not _is_matrix_of_products(view, user):
+                return False
+        elif call_to(call, "matmul") is None or not call.args[1].same_as(matrix) or call.args[0].same_as(matrix):
+            return False
+    return True
 
 
 def unpacked_constant(name: TensorId, value: Any) -> ReplaceableConstant:

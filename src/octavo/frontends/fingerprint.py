@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..runtime.mapped import SHARED_BYTES, forget_pages
+
 _PREFIX = "sha256:"
 
 
@@ -34,6 +36,8 @@ class Fingerprint:
         data = np.ascontiguousarray(value)
         self.add([str(data.dtype), list(data.shape)])
         self._hash.update(data.data if data.dtype.kind in "iufb" else data.tobytes())
+        if data.nbytes >= SHARED_BYTES:
+            forget_pages()  # it is not read again for long
 
     def digest(self) -> str:
         """Return "sha256:" and 64 hex digits."""

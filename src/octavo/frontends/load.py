@@ -58,7 +58,8 @@ def load(
         Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, a
         torch.export.ExportedProgram, or an IRModule: what octavo.partition returned, or one whose tensors and results go by the
         names of the variables that hold them. Constants of files of more than 64 MiB (of an ONNX model, or its external data)
-        are read where they lie as long as the model is in use: such a file may be replaced meanwhile, but not written to.
+        are read where they lie as long as the model is in use: such a file may be replaced meanwhile, but not written to. So are
+        large parameters of a program, which may lie in a file that safetensors mapped: they must not change meanwhile.
     shapes
         Shapes of ONNX or TFLite inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; a
         string in place of a size names a dimension that stays open. Of a torch program's inputs, for dimensions it leaves open.
@@ -103,7 +104,7 @@ def load(
     _refuse_archive(data, path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
-        graph = tflite_source.read(bytes(data), str(path))
+        graph = tflite_source.read(data, str(path))
         return _load_tflite(graph, shapes, sizes, str(path))
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, sizes, str(path), path.parent)
 

@@ -111,7 +111,7 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
     ModelError
         If the shape of a float tensor depends on values, or it has more than 2^31 - 1 elements.
     """
-    bound = model.bound()
+    bound = model.bound(runs=False)
     main = bound["main"]
     view = DataflowView(main)
     plan = _Plan(model, view, selected)

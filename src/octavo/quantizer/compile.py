@@ -117,7 +117,7 @@ def explain(
     if chosen.device is not None:
         records = lowered_for(chosen.device, model).records
     else:
-        module, backends = model.bound(), chosen.backends
+        module, backends = model.bound(runs=False), chosen.backends
         records = op_records(module, chosen.host, chosen.isas, model.tensors, downcast, backends)
     ops = explained_ops(records, model)
     journal = model.plan.journal.lines if isinstance(model, QuantizedModel) else ()

@@ -227,7 +227,7 @@ class Planner:
         """Return what the targets' integer ops take of a model; that of before where integers alone are others."""
         vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
         asked = (plan.layers, plan.activations, plan.weights, plan.biases, plan.roundings)
-        return form.claims.find(asked, lambda: integer_claims(made.bound(), *self.targets, vendors=vendors))
+        return form.claims.find(asked, lambda: integer_claims(made.bound(runs=False), *self.targets, vendors=vendors))
 
     def _rejections(self, form: _Equalized, inputs: PlanInputs) -> Rejections:
         """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
-import tvm
+import tvm_ffi
 
 from .memory import ALIGNMENT
 from .tensors import empty_tensor, shares_dtype, tensor_from, values_of
@@ -22,6 +22,7 @@ MAPPED_BYTES = 64 << 20
 """Files of so many bytes are mapped; smaller ones are read, and may change as soon as that is done."""
 SHARED_BYTES = 1 << 20
 """Arrays of so many bytes are shared by tensors; smaller ones are sooner copied, and may change."""
+_from_dlpack: Any = tvm_ffi.from_dlpack  # TVM's own function of this name takes multiples of 64 alone
 _MAPPINGS: WeakSet[mmap.mmap] = WeakSet()
 
 
@@ -60,12 +61,12 @@ class MappedBytes:
         """The bytes, to be read."""
         return self._values
 
-    def align(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes at an address that kernels take: the file's own, or a copy where these lie elsewhere.
+    def align(self, alignment: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes at an address that is a multiple: the file's own, or a copy where these lie elsewhere.
 
         The copy is kept in their place, and what the system read of the file to make it is given back.
         """
-        if can_share(self._values):
+        if can_share(self._values, alignment):
             return self._values
         copied: npt.NDArray[Any] = np.from_dlpack(tensor_from(self._values))
         self._values = copied
@@ -78,17 +79,29 @@ class MappedBytes:
         return copied
 
 
-def can_share(array: npt.NDArray[Any]) -> bool:
+def can_share(array: npt.NDArray[Any], alignment: int = ALIGNMENT) -> bool:
     """Whether a tensor may lie on an array's own memory."""
     dense = array.size > 0 and array.flags.c_contiguous
-    return dense and array.ctypes.data % ALIGNMENT == 0 and shares_dtype(array.dtype)
+    return dense and array.ctypes.data % alignment == 0 and shares_dtype(array.dtype)
 
 
-def shared_tensor(array: npt.NDArray[Any]) -> Any:
-    """Return a TVM tensor of an array's values, for nobody to write to: of a large one on its own memory where that can be."""
-    if array.nbytes < SHARED_BYTES or not can_share(array):
+def shared_tensor(array: npt.NDArray[Any], *, runs: bool = False) -> Any:
+    """Return a TVM tensor of an array's values, for nobody to write to: of a large one on its own memory where that can be.
+
+    Parameters
+    ----------
+    runs
+        Whether kernels may read it, which take no other addresses than multiples of 64. Where weights are packed first, what lies
+        in a file at other multiples of its elements' size is shared as well.
+    """
+    if array.nbytes < SHARED_BYTES or not can_share(array, ALIGNMENT if runs else array.itemsize):
         return tensor_from(array)
-    return tvm.runtime.from_dlpack(array if array.flags.writeable else np.asarray(_Writable(array)))
+    return _from_dlpack(array if array.flags.writeable else np.asarray(_Writable(array)), require_contiguous=True)
+
+
+def runs_on(tensor: Any) -> bool:
+    """Whether kernels can read a tensor where it lies."""
+    return int(tensor.data_ptr()) % ALIGNMENT == 0
 
 
 class _Writable:

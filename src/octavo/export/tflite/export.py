@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterable
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +61,7 @@ def tflite_bytes(model: Model, *, inputs: EdgeDtype = "float32", outputs: EdgeDt
     return _with_files(write_tables(tables), source.graph.data)
 
 
-def _with_files(data: bytes, source: bytes) -> bytes:
+def _with_files(data: bytes, source: bytes | mmap) -> bytes:
     """Return a file with the archive of labels and vocabularies that TFLite's metadata tools append to one."""
     if not zipfile.is_zipfile(io.BytesIO(source)):
         return data

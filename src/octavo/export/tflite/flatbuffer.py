@@ -7,6 +7,7 @@ changes stays as it was, names, signatures, metadata and options of ops that Oct
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from mmap import mmap
 from typing import Any
 
 import flatbuffers
@@ -55,7 +56,7 @@ class Table:
         return Table(kind=self.kind, fields=dict(self.fields))
 
 
-def read_tables(data: bytes) -> Table:
+def read_tables(data: bytes | mmap) -> Table:
     """Return the root table, the model, of a file that `frontends.tflite.source.read` took."""
     return _read(tflite.Model.GetRootAs(data, 0))
 

@@ -95,7 +95,8 @@ def tensor_array(tensor: onnx.TensorProto, *, align: bool = False) -> npt.NDArra
         return onnx.numpy_helper.to_array(tensor)
     kept = _KNOWN[_key(tensor)]
     stored = next((int(entry.value) for entry in tensor.external_data if entry.key == "stored"), tensor.data_type)
-    value = _decoded(kept.align() if align and stored == tensor.data_type else kept.values, stored, tensor)
+    size = onnx.helper.tensor_dtype_to_np_dtype(stored).itemsize
+    value = _decoded(kept.align(size) if align and stored == tensor.data_type else kept.values, stored, tensor)
     return value if stored == tensor.data_type else value.astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
 
 

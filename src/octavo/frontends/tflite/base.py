@@ -20,6 +20,7 @@ from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import with_rounding
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE
+from ...runtime.mapped import SHARED_BYTES, forget_pages
 from ...runtime.size import Size
 from ..frontend import RejectedOpError
 from .rounding import OpRounding
@@ -156,7 +157,10 @@ class BaseConverter(tflite_frontend.OperatorConverter):
         if not value.size:
             raise RejectedOpError(f"an empty weight {value.shape}")
         dtype = self.get_tensor_type_str(tensor.tensor.Type())
-        expr = self.exp_tab.new_const(np.ascontiguousarray(value), dtype=dtype, source_name=tensor.tensor.Name())
+        moved = np.ascontiguousarray(value)
+        if moved.nbytes >= SHARED_BYTES:
+            forget_pages()  # there is a copy now of what was read for it
+        expr = self.exp_tab.new_const(moved, dtype=dtype, source_name=tensor.tensor.Name())
         if not tensor.qnn_params:
             return expr
         return ops.dequantize(expr, tensor.qnn_params["scale"], tensor.qnn_params["zero_point"], axis=axis)

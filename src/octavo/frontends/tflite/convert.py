@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import tflite
 from tvm import relax, tirx
 from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
@@ -15,6 +16,7 @@ from tvm_ffi import structural_walk
 
 from ...errors import ModelError, OctavoError, UnsupportedOpError
 from ...ir.graph.dataflow import static_shape
+from ...ir.graph.nodes import constant
 from ...ir.graph.sizes import size_of
 from ...runtime.shapes import evaluated, without_sizes
 from ...runtime.size import OpenSizeError, Size, expressed_by
@@ -80,10 +82,10 @@ class _ConstantTable(tflite_frontend.ExprTable):
         known = self.constants.get(key) if key is not None else None
         if known is not None and [int(dim) for dim in known.ty.shape] == list(value.shape):
             return known
-        constant = relax.const(value, dtype)
+        made = constant(np.asarray(value, dtype))
         if key is not None:
-            self.constants.setdefault(key, constant)
-        return constant
+            self.constants.setdefault(key, made)
+        return made
 
 
 class _GraphConverter(OpConverter):

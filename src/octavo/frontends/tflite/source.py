@@ -75,7 +75,7 @@ class TfliteOp:
 class TfliteGraph:
     """The one subgraph of a file, in execution order."""
 
-    data: bytes
+    data: bytes | mmap
     tensors: tuple[TfliteTensor, ...]
     ops: tuple[TfliteOp, ...]
     inputs: tuple[int, ...]
@@ -95,7 +95,7 @@ def is_tflite(data: bytes | mmap) -> bool:
     return data[4:8] == _IDENTIFIER
 
 
-def read(data: bytes, origin: str) -> TfliteGraph:
+def read(data: bytes | mmap, origin: str) -> TfliteGraph:
     """Read and check a file; `origin` names it in messages.
 
     Raises
@@ -114,7 +114,7 @@ def read(data: bytes, origin: str) -> TfliteGraph:
         raise ModelError(f"{origin}: truncated or corrupt .tflite file ({type(error).__name__} while reading it)") from None
 
 
-def _read(data: bytes, origin: str) -> TfliteGraph:
+def _read(data: bytes | mmap, origin: str) -> TfliteGraph:
     model = tflite.Model.GetRootAs(data, 0)
     if model.Version() != _SCHEMA_VERSION:
         raise ModelError(f"{origin}: TFLite schema version {model.Version()} is not {_SCHEMA_VERSION}; is the file corrupt?")
@@ -142,7 +142,7 @@ def _read(data: bytes, origin: str) -> TfliteGraph:
     return result
 
 
-def _check_count(count: int, data: bytes, origin: str) -> None:
+def _check_count(count: int, data: bytes | mmap, origin: str) -> None:
     """An entry of a list takes 4 bytes at least: a longer list than that is garbage."""
     if count > len(data) // 4:
         raise ModelError(f"{origin}: truncated or corrupt .tflite file (a list of {count} entries in {len(data)} bytes)")

@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 from tvm.relax.frontend.torch import exported_program_translator
 
+from ...ir.graph.nodes import constant
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, conversion_errors, discard, quiet
 from ..symbols import size_text
@@ -29,7 +30,7 @@ from .open_shapes import OPEN_SHAPES
 from .ops import CONVERTERS, Arguments, Converter
 from .pt2e import PT2E
 from .sizes import is_open_size
-from .source import ORIGIN, TorchProgram, check_no_control_flow, describe, dtype_name, read, source_tensors, to_numpy
+from .source import ORIGIN, TorchProgram, check_no_control_flow, describe, read, source_tensors, to_numpy
 from .torchao_affine import TORCHAO_AFFINE
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
@@ -96,8 +97,7 @@ class _Importer(_Frontend):
         target, tensor = self._source.constants[name]
         if is_foldable(tensor):
             self._known[node] = tensor
-        value = to_numpy(tensor, target)
-        return relax.const(value, dtype_name(tensor.dtype, target))
+        return constant(to_numpy(tensor, target))
 
     def _convert(self, node: Any) -> Any:
         with conversion_errors(lambda: f"{ORIGIN}: {describe(node)}"):
@@ -113,7 +113,7 @@ class _Importer(_Frontend):
         if tensor is None:
             return None
         self._known[node] = tensor
-        return relax.const(to_numpy(tensor, str(node.name)), dtype_name(tensor.dtype, str(node.name)))
+        return constant(to_numpy(tensor, str(node.name)))
 
     def _result(self, node: Any) -> Any:
         if node.op != "call_function":

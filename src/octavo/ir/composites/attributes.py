@@ -10,7 +10,8 @@ A function of a composite has the attributes
     tensor_ids       TensorIds that are computed within, where there are any
 
 Values are plain: numbers, text, lists, maps and tensors; {"type": NAME, field: value ...} is a value of one of `_CLASSES`, and
-{"type": "float", "value": "-inf"} a number that TVMScript cannot spell.
+{"type": "float", "value": "-inf"} a number that TVMScript cannot spell; {"type": "transposed", "tensor": t, "axes": [1, 0]} the
+transpose of a large tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -31,7 +33,7 @@ from ...numerics import PerAxis, PerBlock, PerTensor, QuantParams
 from ...numerics.dynamic import TorchStyle
 from ...numerics.floats.float_function import FloatFunction, Step
 from ...numerics.quantized.resize import FloatTaps, LinearTaps
-from ...runtime.mapped import shared_array, shared_tensor
+from ...runtime.mapped import SHARED_BYTES, shared_array, shared_tensor
 from ...runtime.size import Size
 from ..graph.nodes import elements
 from . import blocks, elementwise, float_ops, movement, normalization, reduction, weighted
@@ -146,7 +148,7 @@ def _encoded(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _encoded_fields(value)
     if isinstance(value, np.ndarray):
-        return shared_tensor(value)
+        return _encoded_array(value)
     if isinstance(value, np.generic):
         return _encoded(value.item())
     if isinstance(value, Size):
@@ -159,6 +161,17 @@ def _encoded(value: Any) -> Any:
         return {"type": "map", "keys": [_encoded(key) for key in value], "values": [_encoded(each) for each in value.values()]}
     assert isinstance(value, float), f"{value!r} is no value of a composite op"
     return value
+
+
+def _encoded_array(value: npt.NDArray[Any]) -> Any:
+    """Return an array as a tensor; a large one with its axes in another order as that on the memory of the one it is of."""
+    if value.nbytes < SHARED_BYTES or value.flags.c_contiguous:
+        return shared_tensor(value)
+    order = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
+    base = value.transpose(order)
+    if not base.flags.c_contiguous:
+        return shared_tensor(value)
+    return {"type": "transposed", "tensor": shared_tensor(base), "axes": [order.index(axis) for axis in range(value.ndim)]}
 
 
 def _encoded_fields(value: Any) -> dict[str, Any]:
@@ -193,6 +206,8 @@ def _read(value: Any, name: str) -> Any:
     kind = str(entries.pop("type", ""))
     if kind == "float":
         return float(str(entries["value"]))
+    if kind == "transposed":
+        return _read(entries["tensor"], name).transpose(_read(entries["axes"], name))
     if kind == "size":
         return Size.parse(str(entries["value"]))
     if kind == "map":

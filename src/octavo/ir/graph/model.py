@@ -122,9 +122,15 @@ class Model:
         """By what tensors are divided in comparison with the source, (1, channels, ...) of their rank; None: nothing says so."""
         return None
 
-    def bound(self) -> tvm.IRModule:
-        """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
-        bindings: dict[Any, Any] = {str(name): shared_tensor(value) for name, value in self.params.items()}
+    def bound(self, *, runs: bool = True) -> tvm.IRModule:
+        """Return the module with its constants bound in: "main" takes the graph's inputs alone.
+
+        Parameters
+        ----------
+        runs
+            Whether kernels may read the constants where they lie; else only what Octavo lowers reads them (see `shared_tensor`).
+        """
+        bindings: dict[Any, Any] = {str(name): shared_tensor(value, runs=runs) for name, value in self.params.items()}
         with tvm.transform.PassContext(opt_level=3):  # no pass of a pipeline: the instruments of one are not to see it
             bound: tvm.IRModule = relax.transform.BindParams("main", bindings)(self.module)
         if self.block_activations:

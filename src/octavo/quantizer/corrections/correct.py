@@ -165,6 +165,7 @@ class _Run:
         states = [program.start(prepared, arrays) for arrays in samples]
         operands: dict[int, list[Any]] = {}
         for var in program.made_by_calls(prepared, states, operands):
+            operands.pop(program.floats.makers.get(var, -1), None)  # the weights of a call that is behind us
             known: dict[tuple[int, bool, bool], Inputs] = {}
             for layer in readers.get(var, ()):
                 name, rows = layer.entry.inputs[0], self._rounding.rows.get(layer.entry.output, {})

@@ -44,7 +44,6 @@ class _Sums:
     """What samples say of one product: the sum of what it reads, and what it gives at some positions."""
 
     product: Product
-    weights: npt.NDArray[np.float32]
     total: npt.NDArray[np.float64]
     rows_of: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None
     rows: list[npt.NDArray[np.float32]] = field(default_factory=list["npt.NDArray[np.float32]"])
@@ -74,16 +73,17 @@ def run_float(program: RoundedProgram, products: Iterable[Product], samples: Sam
     found = in_order(lambda part: _sums_on(program, readers, samples[part], len(samples)), parts_of(len(samples)))
     sums = {name: [each[name] for each in found] for name in found[0]}
     return FloatRun(
-        means={name: _mean(parts, len(samples)) for name, parts in sums.items()},
+        means={name: _mean(program, parts, len(samples)) for name, parts in sums.items()},
         rows={name: ExactRows([row for each in parts for row in each.rows]) for name, parts in sums.items() if parts[0].rows},
     )
 
 
-def _mean(parts: Sequence[_Sums], samples: int) -> npt.NDArray[np.float64]:
+def _mean(program: RoundedProgram, parts: Sequence[_Sums], samples: int) -> npt.NDArray[np.float64]:
     """Return the mean of a product over so many samples."""
     first, *more = parts
     total = sum((each.total for each in more), first.total)
-    return first.product.mean(total, samples, first.weights.astype(np.float64))
+    weights = first.product.weights_of(program.simple.params[first.product.weight])  # of one product at a time: it may copy them
+    return first.product.mean(total, samples, weights.astype(np.float64))
 
 
 def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int) -> dict[str, _Sums]:
@@ -104,14 +104,14 @@ def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], 
 
 def _sums_of(program: RoundedProgram, product: Product, shape: tuple[int, ...], samples: int, room: int) -> _Sums:
     """Return what has seen no sample yet; rows where they say something and there is room for them."""
-    weights = product.weights_of(program.simple.params[product.weight])
     has_many = samples * len(places_of(product, shape, samples)) >= _MIN_RATIO * product.inputs
     takes_rows = has_many and not product.is_transposed and _row_bytes(product, shape, samples) <= room
     return _Sums(
         product=product,
-        weights=weights,
         total=np.zeros(shape),
-        rows_of=exact_rows(product, weights, shape, samples) if takes_rows else None,
+        rows_of=exact_rows(product, product.weights_of(program.simple.params[product.weight]), shape, samples)
+        if takes_rows
+        else None,
     )
 
 

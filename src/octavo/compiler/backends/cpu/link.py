@@ -6,10 +6,11 @@ rewriting) can't read. So these run first, over the float remainder, and the ker
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tvm
-from tvm.ir import Call, GlobalVar
+from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 
 from ....errors import CompileError
@@ -22,8 +23,11 @@ from ....ir.graph.dataflow import (
     replace_operands,
 )
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
+from ....ir.graph.nodes import constant
 from ....ir.graph.sizes import buffers_and_dimensions, open_dimensions
 from ....ir.untyped import relax, tirx
+from ....runtime.mapped import runs_on
+from ....runtime.tensors import array_of
 from ..external import static_libraries
 from .context import PlacedKernel
 from .join_sizes import join_sizes
@@ -73,7 +77,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     """
     try:
         with target:
-            module = float_passes()(lowered.module)
+            module = float_passes()(_with_constants_that_run(lowered.module))
     except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
         said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
         raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
@@ -110,6 +114,52 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         others = list(result.attrs["external_mods"]) if result.attrs and "external_mods" in result.attrs else []
         result = result.with_attr("external_mods", [*others, *static_libraries(lowered.externals)])
     return result
+
+
+def _with_constants_that_run(module: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with copies of constants that lie where kernels can't read them: of what no kernel packs."""
+    main = module["main"]
+    view = DataflowView(main)
+    copies = {
+        int(each.value.data_ptr()): constant(array_of(each.value))
+        for value in (*(binding.value for binding in view.bindings), view.result)
+        for each in _constants_in(value)
+        if not runs_on(each.value)
+    }
+    if not copies:
+        return module
+    mapping: dict[int, Expr] = {}
+
+    def mapped(value: Expr) -> Expr:
+        return _with_copies(replace_operands(value, lambda var: mapping.get(hash(var), var)), copies)
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            value, is_output = mapped(binding.value), view.is_returned(binding.var)
+            mapping[hash(binding.var)] = writer.emit(binding.var.name, value, is_output=is_output)
+        return mapped(view.result)
+
+    result = module.clone()
+    result.update_func(result.get_global_var("main"), new_main(list(main.params), body, attrs_of(main)))
+    return result
+
+
+def _constants_in(value: Any) -> Iterator[GenericConst]:
+    if isinstance(value, GenericConst):
+        yield value
+    for each in value.args if isinstance(value, Call) else value.fields if isinstance(value, relax.Tuple) else ():
+        yield from _constants_in(each)
+
+
+def _with_copies(value: Any, copies: Mapping[int, Expr]) -> Any:
+    """Return an expression with constants exchanged, by the addresses of their values."""
+    if isinstance(value, GenericConst):
+        return copies.get(int(value.value.data_ptr()), value)
+    if not any(int(each.value.data_ptr()) in copies for each in _constants_in(value)):
+        return value
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_with_copies(each, copies) for each in value.fields])
+    return Call(value.op, [_with_copies(each, copies) for each in value.args], value.attrs, value.ty_args, value.span, value.ty)
 
 
 def _linked_kernel(kernel: PlacedKernel, target: tvm.target.Target) -> tvm.tirx.PrimFunc:

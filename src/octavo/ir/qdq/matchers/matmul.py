@@ -268,12 +268,13 @@ def _operand(view: DataflowView, core: Var, arg: Expr) -> tuple[Var, MatrixView,
     if not isinstance(arg, Var) or shape is None or len(shape) < 2 or constant_value(view, arg) is not None:
         return None
     permute = call_to(view.definition(arg), "permute_dims")
-    if permute is None or permute.attrs.axes is None or not isinstance(permute.args[0], Var):
+    if permute is None or not isinstance(permute.args[0], Var):
         return arg, MatrixView.plain(shape), ()
     only = view.only_user(arg)
     if only is None or not only.same_as(core):
         return arg, MatrixView.plain(shape), ()
-    axes = tuple(int(axis) % len(shape) for axis in permute.attrs.axes)
+    order = permute.attrs.axes
+    axes = tuple(range(len(shape))[::-1] if order is None else (int(axis) % len(shape) for axis in order))
     return permute.args[0], MatrixView(shape=shape, axes=axes), (arg,)
 
 

@@ -14,6 +14,7 @@ from tvm.relax import Expr, TupleGetItem, Var
 
 from .....numerics.floats.batch_norm import fold_batch_norm
 from .....numerics.floats.float_function import FloatFunction
+from .....runtime.mapped import SHARED_BYTES
 from ....composites.base import FloatOp
 from ....composites.float_ops import Floats, Observation
 from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
@@ -150,8 +151,9 @@ def float_operands(view: DataflowView, core: Var, call: Any) -> tuple[Var, Const
 
 
 def real_in_order(constant: ConstantValue, order: Sequence[int]) -> Floats:
-    """Return a constant's real numbers, with its axes in `order`."""
-    return np.ascontiguousarray(np.transpose(real_values(constant), order))
+    """Return a constant's real numbers, with its axes in `order`: large ones are not moved until they are packed."""
+    found = np.transpose(real_values(constant), order)
+    return found if found.nbytes >= SHARED_BYTES else np.ascontiguousarray(found)
 
 
 def constants_behind(view: DataflowView, value: Expr) -> list[Var]:
