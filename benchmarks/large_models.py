@@ -1,7 +1,7 @@
 """Time and memory of large networks, from the file to the executable: `python benchmarks/large_models.py [--gb 1.2] [--inline]`.
 
-A chain of dense layers of random weights is written; each stage runs in a process of its own, whose peak (VmHWM) is given in
-multiples of the file's size, beside what importing Octavo takes by itself.
+A chain of dense layers of random weights is written. A process of its own goes to each stage, and `/usr/bin/time -v` says its
+"Maximum resident set size", which has in it what the import, the first of them, takes by itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from onnx import TensorProto, helper
 
 WIDTH = 4096
 ROWS = 4
+STAGES = ("import", "load", "profile", "quantize", "save")
 
 
 def write_chain(path: Path, gigabytes: float, *, inline: bool, width: int = WIDTH) -> int:
@@ -54,28 +55,24 @@ def write_chain(path: Path, gigabytes: float, *, inline: bool, width: int = WIDT
     return path.stat().st_size + (0 if inline else data.stat().st_size)
 
 
-def peak() -> int:
-    """Return the most memory that this process has had, in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
-def _stages(last: str, model_path: Path, saved: Path) -> dict[str, Any]:
-    """Run the stages up to the last; return seconds and peak after each."""
+def _stages(last: str, model_path: Path, saved: Path) -> dict[str, float]:
+    """Run the stages up to the last; return the seconds of each."""
     sys.modules["torch"] = None  # type: ignore[assignment]  # TVM imports it where it is
     begin = time.perf_counter()
     import octavo
     from octavo import compiler, frontends, profiling, quantizer  # noqa: F401  # what the verbs would import first
     from octavo.compiler import load_executable as _  # noqa: F401
 
-    found: dict[str, Any] = {"import": [time.perf_counter() - begin, peak()]}
+    found = {"import": time.perf_counter() - begin}
 
     def timed(name: str, run: Any) -> Any:
         begin = time.perf_counter()
         result = run()
-        found[name] = [time.perf_counter() - begin, peak()]
+        found[name] = time.perf_counter() - begin
         return result
 
+    if last == "import":
+        return found
     if last == "start":
         executable = timed("start", lambda: octavo.load_executable(saved))
         timed("first call", lambda: executable(np.zeros((ROWS, executable.inputs[0].shape[1]), np.float32)))
@@ -100,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=1.2)
     parser.add_argument("--inline", action="store_true", help="weights in the .onnx file, not beside it")
-    parser.add_argument("--last", default="all", choices=["load", "profile", "quantize", "all"])
+    parser.add_argument("--last", default="save", choices=STAGES, help="the last stage; by default all")
     parser.add_argument("--stage", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.stage:
@@ -110,11 +107,15 @@ def main() -> None:
         path, saved = Path(folder) / "chain.onnx", Path(folder) / "chain.oct"
         size = write_chain(path, given.gb, inline=given.inline)
         print(f"{size / 1e9:.2f} GB")
-        for last in ("load", *([] if given.last == "load" else [given.last]), *(["start"] if given.last == "all" else [])):
+        for last in (*STAGES[: STAGES.index(given.last) + 1], *(["start"] if given.last == "save" else [])):
             command = [sys.executable, __file__, "--stage", last, str(path), str(saved)]
-            result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-            for name, (seconds, most) in result.items():
-                print(f"{last:9s} {name:10s} {seconds:7.2f} s  peak {most / 1e6:8.0f} MB  {most / size:5.2f} times the file")
+            run = subprocess.run(["/usr/bin/time", "-v", *command], check=True, capture_output=True, text=True)
+            stages = json.loads(run.stdout.splitlines()[-1])
+            kib = int(next(line for line in run.stderr.splitlines() if "Maximum resident set size" in line).split()[-1])
+            done = stages.get(last, stages.get("start", 0.0))
+            print(
+                f"to {last:9s} {done:7.2f} s of {sum(stages.values()):7.2f}  {kib:9d} KiB  {kib * 1024 / size:5.2f} times the file"
+            )
 
 
 if __name__ == "__main__":
