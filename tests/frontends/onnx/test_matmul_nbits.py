@@ -24,12 +24,17 @@ def packed(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return wide[..., ::2] | (wide[..., 1::2] << 4)
 
 
-def net(rng: np.random.Generator, inputs: int, block: int, *, points: bool, bias: bool, accuracy: int = 0) -> onnx.ModelProto:
+def net(
+    rng: np.random.Generator, inputs: int, block: int, *, points: bool, bias: bool, accuracy: int = 0, signed: bool = False
+) -> onnx.ModelProto:
     blocks = -(-inputs // block)
     constants: dict[str, npt.NDArray[Any]] = {
         "B": packed(rng.integers(0, 16, (N, blocks, block)).astype(np.uint8)),
         "scales": rng.uniform(0.01, 0.1, N * blocks).astype(np.float32),
     }
+    if signed:  # as ONNX Runtime's symmetric quantizer writes them
+        constants["scales"][::3] *= -1
+        constants["scales"][::7] = 0
     names = ["x", "B", "scales"]
     if points:
         constants["points"] = packed(rng.integers(0, 16, (N, blocks)).astype(np.uint8)).reshape(-1)
@@ -57,7 +62,7 @@ def net(rng: np.random.Generator, inputs: int, block: int, *, points: bool, bias
 def test_it_computes_what_onnx_runtime_does(
     inputs: int, block: int, points: bool, bias: bool, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    onnx.save(net(rng, inputs, block, points=points, bias=bias), tmp_path / "m.onnx")
+    onnx.save(net(rng, inputs, block, points=points, bias=bias, signed=bias), tmp_path / "m.onnx")
     model = octavo.load(tmp_path / "m.onnx")
     [op] = octavo.explain(model).ops if inputs % block == 0 else [None]
     assert op is None or op.kernel == f"block_matmul.float32 {block}"
@@ -88,6 +93,37 @@ def test_what_activations_may_be(rng: np.random.Generator) -> None:
     model = octavo.load(net(rng, 64, 32, points=False, bias=False))
     with pytest.raises(CompileError, match="unknown block_activations 'int4': choose from float32, bfloat16, int8"):
         octavo.compile(model, block_activations="int4")
+
+
+@pytest.mark.parametrize("kind", ["zero points in float", "order of inputs", "8 bits", "2 bits", "8 bits with zero points"])
+def test_other_forms(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Against the definition: ONNX Runtime's kernels take some of these on GPUs alone."""
+    bits = int(kind[0]) if kind[0].isdigit() else 4
+    values, scales = rng.integers(0, 2**bits, (N, 64)).astype(np.uint8), rng.normal(size=(N, 2)).astype(np.float32)
+    points: npt.NDArray[Any] = np.full((N, 2), 2 ** (bits - 1), np.uint8)
+    blocks = np.arange(64) // 32
+    parts = [values[:, place :: 8 // bits] << np.uint8(bits * place) for place in range(8 // bits)]
+    constants = {"B": np.bitwise_or.reduce(parts).reshape(N, 2, -1), "scales": scales.reshape(-1)}
+    names = ["x", "B", "scales"]
+    if "zero points" in kind:
+        points = rng.normal(size=(N, 2)).astype(np.float32) if "float" in kind else rng.integers(0, 256, (N, 2)).astype(np.uint8)
+        constants["points"] = points if "float" in kind else points.reshape(-1)
+        names.append("points")
+    if "order" in kind:
+        blocks = rng.integers(0, 2, 64)
+        constants["order"] = blocks.astype(np.int32)
+        names += ["", "order"]
+    attrs = {"K": 64, "N": N, "bits": bits, "block_size": 32}
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **attrs)
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, size]) for name, size in (("x", 64), ("y", N))]
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "net", infos[:1], infos[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    x = rng.normal(size=(3, 64)).astype(np.float32)
+    want = x @ ((values.astype(np.float32) - points.astype(np.float32)[:, blocks]) * scales[:, blocks]).T
+    [found] = octavo.compile(octavo.load(tmp_path / "m.onnx"))(x).values()
+    np.testing.assert_allclose(found, want, rtol=0, atol=3e-6 * float(np.abs(want).max()))
 
 
 @pytest.mark.parametrize(

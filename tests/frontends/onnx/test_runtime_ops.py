@@ -296,7 +296,7 @@ def attention() -> dict[str, Case]:
         keys, count = ("P+S", 7) if past else ("S", 3)
         inputs: dict[str, Any] = {"x": "B S 8"}
         if (given := masks[mask]) is not None:
-            inputs["m"] = (given[0].format(keys), given[1][..., :count] if mask != "ends" else given[1])
+            inputs["m"] = (given[0].format(keys), given[1] if mask == "ends" else given[1][..., :count])
         inputs |= {"p": "2 B 2 P 4"} if past else {}
         inputs |= {"e": f"B 2 S {keys}"} if bias and not past else {}  # ONNX Runtime takes one of them
         order = ["x", "w", "b", "m" if "m" in inputs else "", "p" if past else "", "e" if "e" in inputs else ""]
@@ -310,6 +310,14 @@ def attention() -> dict[str, Case]:
             attrs=attrs,
             outputs=("y", "present") if past else ("y",),
         )
+    made["attention with padding on both sides"] = Case(
+        op="Attention",
+        inputs={"x": "B S 8", "m": ("4", counts(3, 2, 1, 0))},
+        constants=weights,
+        order=["x", "w", "b", "m"],
+        attrs={"num_heads": 2},
+        sizes={"B": 2},
+    )
     made["attention of sizes"] = Case(
         op="Attention",
         inputs={"x": "B S 8"},
@@ -320,7 +328,7 @@ def attention() -> dict[str, Case]:
         keys, count = ("P+S", 7) if past else ("S", 3)
         inputs = {"q": "B S 8", "k": "B S 8", "v": "B S 8" if past else "B S 12"}
         if (given := masks[mask]) is not None:
-            inputs["m"] = (given[0].format(keys), given[1][..., :count] if mask != "ends" else given[1])
+            inputs["m"] = (given[0].format(keys), given[1] if mask == "ends" else given[1][..., :count])
         inputs |= {"e": f"{1 if past else 'B'} 2 S {keys}"} if bias else {}
         inputs |= {"pk": "B 2 P 4", "pv": "B 2 P 4"} if past else {}
         order = [
@@ -374,7 +382,7 @@ FORMS = {"prompt": (3, 0), "step": (1, 4), "rows": (3, 4)}
 
 
 def grouped_case(kind: str, form: str, *, packed: bool = False, counts_by_sample: Sequence[int] = (), **given: Any) -> Case:
-    """Return a case of four heads for two of keys; what lies in the past behind the valid rows is 0, as in ONNX Runtime's presents."""
+    """Return a case of four heads for two of keys; what lies in the past behind the valid rows is 0, as in presents."""
     rows, past = FORMS[form]
     valid = counts_by_sample or (rows + past,)
     length = "C" if kind == "buffer" else "P"
@@ -426,9 +434,8 @@ def grouped() -> dict[str, Case]:
     made["grouped with a bias and a soft cap"] = grouped_case("grows", "rows", attrs={"softcap": 2.0}, **bias)
     made["grouped with positions"] = grouped_case("grows", "rows", more={"places": ("B S", np.array([[9, 1, 4]]))})
     made["grouped with sinks"] = grouped_case("grows", "rows", constants={"sink": real(4)})
-    for sort in (1, 2):
-        outputs = ("y", "pk2", "pv2", "scores")
-        made[f"grouped with scores {sort}"] = grouped_case("grows", "prompt", attrs={"qk_output": sort}, outputs=outputs)
+    outputs = ("y", "pk2", "pv2", "weights")
+    made["grouped with weights"] = grouped_case("grows", "prompt", attrs={"qk_output": 2}, outputs=outputs)
     for kind in ("grows", "buffer"):
         made[f"grouped {kind} samples of other lengths"] = grouped_case(kind, "step", counts_by_sample=(5, 3))
     return made

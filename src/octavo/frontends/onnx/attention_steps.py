@@ -137,16 +137,14 @@ def padding_mask(r: Steps, mask: str, keys: str, low: float, batch_of: str) -> l
 
 
 def _per_sample(r: Steps, mask: str, batch_of: str) -> int:
-    """Return how many numbers a mask of one axis has for each sample."""
+    """Return how many numbers a mask of one axis has for each sample: one, but where sizes that are known say two."""
     size, batch = r.shape(mask)[0], r.shape(batch_of)[0]
-    if size == batch:
-        return 1
-    if isinstance(size, int) and isinstance(batch, int) and size == 2 * batch:
-        return 2
-    raise RejectedOpError(
-        f"its mask {mask!r} of {size} numbers for a batch of {batch} is not supported; give one of [batch, keys], "
-        "or fix the size of the batch"
-    )
+    is_known = isinstance(size, int) and isinstance(batch, int)
+    if is_known and size not in (batch, 2 * int(batch)):
+        raise RejectedOpError(
+            f"its mask {mask!r} of {size} numbers for a batch of {batch} is not supported; give one of [batch, keys]"
+        )
+    return 2 if is_known and size == 2 * int(batch) else 1
 
 
 def default_scale(r: Steps, size: int) -> float:

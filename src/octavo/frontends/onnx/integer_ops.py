@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
@@ -150,11 +151,26 @@ def _dequantized_in_blocks(context: NodeContext, data: Any, scale_expr: Any, zer
     """Dequantize whole blocks of constant parameters: each is a row of its own, with one scale, in between two moves."""
     scale = scale_expr.value.numpy()
     zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else zero_point_expr.value.numpy().astype(np.int32)
+    if isinstance(data, Constant) and not (scale > 0).all() and np.isfinite(scale).all():
+        values, scale, zero_point = _with_positive_scales(data.value.numpy(), scale, zero_point, axis, block)
+        data = relax.const(values)
     try:
         params = QuantParams(dtype=str(data.ty.dtype), scale=scale, zero_point=zero_point, granularity=PerBlock(axis, block))
     except ValueError as error:
         raise RejectedOpError(str(error)) from error
     return write_blocks(data, params, context.builder.emit, str(scale.dtype))
+
+
+def _with_positive_scales(
+    values: npt.NDArray[Any], scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], axis: int, block: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Turn blocks of negative scales round, which ONNX Runtime's symmetric quantizer writes; blocks of scale 0 are zeros."""
+    wide, highest = values.astype(np.int32), max(int(values.max()), int(zero_point.max()))
+    ends = -1 if values.dtype.kind == "i" else next(top for top in (3, 15, 255) if highest <= top)
+    turns, drops = (np.repeat(each, block, axis) for each in (scale < 0, scale == 0))
+    zero_point = np.where(scale < 0, ends - zero_point, zero_point).astype(np.int32)
+    wide = np.where(drops, np.repeat(zero_point, block, axis), np.where(turns, ends - wide, wide))
+    return wide.astype(values.dtype), np.where(scale == 0, np.ones_like(scale), np.abs(scale)), zero_point
 
 
 def _reshaped(context: NodeContext, value: Any, shape: Sequence[int]) -> Any:

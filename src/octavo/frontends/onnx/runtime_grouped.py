@@ -171,10 +171,10 @@ def _grouped(r: Steps) -> None:
         head_sizes=(shared, size),
         sink=_sink(r, heads),
     )
-    wanted = int(r.attrs.get("qk_output", 0))
     made = attend(r, q, k, v, how)
-    if r.output(3):
-        r.named(made.weights if wanted == 2 else made.scores, r.output(3))
+    if r.output(3) and r.attrs.get("qk_output", 0) != 2:
+        raise RejectedOpError(f"its output 3 ({r.output(3)!r}) with qk_output = 1 is not supported; ask for 2, the weights")
+    r.named(made.weights, r.output(3))
     r.join_by_head(made.result, heads * size, to=r.output(0))
 
 
