@@ -155,9 +155,9 @@ def _recurrent(step: _Step) -> bool:
 _ELEMENTWISE = (
     *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot"),
     *("BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu", "Equal"),
-    *("Erf", "Exp", "FastGelu", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf"),
+    *("Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf"),
     *("IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or"),
-    *("PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
+    *("PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
     *("Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"),
 )
 _WINDOWS = (
@@ -176,7 +176,7 @@ _RULES: dict[str, Callable[[_Step], bool]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), _reduced),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Pad", "Tile"), _same),
-    **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"), _normalized),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalized),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
     "Concat": _concat,

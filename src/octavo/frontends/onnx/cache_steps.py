@@ -63,5 +63,5 @@ def _tensor_scatter(r: Steps) -> None:
     write_rows(r, past, update, rows, to=r.output(0))
 
 
-REWRITES: dict[str, Callable[[Steps], None]] = {"TensorScatter": _tensor_scatter}
+STANDARD_REWRITES: dict[str, Callable[[Steps], None]] = {"TensorScatter": _tensor_scatter}
 """How each op of ONNX becomes others."""

@@ -2,7 +2,7 @@
 
 Functions and the taken branches of If are inlined, Einsums decomposed to MatMuls, 16-bit floats widened; ONNX
 Runtime's own ops become standard ones.
-Ops that nothing converts and that ONNX defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
+Ops that nothing converts and that ONNX defines by simpler ones (Attention of opset 23, SwiGLU) are functions, too.
 
 The result is what a Model calls its source, and what is exported; a model that is canonical already is returned as it is.
 Names of tensors stay, but for those of a branch that the graph around it uses, too.
@@ -26,7 +26,7 @@ from .einsum import decompose_einsums
 from .float16 import compute_in_float32, has_float16
 from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
 from .prepare import known_values
-from .runtime_ops import has_runtime_ops, write_standard
+from .runtime_ops import has_runtime_ops, is_rewritten, write_standard
 
 _ALWAYS_DECOMPOSED = frozenset({"Attention"})
 """Ops that have a converter, but for another op of that name."""
@@ -76,7 +76,11 @@ def canonicalize(
 
 def _definition(node: onnx.NodeProto, opset: int, supported: Callable[[onnx.NodeProto], bool]) -> Any:
     """Return the schema of a standard op that is to be decomposed as ONNX defines it; None for any other."""
-    if node.domain not in STANDARD_DOMAINS or (supported(node) and node.op_type not in _ALWAYS_DECOMPOSED):
+    if (
+        node.domain not in STANDARD_DOMAINS
+        or is_rewritten(node, opset)
+        or (supported(node) and node.op_type not in _ALWAYS_DECOMPOSED)
+    ):
         return None
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "") if onnx.defs.has(node.op_type, opset, "") else None
     return schema if schema is not None and (schema.has_function or schema.has_context_dependent_function) else None

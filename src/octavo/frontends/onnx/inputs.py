@@ -13,7 +13,16 @@ import onnx
 from ...errors import ModelError, shape_advice
 from ..input_shapes import Asked, InputShapes, ShapeOption, combined
 from ..symbols import symbol_name
-from .graph import dtype_name, graph_inputs
+from .graph import MICROSOFT, dtype_name, graph_inputs
+
+_PASTS: dict[tuple[str, str], tuple[tuple[int, ...], int]] = {
+    ("Attention", ""): ((4, 5), 2),
+    ("Attention", MICROSOFT): ((4,), 3),
+    ("GroupQueryAttention", MICROSOFT): ((3, 4), 2),
+    ("MultiHeadAttention", MICROSOFT): ((6, 7), 2),
+    ("QAttention", MICROSOFT): ((8,), 3),
+}
+"""By op and domain: which inputs are pasts, and the axis along which these grow."""
 
 
 def input_shapes(graph: onnx.GraphProto, asked: Asked) -> InputShapes:
@@ -69,7 +78,7 @@ def _declared_dim(name: str, axis: int, dim: Any) -> int | str:
 
 
 def _allow_empty(inputs: InputShapes, graph: onnx.GraphProto) -> None:
-    """Let a size be 0 that is only ever added to: that of a past, which Concat extends along its axis."""
+    """Let a size be 0 that is only ever added to: that of a past, which Concat or attention extends along its axis."""
     for name in inputs.symbols.bounds:
         places = [(each, dims.index(name)) for each, dims in inputs.declared.items() if name in map(str, dims)]
         if places and all(_is_extended(graph, each, axis, len(inputs.declared[each])) for each, axis in places):
@@ -77,10 +86,19 @@ def _allow_empty(inputs: InputShapes, graph: onnx.GraphProto) -> None:
 
 
 def _is_extended(graph: onnx.GraphProto, name: str, axis: int, rank: int) -> bool:
-    """Whether all that reads an input, but for its shape, is Concat with something else along an axis."""
+    """Whether all that reads an input, but for its shape, is Concat with something else along an axis, or takes it for a past."""
     readers = [node for node in graph.node if name in node.input and node.op_type != "Shape"]
+    readers = [node for node in readers if not _is_past(node, name, axis)]
+    if not readers:
+        return any(_is_past(node, name, axis) for node in graph.node)
     axes = [next(attr.i for attr in node.attribute if attr.name == "axis") for node in readers if _joins_others(node, name)]
-    return len(axes) == len(readers) > 0 and all(each % rank == axis for each in axes)
+    return len(axes) == len(readers) and all(each % rank == axis for each in axes)
+
+
+def _is_past(node: onnx.NodeProto, name: str, axis: int) -> bool:
+    """Whether a node takes an input for a past that grows along an axis."""
+    places, along = _PASTS.get((node.op_type, node.domain), ((), 0))
+    return axis == along and all(each != name or place in places for place, each in enumerate(node.input)) and name in node.input
 
 
 def _joins_others(node: onnx.NodeProto, name: str) -> bool:

@@ -68,13 +68,39 @@ def _rotary(r: Steps) -> None:
         rows = r.range_to(r.dim(x, 2 if has_heads else 1))
         places = r.unsqueeze(r.emit("Add", [rows, places]), 0)
     angles = angles_at(r, caches, places, is_interleaved=bool(r.attrs.get("interleaved", 0)))
-    if has_heads:
+    _turn(r, x, size, angles)
+
+
+def _turn(r: Steps, x: str, size: int, angles: Angles) -> None:
+    """End in the turned heads, each of that size, in the form that they came in."""
+    if r.rank(x) == 4:
         turned(r, x, size, angles, to=r.output(0))
         return
     features = r.size(x, -1)
-    value = turned(r, r.by_head(x, features // size, size), size, angles)
-    r.join_by_head(value, features, to=r.output(0))
+    r.join_by_head(turned(r, r.by_head(x, features // size, size), size, angles), features, to=r.output(0))
+
+
+def _rotary_of_onnx(r: Steps) -> None:
+    """ONNX's own op of that name: caches that positions choose from, or cosines and sines of each sample and row."""
+    x, caches, heads = (
+        r.required(0, "X"),
+        (r.required(1, "cos_cache"), r.required(2, "sin_cache")),
+        int(r.attrs.get("num_heads", 0)),
+    )
+    if r.rank(x) == 3 and not heads:
+        raise RejectedOpError("its attribute num_heads is missing, and its input has three axes; state it")
+    size = r.size(x, -1) if r.rank(x) == 4 else r.size(x, -1) // heads
+    is_interleaved = bool(r.attrs.get("interleaved", 0))
+    if r.input(3):
+        _turn(r, x, size, angles_at(r, caches, r.input(3), is_interleaved=is_interleaved))
+        return
+    cos, sin = (r.unsqueeze(cache, 1) for cache in caches)
+    angles = Angles(cos=cos, sin=sin, features=2 * r.size(caches[0], -1), is_interleaved=is_interleaved)
+    _turn(r, x, size, angles)
 
 
 REWRITES: dict[str, Callable[[Steps], None]] = {"RotaryEmbedding": _rotary}
 """How each op becomes standard ones."""
+
+STANDARD_REWRITES: dict[str, Callable[[Steps], None]] = {"RotaryEmbedding": _rotary_of_onnx}
+"""How each op of ONNX becomes others."""

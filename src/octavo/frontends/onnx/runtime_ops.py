@@ -1,5 +1,5 @@
-"""Write ONNX Runtime's own ops (com.microsoft), and TensorScatter, as standard ops: what its optimizer and model builders make of
-transformers then is what an exporter writes, and is imported, quantized and exported like it.
+"""Write ONNX Runtime's own ops (com.microsoft), TensorScatter and RotaryEmbedding as standard ops: what its optimizer and model
+builders make of transformers then is what an exporter writes, and is imported, quantized and exported like it.
 
 Works on protos. Ops on packed weights and QOperator stay: `prepare` reads them. Shapes are inferred where a rank is needed.
 """
@@ -28,7 +28,7 @@ _REWRITES: dict[str, Callable[[Steps], None]] = {
     **runtime_grouped.REWRITES,
     **rotary.REWRITES,
 }
-_STANDARD_REWRITES = {**runtime_norms.STANDARD_DOMAIN_REWRITES, **cache_steps.REWRITES}
+_STANDARD_REWRITES = {**cache_steps.STANDARD_REWRITES, **rotary.STANDARD_REWRITES}
 _FIRST_OPSETS = {"LayerNormalization": 17}
 _MAX_VALUES = 1024
 """Constants of more values are no shapes; shape inference does without."""
@@ -45,15 +45,20 @@ def is_of_runtime(node: onnx.NodeProto, opset: int) -> bool:
 
 def _rewrite_of(node: onnx.NodeProto, opset: int) -> Callable[[Steps], None] | None:
     if node.domain == MICROSOFT:
-        return _REWRITES.get(node.op_type) or (_STANDARD_REWRITES.get(node.op_type))
-    if is_of_runtime(node, opset) or (node.domain in STANDARD_DOMAINS and node.op_type in cache_steps.REWRITES):
-        return _STANDARD_REWRITES[node.op_type]
-    return None
+        return _REWRITES.get(node.op_type) or runtime_norms.STANDARD_DOMAIN_REWRITES.get(node.op_type)
+    if is_of_runtime(node, opset):
+        return runtime_norms.STANDARD_DOMAIN_REWRITES[node.op_type]
+    return _STANDARD_REWRITES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+
+
+def is_rewritten(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether `write_standard` writes a node as others."""
+    return _rewrite_of(node, opset) is not None
 
 
 def has_runtime_ops(graph: onnx.GraphProto, opset: int) -> bool:
     """Return whether there is a node to be rewritten."""
-    return any(_rewrite_of(node, opset) is not None for node in graph.node)
+    return any(is_rewritten(node, opset) for node in graph.node)
 
 
 def write_standard(model: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str) -> None:
