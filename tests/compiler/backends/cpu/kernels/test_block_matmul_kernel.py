@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kernel_runner import Case, check, few
+from kernel_runner import GENERIC, Case, check, few
 
 from machine_isas import EVERY_ISA
 from octavo.compiler.backends.cpu.kernels import BlockMatmulSpec, BlockRowsSpec, FloatOutput, block_matmul, block_rows
@@ -51,14 +51,16 @@ def product(
     *,
     points: bool,
     half: bool,
+    bits: int = 0,
     threads: int = 1,
 ) -> Case:
     inputs = block * int(rng.integers(1, 4))
     x, x_scale = block_integers(rng.normal(size=(rows, inputs)).astype(np.float32), block, digits)
     x.flat[:2] = (-1, 1) * np.array([127, 32639, 8355711])[digits - 1]  # all digits at their bounds
-    weight = rng.integers(0, 16, (inputs, outputs)).astype(np.uint8)
+    low, high = ((0, 16), (3, 7), (8, 16))[bits]
+    weight = rng.integers(low, high, (inputs, outputs)).astype(np.uint8)
     scale = rng.uniform(0.01, 0.2, (inputs // block, outputs)).astype(np.float16 if half else np.float32).astype(np.float32)
-    zero_point = rng.integers(0, 16, scale.shape) if points else np.full(scale.shape, 8)
+    zero_point = rng.integers(low, high, scale.shape) if points else np.full(scale.shape, 8)
     bias = rng.normal(size=outputs).astype(np.float32)
     output = FloatOutput(low=-20.0, high=30.0)
     spec = BlockMatmulSpec(
@@ -79,16 +81,15 @@ def product(
 
 @every_isa
 def test_products(rng: np.random.Generator, isa: str) -> None:
-    # Each pair of rows, outputs, block and digits stands together in a case.
-    pairs = itertools.product(range(len(OUTPUTS)), range(len(ROWS)))
     sizes = [
-        (ROWS[row], OUTPUTS[column], BLOCKS[(row + column) % 4], 1 + (row + 2 * column) % 3, number)
-        for number, (column, row) in enumerate(pairs)
+        (ROWS[row], OUTPUTS[column], BLOCKS[(row + column) % 4], 1 + (row + 2 * column) % 3)
+        for column, row in itertools.product(range(len(OUTPUTS)), range(len(ROWS)))
     ]
     cases = [
-        product(rng, isa, *size, points=number % 2 == 0, half=number // 2 % 2 == 0)
-        for *size, number in sizes[:: 2 if isa == "x86.avx512_vnni" else 7]
+        product(rng, isa, *size, points=number % 2 == 0, half=number // 2 % 2 == 0, bits=number % 3)
+        for number, size in enumerate(sizes[:: 3 if isa == "x86.avx512_vnni" else 7])
     ]
+    assert isa == GENERIC or {case.kernel.name[-6:] for case in cases} > {"2 bits", "3 bits"}
     check([*cases, product(rng, isa, 1, 200, 64, 1, points=True, half=False, threads=3)])
 
 

@@ -1,4 +1,4 @@
-"""Rows of activations times 4-bit weights that have a scale for each block of inputs. One text for every ISA.
+"""Rows of activations times weights of 2 to 4 bits that have a scale for each block of inputs. One text for every ISA.
 
 Activations are records of integers in blocks (`block_rows`), weights one stream of bytes (`block_weights`), which a row reads
 once: what takes the time is to read it. Weights are unpacked in registers, for as many rows at once as these hold.
@@ -33,7 +33,7 @@ from ..language.vectors import (
 from ..language.x86.narrow import narrowed
 from .block_dots import WORDS, BlockDots
 from .block_rows import record_bytes
-from .block_weights import LANES, WORD, BlockLayout, packed_blocks
+from .block_weights import GROUP_INPUTS, GROUP_WORDS, LANES, WORD_BYTES, BlockLayout, packed_blocks, stored_bits
 
 SYMMETRIC = 8
 """The zero point of blocks that have none of their own."""
@@ -99,8 +99,9 @@ def block_matmul(
     """
     with np.errstate(over="ignore"):
         is_half = isa != GENERIC and bool((scale.astype(np.float16).astype(np.float32) == scale).all())
-    layout = BlockLayout(block=spec.block, has_half_scales=is_half, has_zero_points=spec.has_zero_points)
-    product = _Product(spec, layout, isa)
+    weight, zero_point, bits = stored_bits(weight, zero_point, spec.block)
+    layout = BlockLayout(block=spec.block, bits=bits, has_half_scales=is_half, has_zero_points=spec.has_zero_points)
+    product = _Product(spec, layout, int(zero_point.flat[0]), isa)
     stream = packed_blocks(layout, weight, scale, zero_point, product.vectors)
     addends = np.pad(bias, (0, -spec.outputs % LANES))
     arguments = [
@@ -113,7 +114,8 @@ def block_matmul(
     kind = {1: "int8", 2: "int16", 3: "float32"}[spec.digits]  # 24 bits are no less exact
     if isa in (AVX_VNNI, AVX2):
         func = narrowed(func, isa)
-    return Kernel(name=f"block_matmul.{kind} {spec.block}", isa=isa, func=func, constants=(stream, addends))
+    name = f"block_matmul.{kind} {spec.block}" + (f", {bits} bits" if bits < 4 else "")
+    return Kernel(name=name, isa=isa, func=func, constants=(stream, addends))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,8 +129,9 @@ class _Tile:
 
 
 class _Product:
-    def __init__(self, spec: BlockMatmulSpec, layout: BlockLayout, isa: str) -> None:
-        self._spec, self._layout, self._isa = spec, layout, isa
+    def __init__(self, spec: BlockMatmulSpec, layout: BlockLayout, zero_point: int, isa: str) -> None:
+        """Make it; `zero_point` is that of all blocks where they have none of their own."""
+        self._spec, self._layout, self._zero_point, self._isa = spec, layout, zero_point, isa
         self.vectors = _VECTORS.get(isa, 1)
 
     def emit(self, x: Buffer, weight: Buffer, bias: Buffer, y: Buffer) -> None:
@@ -178,7 +181,7 @@ class _Product:
             for digit in range(spec.digits):
                 minus = _dword(buffers.x, record + (spec.digits * spec.block + 4 * digit))
                 # Its sum has 16 bits, which LLVM is told: it then multiplies words.
-                value = B.Bind(minus.astype("int16").astype("int32") if points else minus * B.int32(SYMMETRIC))
+                value = B.Bind(minus.astype("int16").astype("int32") if points else minus * B.int32(self._zero_point))
                 for vector in range(vectors):
                     splatted = splat(value, LANES)
                     dots.start(self._number(vectors, row, digit, vector), points[vector] * splatted if points else splatted)
@@ -186,34 +189,37 @@ class _Product:
     def _add(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr]) -> None:
         """Emit the products of a block."""
         spec = self._spec
-        words = min(WORDS // 2, spec.block // WORD)
+        inputs = GROUP_INPUTS[self._layout.bits]
+        groups = min(WORDS * 4 // inputs, spec.block // inputs)
         numbers = len(records) * spec.digits * vectors
 
-        def some(word: Expr) -> None:
+        def some(first: Expr) -> None:
             for number in range(numbers):
                 dots.begin(number)
-            with B.serial(0, words) as step:
-                self._add_word(buffers, dots, vectors, start, records, B.Bind(word + step))
+            with B.serial(0, groups) as step:
+                self._add_group(buffers, dots, vectors, start, records, B.Bind(first + step))
             for number in range(numbers):
                 dots.finish(number)
 
-        if words * WORD == spec.block:
+        if groups * inputs == spec.block:
             some(B.int32(0))
             return
-        with B.serial(0, spec.block // WORD // words) as index:
-            some(B.Bind(index * words))
+        with B.serial(0, spec.block // inputs // groups) as index:
+            some(B.Bind(index * groups))
 
-    def _add_word(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], word: Expr) -> None:
-        spec = self._spec
+    def _add_group(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], group: Expr) -> None:
+        spec, bits = self._spec, self._layout.bits
+        size = GROUP_WORDS[bits] * WORD_BYTES
         for vector in range(vectors):
-            both = B.Bind(load(buffers.weight, start + (word * vectors + vector) * (4 * LANES), 4 * LANES))
-            for half, weights in enumerate(_halves(both)):
-                weights = B.Bind(weights)
+            at = start + (group * vectors + vector) * size
+            words = [B.Bind(load(buffers.weight, at + word * WORD_BYTES, WORD_BYTES)) for word in range(GROUP_WORDS[bits])]
+            for four in range(GROUP_INPUTS[bits] // 4):
+                weights = B.Bind(_weights(words, bits, four))
                 for row, record in enumerate(records):
                     for digit in range(spec.digits):
-                        place = record + (digit * spec.block + 4 * half) + word * WORD
-                        four = B.reinterpret(f"int8x{4 * LANES}", splat(_dword(buffers.x, place), LANES))
-                        dots.add(self._number(vectors, row, digit, vector), weights, four)
+                        place = record + (digit * spec.block + 4 * four) + group * GROUP_INPUTS[bits]
+                        bytes_of = B.reinterpret(f"int8x{WORD_BYTES}", splat(_dword(buffers.x, place), LANES))
+                        dots.add(self._number(vectors, row, digit, vector), weights, bytes_of)
 
     def _scale(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], total: Buffer) -> None:
         """Emit the addition of a block's sums, scaled, to those of the blocks before it."""
@@ -251,11 +257,20 @@ def _dword(x: Buffer, at: Expr) -> Expr:
     return B.reinterpret("int32", load(x, at, 4))
 
 
-def _halves(both: Expr) -> tuple[Expr, Expr]:
-    """Return the low and the high halves of uint8x64."""
-    mask = splat(B.uint8(15), 4 * LANES)
-    words = B.reinterpret("uint16x32", both) >> splat(B.uint16(4), 32)
-    return both & mask, B.reinterpret("uint8x64", words) & mask
+def _weights(words: list[Expr], bits: int, four: int) -> Expr:
+    """Return 4 inputs of a group, uint8x64, of its words."""
+    if bits != 3:
+        return _bits_of(words[0], bits * four, (1 << bits) - 1)
+    # The highest bit is the third.
+    return _bits_of(words[four // 4], 2 * (four % 4), 3) | _bits_of(words[2], four - 2, 4)
+
+
+def _bits_of(word: Expr, shift: int, mask: int) -> Expr:
+    """Return the bytes of a word shifted to the right, less other bits than those of the mask."""
+    if shift:
+        pairs, by = B.reinterpret("uint16x32", word), splat(B.uint16(abs(shift)), 32)
+        word = B.reinterpret(f"uint8x{WORD_BYTES}", pairs >> by if shift > 0 else pairs << by)
+    return word & splat(B.uint8(mask), WORD_BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,10 @@
-"""4-bit weights in blocks as the kernels read them: one stream of bytes, block by block of each tile of columns.
+"""Weights of 2 to 4 bits in blocks as the kernels read them: one stream of bytes, block by block of each tile of columns.
 
 A tile is some vectors of 16 columns; a block of it has, in this order,
 
-    words       [block / 8][vectors][16 columns]: a word of 4 bytes has 8 inputs of a column, those of the low halves of its bytes
-                first, so that both halves are bytes of 4 neighbours
+    weights     [groups of inputs][vectors][words of a group][16 columns][4 bytes]: a byte of a word has some bits of every fourth
+                input, the first in its lowest bits. A group of 4 bits is a word of 8 inputs, one of 2 bits a word of 16; one of 3
+                bits has 32 inputs: two words of their low two bits, and one of their highest
     scales      [vectors][16], float32 or float16
     zero points [vectors][16] uint8, where blocks have their own
 
@@ -18,8 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 LANES = 16
-WORD = 8
-"""Weights of a word."""
+GROUP_INPUTS = {2: 16, 3: 32, 4: 8}
+"""Inputs of a group, by bits."""
+GROUP_WORDS = {2: 1, 3: 3, 4: 1}
+"""Words of a group: vectors of 64 bytes for 16 columns."""
+WORD_BYTES = 4 * LANES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +33,15 @@ class BlockLayout:
     Parameters
     ----------
     block
-        Inputs of a block.
+        Inputs of a block: groups of them.
+    bits
+        Of a weight: 2, 3 or 4.
     has_half_scales
         Whether scales are float16.
     """
 
     block: int
+    bits: int
     has_half_scales: bool
     has_zero_points: bool
 
@@ -45,7 +52,7 @@ class BlockLayout:
 
     def scales(self, vectors: int) -> int:
         """Return where the scales of a tile of so many vectors start."""
-        return vectors * LANES * self.block // 2
+        return vectors * LANES * self.block * self.bits // 8
 
     def zero_points(self, vectors: int) -> int:
         """Return where its zero points start."""
@@ -74,6 +81,33 @@ def packed_blocks(
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
+def _words(fours: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """Return the words of groups [blocks, groups, fours of inputs, 4, ...] as [words, blocks, groups, 4, ...]."""
+
+    def packed(values: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.uint8]:
+        word = np.zeros_like(values[:, :, 0])
+        for place in range(values.shape[2]):
+            word |= values[:, :, place] << np.uint8(width * place)
+        return word
+
+    if bits != 3:
+        return packed(fours, bits)[np.newaxis]
+    low = fours & np.uint8(3)
+    return np.stack([packed(low[:, :, :4], 2), packed(low[:, :, 4:], 2), packed(fours >> np.uint8(2), 1)])
+
+
+def stored_bits(
+    weight: npt.NDArray[np.uint8], zero_point: npt.NDArray[np.int32], block: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], int]:
+    """Return weights and zero points in [0; 15] moved down to where fewest bits hold them, and these."""
+    low = min(int(weight.min()), int(zero_point.min()))
+    span = int(weight.max()) - low
+    bits = next((each for each in (2, 3) if span < 1 << each and block % GROUP_INPUTS[each] == 0), 4)
+    if bits == 4:
+        return weight, zero_point, bits
+    return (weight - low).astype(np.uint8), (zero_point - low).astype(np.int32), bits
+
+
 def _padded(values: npt.NDArray[np.generic], columns: int) -> npt.NDArray[np.generic]:
     return np.pad(values, ((0, 0), (0, columns - values.shape[1])))
 
@@ -87,10 +121,11 @@ def _tiles(
 ) -> npt.NDArray[np.uint8]:
     """Return [tiles, blocks, bytes] of whole tiles."""
     blocks, tile = len(scale), vectors * LANES
-    halves = weight.astype(np.uint8).reshape(blocks, layout.block // WORD, 2, WORD // 2, -1, tile)
-    words = (halves[:, :, 0] | (halves[:, :, 1] << 4)).transpose(3, 0, 1, 4, 2)  # tiles, blocks, words, columns, bytes
-    tiles = words.shape[0]
-    parts = [np.ascontiguousarray(words).reshape(tiles, blocks, -1)]
+    inputs = GROUP_INPUTS[layout.bits]
+    shape = blocks, layout.block // inputs, inputs // 4, 4, -1, vectors, LANES
+    words = _words(weight.astype(np.uint8).reshape(shape), layout.bits)  # words, blocks, groups, bytes, tiles, vectors, columns
+    tiles = words.shape[4]
+    parts = [np.ascontiguousarray(words.transpose(4, 1, 2, 5, 0, 6, 3)).reshape(tiles, blocks, -1)]
     of_scales = scale.astype("<f2" if layout.has_half_scales else "<f4")
     for values in (of_scales, *([zero_point.astype(np.uint8)] if layout.has_zero_points else [])):
         by_tile = np.ascontiguousarray(values.reshape(blocks, tiles, tile).transpose(1, 0, 2))
