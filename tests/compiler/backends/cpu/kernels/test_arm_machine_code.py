@@ -17,11 +17,14 @@ from octavo.compiler.backends.cpu.kernels import (
     ARM_I8MM,
     ARM_NEON,
     Bfloat16Conv2dSpec,
+    BlockMatmulSpec,
     Conv2dSpec,
     FloatConv2dSpec,
+    FloatOutput,
     HalfCastSpec,
     LookupSpec,
     bfloat16_conv2d,
+    block_matmul,
     conv2d,
     float_conv2d,
     half_cast,
@@ -140,6 +143,19 @@ def test_float16_is_cast_by_one_instruction(widens: bool, cast: str) -> None:
     loop = loop_in(func, "cortex-a76", cast)
     assert count(cast, loop) == count("ldr|ldur", loop) == count("str|stur", loop) > 0
     assert not count("bl|fmul|ushll|shl", loop)
+
+
+@pytest.mark.parametrize(("isa", "cpu"), [(ARM_DOTPROD, "neoverse-n1"), (ARM_I8MM, "neoverse-v1")])
+def test_weights_of_4_bits_are_unpacked_in_registers(isa: str, cpu: str) -> None:
+    spec = BlockMatmulSpec(rows=1, inputs=128, outputs=64, block=32, digits=1, output=FloatOutput())
+    weight, scale = np.arange(128 * 64, dtype=np.uint8).reshape(128, 64) % 16, np.full((4, 64), 0.013, np.float32)
+    points, bias = np.full(scale.shape, 8, np.int32), np.zeros(64, np.float32)
+    loop = loop_in(
+        block_matmul(spec, weight=weight, scale=scale, zero_point=points, bias=bias, isa=isa).func, cpu, PRODUCTS[ARM_DOTPROD]
+    )
+    # A word of 16 columns: four loads, eight products, and of each half a mask.
+    assert [count(names, loop) for names in ("sdot", "and", "ushr", "ld1r")] == [8, 8, 4, 2]
+    assert "[sp" not in loop
 
 
 def test_lookups_keep_their_table_in_registers() -> None:
