@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tvm.script.ir_builder import tirx as B
 from ......ir.graph.kernel_attributes import OPEN_ATTR
 from ......runtime.shapes import typical
 from ......runtime.size import Size, dimension, expressed_by, is_open
+from .contents import UnknownContentError, content
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
@@ -53,6 +55,12 @@ def without_bodies() -> Generator[None]:
         _WITHOUT_BODIES.reset(token)
 
 
+_RECENT: dict[Any, tvm.tirx.PrimFunc] = {}
+_KEEPING = Lock()
+_RECENT_LIMIT = 256
+"""PrimFuncs that are kept: those of a large network's kernels take some tens of MiB."""
+
+
 def writes_bodies() -> bool:
     """Return whether `prim_func` emits statements."""
     return not _WITHOUT_BODIES.get()
@@ -69,8 +77,29 @@ def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., Non
         Emits the statements.
 
     An open dimension that a size or a statement reads is an argument before the output, as `call_tir` has them. Sizes that the
-    statements read are computed once, before them.
+    statements read are computed once, before them. What was written lately for equal arguments and a body that does the same is
+    returned again: equal layers, and the same model compiled with other parameters of some layers, are most of what is compiled.
     """
+    key = _key(arguments, body)
+    if key is None:
+        return _emitted(arguments, body)
+    func = _RECENT.pop(key, None) or _emitted(arguments, body)
+    with _KEEPING:
+        _RECENT[key] = func  # behind all others: the first is the one that was asked for least lately
+        if len(_RECENT) > _RECENT_LIMIT:
+            del _RECENT[next(iter(_RECENT))]
+    return func
+
+
+def _key(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None]) -> Any:
+    """Return what decides a PrimFunc; None where that isn't known, or an expression stands for an open size, one of its own."""
+    try:
+        return content((tuple(arguments), None if _WITHOUT_BODIES.get() else body))
+    except UnknownContentError:
+        return None
+
+
+def _emitted(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None]) -> tvm.tirx.PrimFunc:
     sizes = _Sizes()
     with IRBuilder() as builder, B.prim_func():
         B.func_name("main")
