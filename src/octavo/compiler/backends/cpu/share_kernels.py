@@ -57,13 +57,18 @@ def share_kernels(kernels: Mapping[str, PlacedKernel]) -> tuple[dict[str, Placed
 def _differing(kernels: Mapping[str, PlacedKernel]) -> list[list[list[str]]]:
     """Return the symbols of equal kernels, for all of a name and of the same arguments where these aren't all equal.
 
-    To look into a kernel takes longer than to compare it.
+    To look into a kernel takes longer than to compare it, and that longer than to compare its arguments.
     """
-    found: dict[Any, dict[Any, list[str]]] = {}
+    found: dict[Any, list[str]] = {}
     for symbol, kernel in kernels.items():
-        of_arguments = found.setdefault((kernel.name, _content(kernel.func, tirx.Evaluate(0))), {})
-        of_arguments.setdefault(_content(kernel.func, kernel.func.body), []).append(symbol)
-    return [list(each.values()) for each in found.values() if len(each) > 1]
+        found.setdefault((kernel.name, _content(kernel.func, tirx.Evaluate(0))), []).append(symbol)
+    differing: list[list[list[str]]] = []
+    for symbols in found.values():
+        equal: dict[Any, list[str]] = {}
+        for symbol in symbols if len(symbols) > 1 else ():
+            equal.setdefault(_content(kernels[symbol].func, kernels[symbol].func.body), []).append(symbol)
+        differing += [list(equal.values())] if len(equal) > 1 else []
+    return differing
 
 
 def _content(func: Any, body: Any) -> Any:
