@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import re
 import tempfile
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ _IN_USE: WeakValueDictionary[tuple[str, str, StructuralKey], Compilable] = WeakV
 """What some executable is made of, by platform, name and content: a key takes longer than all else that is done with a function
 whose machine code is in the cache."""
 
+_LATELY: deque[Compilable] = deque(maxlen=256)
+"""What was made last stays in use: the same model with other scales in some layers often comes next."""
+
 
 def distinct_functions(
     module: tvm.IRModule, target: tvm.target.Target, *, without: Collection[str] = ()
@@ -90,6 +94,7 @@ class _Distinct:
                 key, size = _key(self._platform, stem, content)
                 symbol = f"{stem}_{key[:16]}"
                 found = _IN_USE[known] = Compilable(symbol=symbol, key=key, size=size, functions={symbol: plain})
+                _LATELY.append(found)
             self._by_content[content] = found
         return self._by_content[content]
 
