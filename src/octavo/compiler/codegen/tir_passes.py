@@ -70,7 +70,8 @@ def kernel_passes() -> tvm.transform.Pass:
             tirx.transform.UnrollLoop(),
             tirx.transform.StmtSimplify(),
             s_tir.transform.RewriteUnsafeSelect(),
-            tirx.transform.CommonSubexprElim(),
+            # What LLVM does not optimize is run too seldom for this to pay.
+            *([tirx.transform.CommonSubexprElim()] if KERNEL_LEVEL else []),
             tirx.transform.SplitHostDevice(),
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
