@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from tvm_ffi import structural_equal, structural_hash
 import octavo
 from nets import residual_net
 from octavo.compiler.codegen import generate as codegen
-from octavo.compiler.codegen.objects import named_functions
+from octavo.compiler.codegen import tir_passes
+from octavo.compiler.codegen.objects import distinct_functions, named_functions
 from octavo.compiler.codegen.tir_passes import as_given, llvm_module, with_hidden_values
 from octavo.ir.graph.kernel_attributes import OPEN_ATTR
 from octavo.runtime.llvm_host import host_target
@@ -50,6 +53,20 @@ def test_keys_tell_apart_what_makes_other_code():
     ]
     assert len({key_of(each) for each in made}) == len(made)
     assert key_of(function_of(1)) == key_of(function_of(1))
+
+
+def test_the_last_keys_stay_known():
+    module = tvm.IRModule({"f": function_of(987_654)})
+    known = weakref.ref(distinct_functions(module, host_target())["f"])
+    gc.collect()
+    assert distinct_functions(module, host_target())["f"] is known() is not None
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_common_subexpressions_are_looked_for_where_llvm_optimizes(monkeypatch, level):
+    monkeypatch.setattr(tir_passes, "KERNEL_LEVEL", level)
+    names = [each.info.name for each in tir_passes.kernel_passes().passes]
+    assert ("tirx.CommonSubexprElim" in names) == (level > 0)
 
 
 @pytest.mark.parametrize(("target", "converts"), [(BASELINE, True), (WITH_HALVES, False)], ids=["x86-64", "x86-64-v3"])
