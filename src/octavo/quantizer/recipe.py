@@ -141,7 +141,8 @@ class Recipe:
         names have the width that it says.
     wide_activations
         How many activations have 16 bits: those whose rounding to 8 bits alone costs the outputs most, on the samples that the
-        profile keeps. What reads one computes in 16 bits where the target does, and leaves float32, which the next op quantizes.
+        profile keeps, behind what else was done; none where outputs would lose by it. What reads one computes in 16 bits where
+        the target does, and leaves float32, which the next op quantizes.
     weight_range
         What the scale of a weight covers: "max", its largest magnitude, or "mse", as much of it as changes the weights least, by
         squares. "auto": where fewer than 8 bits are rounded by "gram" what changes the layer's sums least, else "max".
@@ -160,7 +161,8 @@ class Recipe:
     min_sqnr
         The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
         missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB
-        above it they get other ranges where that helps. The last layers of an output that the samples hardly cover stay float,
+        above it, and in small models always, they get other ranges where that helps, and stay float where what the outputs gain
+        is worth its time: the more they have, the more that must be. The last layers of an output that the samples hardly cover stay float,
         whatever it has, where that takes next to no time and the recipe speaks of no single tensors. None: all is integer,
         whatever it costs; so it is, too, where neither weights nor biases are corrected.
     float_tensors

@@ -24,7 +24,7 @@ from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .request import ParamsOf, Request, Requests, ask
 from .sample_runs import SampleRuns
-from .steps import Evidence, Step, equalize, order, widen, widen_weights
+from .steps import Evidence, Step, equalize, order, widen_weights
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,9 +106,6 @@ def planned_plainly(
     planned = _with_requests(planned, planner, _of_overrides(planned))
     if params is not None:
         planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
-    if runs is not None and (most := planner.recipe.wide_activations):
-        evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
-        planned = _unless_fewer_layers(widen.propose(planned, evidence, most), planned, planner)
     return planned
 
 
@@ -129,12 +126,6 @@ def _of_overrides(planned: Planned) -> Requests:
 
 def _with_requests(planned: Planned, planner: Planner, requests: Requests) -> Planned:
     return planned_with(planner, planned.choices.with_more(Choices(requests=requests))) if requests else planned
-
-
-def _unless_fewer_layers(choices: Choices | None, planned: Planned, planner: Planner) -> Planned:
-    """Return the model of other choices, but where an op would be float for them."""
-    found = planned if choices is None else planned_with(planner, choices)
-    return found if len(found.plan.layers) >= len(planned.plan.layers) else planned
 
 
 Steps = tuple[Step, ...]

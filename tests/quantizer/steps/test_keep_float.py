@@ -17,7 +17,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.ranges import range_of
 from octavo.quantizer.referee import Referee, RoundedProgram
-from octavo.quantizer.steps import Correct, KeepFloat, tune_ranges
+from octavo.quantizer.steps import Correct, KeepFloat, WeighFloat, tune_ranges, weigh_float
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
 
@@ -101,6 +101,21 @@ def test_what_rounding_ruins_stays_float(rng: np.random.Generator, tmp_path: Pat
     quantized.plan.save(tmp_path / "plan.json")
     again = octavo.quantize(model, plan=tmp_path / "plan.json")
     assert again.fingerprint == quantized.fingerprint
+
+
+def test_float_is_worth_its_time_the_less_the_more_outputs_have(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs below what they must have take what gains; above it the same gain must make up for the time."""
+    model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)
+    profile, expected = octavo.profile(model, samples, keep_samples=24), outputs(model, unseen)
+    plain, free = (with_steps(model, profile, steps) for steps in ([], [WeighFloat(goal_db=18.0, below_db=21.0)]))
+    before, after = (sqnr_db(expected, outputs(each, unseen)) for each in (plain, free))
+    assert before < 10
+    assert after > before + 3
+    assert "leaves" in {str(op.tensor): op.reason for op in free.plan.float_ops}["bands"]
+    assert {str(layer.output) for layer in free.plan.layers} >= {"r1", "r2"}, "what gains nothing is integer"
+    monkeypatch.setattr(weigh_float, "_PRICE", 1e4)
+    dear = with_steps(model, profile, [WeighFloat(goal_db=0.0, below_db=21.0)])
+    assert dear.plan.float_ops == plain.plan.float_ops
 
 
 def test_ranges_that_ruin_a_model_are_others(rng: np.random.Generator) -> None:

@@ -1,6 +1,6 @@
 """Steps: each proposes other choices for a model, by what runs on samples tell. None knows another, or compares models."""
 
-from . import correct, equalize, widen, widen_weights
+from . import correct, equalize, widen_weights
 from .correct import Correct
 from .equalize import Equalize
 from .evidence import Evidence
@@ -14,6 +14,8 @@ from .ranges import Ranges
 from .rotate import Rotate
 from .step import Step
 from .tune_ranges import TuneRanges
+from .weigh_float import WeighFloat
+from .widen import WidenCostliest
 
 _ORDER: list[type[Step]] = [
     PerRow,
@@ -25,6 +27,8 @@ _ORDER: list[type[Step]] = [
     TuneRanges,
     FuseFunctions,
     KeepFloat,
+    WeighFloat,
+    WidenCostliest,
     SetParams,
     WidenTensor,
     FloatTensors,
@@ -61,12 +65,12 @@ __all__ = [
     "KeepFloat",
     "SetParams",
     "Step",
+    "WeighFloat",
     "WidenTensor",
     "WithoutShift",
     "correct",
     "equalize",
     "order",
     "register_step",
-    "widen",
     "widen_weights",
 ]

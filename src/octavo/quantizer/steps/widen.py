@@ -1,27 +1,48 @@
-"""Give activations 16 bits."""
+"""Give as many activations 16 bits as the recipe wants: those whose rounding still costs most behind what other steps did."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ...ir.identity import TensorId
 from ...target.tensor_support import TensorSupport
 from ..choices import Choices
 from ..planner import Planned, Planner
+from ..recipe import Recipe
 from ..request import Request
 from .evidence import Evidence
+from .step import Step
+
+_WIDE = TensorSupport(dtypes=("int16",))
 
 
-def propose(planned: Planned, evidence: Evidence, count: int) -> Choices | None:
-    """Return choices with 16 bits for as many activations, those first whose rounding to 8 bits costs the outputs most."""
-    referee = evidence.referee(planned.plan)
-    if referee is None:
-        return None
-    effects = referee.effects(referee.rounding(planned.plan))
-    ranked = sorted(effects, key=lambda name: (-effects[name], name))
-    chosen = _able(planned, evidence.planner, ranked)[:count]
-    wide = Request(who="wide_activations of the recipe", tensor=TensorSupport(dtypes=("int16",)))
-    return planned.choices.with_more(Choices(requests=dict.fromkeys(chosen, wide))) if chosen else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidenCostliest(Step):
+    """Some activations of 16 bits: unless that loses, for somebody wants them."""
+
+    name: ClassVar = "widen costliest"
+    is_presumed: ClassVar = True
+    count: int
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[WidenCostliest]:
+        """Return it where a recipe wants any."""
+        return [cls(count=recipe.wide_activations)] if recipe.wide_activations else []
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with 16 bits for as many, but None where an op would be float for them."""
+        referee = evidence.referee(planned.plan)
+        if referee is None:
+            return None
+        effects = evidence.effects(referee, planned.plan)
+        ranked = sorted(effects, key=lambda name: (-effects[name], name))
+        chosen = _able(planned, evidence.planner, ranked)[: self.count]
+        wide = Request(who="wide_activations of the recipe", tensor=_WIDE)
+        found = planned.choices.uncorrected.with_more(Choices(requests=dict.fromkeys(chosen, wide)))
+        is_fewer = len(evidence.planner.planned(found).plan.layers) < len(planned.plan.layers)
+        return None if is_fewer or not chosen else found
 
 
 def _able(planned: Planned, planner: Planner, names: Iterable[TensorId]) -> list[TensorId]:
