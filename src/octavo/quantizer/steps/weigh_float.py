@@ -53,8 +53,12 @@ class WeighFloat(Step):
         return [cls(goal_db=goal, below_db=goal + _NEAR_DB)] if goal is not None and recipe.may_leave_float else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with these float; None where nothing gains enough, or another's hardware has its own times."""
-        referee = None if evidence.planner.chosen.backends else evidence.referee(planned.plan)
+        """Return choices with these float; None where nothing gains enough, or another's hardware has its own times.
+
+        None, too, where ops are float already by choice: those that chose them asked what outputs need, and took what gains most.
+        """
+        is_asked = not evidence.planner.chosen.backends and _floats(planned.plan).isdisjoint(planned.choices.float_tensors)
+        referee = evidence.referee(planned.plan) if is_asked else None
         if referee is None:
             return None
         rounding, plan, choices = referee.rounding(planned.plan), planned.plan, planned.choices.uncorrected
@@ -77,6 +81,10 @@ class WeighFloat(Step):
     def _worth(self, db: float, slower: float) -> float:
         """Return what must be gained for some time, in shares of what the model takes, where outputs have so much."""
         return _LEAST_DB + _PRICE * max(db - self.goal_db, 0.0) * max(slower, 0.0)
+
+
+def _floats(plan: QuantizationPlan) -> set[TensorId]:
+    return {each.tensor for each in plan.float_ops}
 
 
 def _before_functions(planned: Planned, evidence: Evidence) -> set[TensorId]:
@@ -102,7 +110,7 @@ def _costliest(effects: Mapping[TensorId, float], own: float, of_weights: float)
 
 def _cycles(view: DataflowView, plan: QuantizationPlan) -> float:
     """Return the modelled cycles of a float model where all is integer but what a plan leaves float."""
-    floats = {each.tensor for each in plan.float_ops}
+    floats = _floats(plan)
     more = 1 / FLOAT_MACS - 1 / INT8_MACS
     return model_cycles(view) + sum(
         float_macs(binding.value) * more
