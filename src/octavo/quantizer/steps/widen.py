@@ -26,6 +26,11 @@ class WidenCostliest(Step):
     is_presumed: ClassVar = True
     count: int
 
+    @property
+    def detail(self) -> str:
+        """How many are wanted."""
+        return f"{self.count} activations of 16 bits"
+
     @classmethod
     def of(cls, recipe: Recipe) -> list[WidenCostliest]:
         """Return it where a recipe wants any."""
