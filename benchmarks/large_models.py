@@ -112,9 +112,9 @@ def main() -> None:
             run = subprocess.run(["/usr/bin/time", "-v", *command], check=True, capture_output=True, text=True)
             stages = json.loads(run.stdout.splitlines()[-1])
             kib = int(next(line for line in run.stderr.splitlines() if "Maximum resident set size" in line).split()[-1])
-            done = stages.get(last, stages.get("start", 0.0))
+            done, total = stages.get(last, stages.get("start", 0.0)), sum(stages.values())
             print(
-                f"to {last:9s} {done:7.2f} s of {sum(stages.values()):7.2f}  {kib:9d} KiB  {kib * 1024 / size:5.2f} times the file"
+                f"to {last:9s} {done:7.2f} s of {total:7.2f}  {kib:9d} KiB  {kib * 1024 / size:5.2f} times the file", flush=True
             )
 
 

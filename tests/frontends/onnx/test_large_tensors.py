@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import octavo
 from child_python import run_python
 from octavo import load
 from octavo.errors import ModelError
@@ -82,15 +83,43 @@ def test_wherever_tensors_lie_the_model_is_the_same(weights, tmp_path, monkeypat
         np.testing.assert_array_equal(list(model.params.values()), weights)
 
 
-def test_aligned_tensors_of_mapped_files_are_not_copied(weights, tmp_path, monkeypatch):
+def safetensors_of(tensors):
+    """Return tensors whose data lie in a file of safetensors, and its bytes: values at multiples of 8 behind a header."""
+    tensors, data = external(tensors, "chain.safetensors", alignment=8)
+    places = [{entry.key: entry.value for entry in tensor.external_data} for tensor in tensors]
+    spans = [(int(place["offset"]), int(place["offset"]) + int(place["length"])) for place in places]
+    entries = {
+        tensor.name: {"dtype": "F32", "shape": list(tensor.dims), "data_offsets": span}
+        for tensor, span in zip(tensors, spans, strict=True)
+    }
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 64)
+    header = len(text).to_bytes(8, "little") + text
+    for tensor, (start, _) in zip(tensors, spans, strict=True):
+        next(entry for entry in tensor.external_data if entry.key == "offset").value = str(len(header) + start)
+    return tensors, header + data
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "is_aligned"),
+    [
+        ("chain.data", external, True),
+        ("chain.safetensors", safetensors_of, False),
+    ],
+)
+def test_tensors_of_mapped_files_are_not_copied(weights, tmp_path, monkeypatch, name, written, is_aligned):
     monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
-    tensors, data = external(of_values(weights))
-    (tmp_path / "chain.data").write_bytes(data)
+    tensors, data = written(of_values(weights))
+    (tmp_path / name).write_bytes(data)
     (tmp_path / "chain.onnx").write_bytes(chain(tensors).SerializeToString())
     model = load(tmp_path / "chain.onnx")
     for value, held in zip(model.params.values(), model.source.values, strict=True):
         assert np.shares_memory(value, held.values)
-        assert mapped.can_share(value)
+        assert mapped.can_share(value) == is_aligned
+    x = np.ones((2, SIZE), np.float32)
+    [found] = octavo.compile(model)(x).values()
+    [expected] = octavo.compile(load(chain(of_values(weights))))(x).values()
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
