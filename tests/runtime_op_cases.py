@@ -55,7 +55,7 @@ class Case:
 
         texts = {name: value[0] if isinstance(value, tuple) else value for name, value in self.inputs.items()}
         order = list(self.order) or [*self.inputs, *self.constants]
-        node = helper.make_node(self.op, order, list(self.outputs), domain=self.domain, **self.attrs)
+        node = helper.make_node(self.op, order, list(self.outputs), "node", domain=self.domain, **self.attrs)
         kept = [name for name in self.outputs if name]
         outputs = [
             info(name, self.declared[name])

@@ -80,8 +80,13 @@ class NodeRewrite:
         """
         name = to or self.fresh(op)
         declared = {key.removesuffix("_type"): value for key, value in attrs.items() if value is not None}
-        self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], name=self.node.name, **declared))
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], name=self.step_name(name), **declared))
         return name
+
+    def step_name(self, output: str) -> str:
+        """Return the name of the node that makes an output."""
+        del output
+        return self.node.name
 
     def fresh(self, what: str) -> str:
         """Return a new name for a tensor that `what` makes."""

@@ -41,6 +41,10 @@ class Steps(NodeRewrite):
         if self.opset < 11:
             raise RejectedOpError(f"it is written in ops of opset 11, and the model is of {self.opset}; convert its version")
 
+    def step_name(self, output: str) -> str:
+        """Return a name that no other node has: ONNX Runtime asks for that of what is exported."""
+        return self.node.name and f"{self.node.name}/{output}"
+
     # -------------------------------------------------------------------------------------------------- what is known
 
     def refuse_attributes(self, *names: str, advice: str) -> None:
@@ -91,7 +95,7 @@ class Steps(NodeRewrite):
     def emit_all(self, op: str, inputs: Iterable[str], count: int, **attrs: Any) -> list[str]:
         """Add a node of several outputs and return their names."""
         names = [self.fresh(op) for _ in range(count)]
-        self.nodes.append(onnx.helper.make_node(op, list(inputs), names, name=self.node.name, **attrs))
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), names, name=self.step_name(names[0]), **attrs))
         return names
 
     def number(self, value: float, *, shape: Sequence[int] = ()) -> str:
