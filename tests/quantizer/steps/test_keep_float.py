@@ -103,7 +103,9 @@ def test_what_rounding_ruins_stays_float(rng: np.random.Generator, tmp_path: Pat
     assert again.fingerprint == quantized.fingerprint
 
 
-def test_float_is_worth_its_time_the_less_the_more_outputs_have(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float_is_worth_its_time_the_less_the_more_outputs_have(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Outputs below what they must have take what gains; above it the same gain must make up for the time."""
     model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)
     profile, expected = octavo.profile(model, samples, keep_samples=24), outputs(model, unseen)

@@ -1,6 +1,6 @@
 """Transformers in float32 and int8: how fast, and how near the float model, beside ONNX Runtime and OpenVINO?
 
-    python benchmarks/transformers.py bert.onnx --size b=1,s=16 --size b=1,s=128 [--threads 1,2] [--json table.json]
+    python benchmarks/transformer_speed.py bert.onnx --size b=1,s=16 --size b=1,s=128 [--threads 1,2] [--json table.json]
 
 Each model is quantized by default (on random samples of many sizes) and compiled once for all sizes that its file leaves open.
 Of ONNX Runtime there are the float model and its dynamic quantization with int8 weights per channel, summed as its kernels do by
