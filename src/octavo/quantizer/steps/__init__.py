@@ -15,7 +15,7 @@ from .rotate import Rotate
 from .step import Step
 from .tune_ranges import TuneRanges
 from .weigh_float import WeighFloat
-from .widen import WidenCostliest
+from .widen import WidenSome
 
 _ORDER: list[type[Step]] = [
     PerRow,
@@ -28,7 +28,7 @@ _ORDER: list[type[Step]] = [
     FuseFunctions,
     KeepFloat,
     WeighFloat,
-    WidenCostliest,
+    WidenSome,
     SetParams,
     WidenTensor,
     FloatTensors,

@@ -23,7 +23,7 @@ from .step import Step
 
 _NEAR_DB = 3.0
 """Above what outputs must have: with more, a large model is not asked, for each of its activations is measured."""
-_LEAST_DB = 1.0
+_MIN_GAIN_DB = 1.0
 """What float activations must gain, though they take no time."""
 _PRICE = 2.0
 """What they must gain besides: so often what outputs have more than they must, in dB, for as much time again as all takes in
@@ -42,7 +42,7 @@ class WeighFloat(Step):
 
     name: ClassVar = "weigh float"
     measures_each: ClassVar = True
-    min_gain_db: ClassVar = _LEAST_DB
+    min_gain_db: ClassVar = _MIN_GAIN_DB
     goal_db: float
     below_db: float
 
@@ -63,12 +63,12 @@ class WeighFloat(Step):
             return None
         rounding, plan, choices = referee.rounding(planned.plan), planned.plan, planned.choices.uncorrected
         own, of_weights = (referee.score_of(each, few=True).error for each in (rounding, rounding.only(layers=rounding.layers)))
-        if in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _LEAST_DB:
+        if in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, fused = DataflowView(evidence.exact.module["main"]), _before_functions(planned, evidence)
         before, least, best = _cycles(view, plan), 0.0, None
         effects = {name: effect for name, effect in evidence.effects(referee, plan).items() if name not in fused}
-        for names in _costliest(effects, own, of_weights):
+        for names in _prefixes(effects, own, of_weights):
             found = choices.with_more(Choices(float_tensors={name: said_alone(effects[name]) for name in names}))
             other = evidence.planner.planned(found).plan
             left = in_db(referee.score_of(referee.rounding(other), few=True).error)
@@ -80,7 +80,7 @@ class WeighFloat(Step):
 
     def _worth(self, db: float, slower: float) -> float:
         """Return what must be gained for some time, in shares of what the model takes, where outputs have so much."""
-        return _LEAST_DB + _PRICE * max(db - self.goal_db, 0.0) * max(slower, 0.0)
+        return _MIN_GAIN_DB + _PRICE * max(db - self.goal_db, 0.0) * max(slower, 0.0)
 
 
 def _floats(plan: QuantizationPlan) -> set[TensorId]:
@@ -95,7 +95,7 @@ def _before_functions(planned: Planned, evidence: Evidence) -> set[TensorId]:
     return {layer.inputs[0] for layer in layers if layer.op == ELEMENTWISE and len(layer.inputs) == 1} & able
 
 
-def _costliest(effects: Mapping[TensorId, float], own: float, of_weights: float) -> Iterator[Sequence[TensorId]]:
+def _prefixes(effects: Mapping[TensorId, float], own: float, of_weights: float) -> Iterator[Sequence[TensorId]]:
     """Return the fewest activations without whose rounding outputs are so much nearer as is tried."""
     order = sorted(effects, key=lambda name: (-effects[name], name))
     most, tried = max(1, int(_MAX_FLOAT * len(order))), 0

@@ -19,10 +19,10 @@ _WIDE = TensorSupport(dtypes=("int16",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WidenCostliest(Step):
+class WidenSome(Step):
     """Some activations of 16 bits: unless that loses, for somebody wants them."""
 
-    name: ClassVar = "widen costliest"
+    name: ClassVar = "widen some"
     is_presumed: ClassVar = True
     count: int
 
@@ -32,7 +32,7 @@ class WidenCostliest(Step):
         return f"{self.count} activations of 16 bits"
 
     @classmethod
-    def of(cls, recipe: Recipe) -> list[WidenCostliest]:
+    def of(cls, recipe: Recipe) -> list[WidenSome]:
         """Return it where a recipe wants any."""
         return [cls(count=recipe.wide_activations)] if recipe.wide_activations else []
 
