@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from emulated_kernels import MACHINES, call_of, check_emulated
 from kernel_runner import GENERIC, ISAS
 from open_kernels import check_open, open_cases
@@ -23,7 +24,8 @@ from octavo.compiler.backends.cpu.kernels import (
     Kernel,
     SoftmaxSpec,
 )
-from octavo.compiler.backends.cpu.kernels.language.vectors import shuffled
+from octavo.compiler.backends.cpu.kernels.conv.loops.open_tiles import for_pixel_tiles
+from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func, shuffled
 from octavo.compiler.backends.cpu.kernels.matmuls import x86_int8_batch_matmul
 from octavo.compiler.backends.cpu.kernels.move.take import TakeSpec
 from octavo.compiler.backends.cpu.kernels.move.transpose import TransposeSpec
@@ -33,10 +35,14 @@ from octavo.compiler.backends.cpu.kernels.norms.group_norm import GroupNormSpec
 from octavo.compiler.backends.cpu.kernels.quantization.dynamic import ColumnsSpec, DynamicSpec
 from octavo.compiler.backends.cpu.kernels.reductions.float_reduce import FloatMeanSpec
 from octavo.compiler.backends.cpu.kernels.reductions.reduce import ReduceSpec
+from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.composites.matrix_view import MatrixView
 from octavo.ir.composites.outputs import Output
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.numerics.dynamic import PER_ROW
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
+from octavo.runtime.llvm_host import host_target
+from octavo.runtime.size import Size
 
 Dim = Callable[[str], Any]
 Sizes = Sequence[Mapping[str, int]]
@@ -88,6 +94,25 @@ def dense(dim: Dim, isa: str, features: tuple[int, int] = (33, 40), threads: int
         isa=isa,
         **how,
     )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 8, 16])
+def test_tiles_cover_each_pixel(size: int) -> None:
+    """Tiles of fewer pixels end where the last one does, and none leaves the range."""
+
+    def emit(out: Any) -> None:
+        def tile(first: Any, pixels: int) -> None:
+            for pixel in range(pixels):
+                T.buffer_store(out, 1, [first + pixel])
+
+        for_pixel_tiles(Size.named("count").asobject(), size, tile)
+
+    func = prim_func([("out", Size.named("count") + 8, "int32")], emit)
+    library = llvm_module({"tiles": func.with_attr(KERNEL_ATTR, "tiles")}, host_target())
+    for count in range(1, 3 * size + 2):
+        out = tvm.runtime.tensor(np.zeros(count + 8, np.int32))
+        library["tiles"](count, out)
+        assert out.numpy().tolist() == [1] * count + [0] * 8
 
 
 PER_ROW_OUTPUT = FloatOutput(pixels_per_scale=1)

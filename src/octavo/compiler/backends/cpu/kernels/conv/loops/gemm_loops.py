@@ -340,7 +340,7 @@ class GemmLoops(ABC):
                     self._emit_group(source, interior, out_interior, block, group, first_panel, last_panel)
 
     def _place_of(self, unit: Expr) -> tuple[Expr, Expr, Expr]:
-        """Return the image of a unit, its block there and the block's first row; of open rows, blocks differ by one at most."""
+        """Return the image of a unit, its block there and the block's first row; open blocks differ by a tile at most."""
         if not self.has_open_rows:
             image, block = split(unit, self.blocks)
             return image, block, T.Bind(block * self.block)
@@ -348,11 +348,15 @@ class GemmLoops(ABC):
         image: Expr = T.int32(0)
         if self.geometry.images != 1:
             image, unit = split(unit, blocks)
-        # In 64 bits: a product of two sizes may leave 32. A quotient that is rounded down takes LLVM seconds to see through.
-        bounds = [T.cast(T.truncdiv(T.cast(unit + more, "int64") * rows, T.cast(blocks, "int64")), "int32") for more in (0, 1)]
+        # Of whole tiles but for the last one: what is left behind them costs more. In 64 bits: a product of two sizes may leave
+        # 32. A quotient that is rounded down takes LLVM seconds to see through.
+        height = self.tile.rows
+        tiles = bound(-(-self.geometry.rows // height))
+        quotients = [T.truncdiv(T.cast(unit + more, "int64") * tiles, T.cast(blocks, "int64")) for more in (0, 1)]
+        bounds = [T.cast(quotient, "int32") * height for quotient in quotients]
         # Kept, for TVM's passes and LLVM would see the quotients in every address below: it takes them 3 times as long.
         first_row = kept(bounds[0], "int32")
-        self.filled = kept(bounds[1] - first_row, "int32")
+        self.filled = kept((bounds[1] if height == 1 else T.min(bounds[1], rows)) - first_row, "int32")
         self.first_row = first_row
         return image, unit, first_row
 

@@ -38,6 +38,9 @@ WORDS_FROM = 64
 LARGE_WEIGHTS = 1 << 20
 """Weights beyond which an image of open size is taken to be small: a network has as many where few pixels are left."""
 
+LARGE_DENSE = 1 << 19
+"""Weights of a dense layer beyond which words leave the second-level cache: few rows wait for them, and many lose little."""
+
 
 def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
     """Return the estimated cycles of a convolution of one group, whose weights come from memory, and its tile."""
@@ -67,7 +70,11 @@ class WordGemm(ImplicitGemm):
     def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
         spec, centered = self.spec, weights.centered
         pixels = spec.batch * spec.out_height * spec.out_width
-        are_few = centered.size > LARGE_WEIGHTS and not _is_flat(spec) if is_open(pixels) else pixels < WORDS_FROM
+        if is_open(pixels):
+            is_dense = _is_flat(spec) and not is_open(spec.in_width)
+            are_few = (is_dense or not _is_flat(spec)) and centered.size > (LARGE_DENSE if is_dense else LARGE_WEIGHTS)
+        else:
+            are_few = pixels < WORDS_FROM
         fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
         dtype = np.int8 if fits and are_few else np.int16
         self.step_bytes = 2 * np.dtype(dtype).itemsize
