@@ -345,6 +345,9 @@ class Depthwise(DepthwiseRows, ABC):
         if max(spec.padding[1], spec.padding[3]) <= 0:
             interior()
             return
+        if strips is self.narrow_strips:  # of images of a few columns, most of them at the border: one loop compiles faster
+            at_border()
+            return
         with T.If(T.And(left >= 0, left < bound(spec.in_width) - window.columns[-1][-1])):
             with T.Then():
                 interior()

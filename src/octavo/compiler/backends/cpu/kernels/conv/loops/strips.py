@@ -10,7 +10,7 @@ value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -154,6 +154,19 @@ class Strips:
         """Pixels of the tiles that there is code for, fewest first: what is left behind full ones goes into the least of them."""
         return sorted({self.tile, *(size for size in (2, 4) if size < self.tile)})
 
+    @property
+    def parts(self) -> int:
+        """Numbers of a pixel in the table: where its window begins, its own, and its rows of taps where it may not read all."""
+        return 4 if self.skips_rows else 2
+
+    def _rows_of(self, row: Expr, first_row: Expr | None) -> Sequence[Expr]:
+        """Return which rows of taps the pixels of a row of the block read: [first; last); nothing where they read all."""
+        if not self.skips_rows:
+            return ()
+        spec = self.spec
+        start = T.Bind((row if first_row is None else row + first_row) * spec.strides[0] - spec.padding[0])
+        return interior(start, spec.kernel[0], spec.dilation[0], bound(spec.in_height), always=False)
+
     def emit(self, block: Expr, filled: Expr, first_row: Expr | None) -> EmittedStrips:
         """Allocate the table of `block` rows and fill it for the `filled` rows from `first_row` of the image on."""
         geometry = self.geometry
@@ -162,21 +175,23 @@ class Strips:
         ranges: Any = T.alloc_buffer((6,), "int32", scope="local")
         self._emit_edges(edges, ranges, columns)
         size = block * geometry.columns + self.count * self.tile
-        table: Any = T.alloc_buffer((dimension(2 * size),), "int32")
-        made = EmittedStrips(strips=self, table=table, edges=edges, ranges=ranges, filled=filled, first_row=first_row)
+        parts = self.parts
+        table: Any = T.alloc_buffer((dimension(parts * size),), "int32")
+        made = EmittedStrips(strips=self, table=table, edges=edges, ranges=ranges, filled=filled)
         row_stride, column_stride = bound(geometry.row_stride), bound(geometry.column_stride)
         with made.each() as strip:
             first, width, begin = made.place(strip)
             with T.serial(0, filled) as row:
                 start, pixel = T.Bind(row * row_stride + first * column_stride), T.Bind(row * columns + first)
                 at = T.Bind(begin + row * width)
+                taps = [kept(each, "int32") for each in self._rows_of(row, first_row)]
                 with T.serial(0, width) as column:
-                    T.buffer_store(table, start + column * column_stride, [2 * (at + column)])
-                    T.buffer_store(table, pixel + column, [2 * (at + column) + 1])
+                    for part, value in enumerate((start + column * column_stride, pixel + column, *taps)):
+                        T.buffer_store(table, value, [parts * (at + column) + part])
             end = T.Bind(begin + filled * width)
             with T.If(width > 0), T.Then(), T.serial(0, self.tile - 1) as index:
-                for part in range(2):
-                    T.buffer_store(table, table[2 * (end - 1) + part], [2 * (end + index) + part])
+                for part in range(parts):
+                    T.buffer_store(table, table[parts * (end - 1) + part], [parts * (end + index) + part])
         return made
 
     def _emit_edges(self, edges: Any, ranges: Any, columns: Expr) -> None:
@@ -210,14 +225,13 @@ class Strips:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmittedStrips:
-    """A block's table: starts and numbers of its pixels in turn; `edges` and `ranges` are those of the strips."""
+    """A block's table: the parts of its pixels in turn; `edges` and `ranges` are those of the strips."""
 
     strips: Strips
     table: Any
     edges: Any
     ranges: Any
     filled: Expr
-    first_row: Expr | None
 
     @contextmanager
     def each(self) -> Generator[Expr]:
@@ -249,21 +263,10 @@ class EmittedStrips:
                     body(self._tile(first, larger, bounds))
 
     def _tile(self, first: Expr, size: int, columns: tuple[Expr, Expr] | None) -> StripTile:
-        starts = [T.Bind(self.table[2 * (first + i)]) for i in range(size)]
-        pixels = [T.Bind(self.table[2 * (first + i) + 1]) for i in range(size)]
-        return StripTile(first, size, starts, pixels, self._rows_of(pixels), columns, self.strips.spec.kernel)
-
-    def _rows_of(self, pixels: list[Expr]) -> tuple[Expr, Expr] | None:
-        """Emit which rows of taps some pixel of a tile reads."""
-        strips = self.strips
-        if not strips.skips_rows:
-            return None
-        spec, columns = strips.spec, T.int32(0) + bound(strips.geometry.columns)
-
-        def read(pixel: Expr) -> tuple[Expr, Expr]:
-            row = T.truncdiv(pixel, columns) + (0 if self.first_row is None else self.first_row)
-            start = T.Bind(row * spec.strides[0] - spec.padding[0])
-            return interior(start, spec.kernel[0], spec.dilation[0], bound(spec.in_height), always=False)
-
-        first, last = read(pixels[-1])[0], read(pixels[0])[1]
-        return first, T.Bind(T.max(first, last))
+        strips, parts = self.strips, self.strips.parts
+        starts, pixels = ([T.Bind(self.table[parts * (first + i) + part]) for i in range(size)] for part in range(2))
+        rows = None
+        if strips.skips_rows:  # those of the last pixel begin first, those of the first one end last
+            begin = T.Bind(self.table[parts * (first + (size - 1)) + 2])
+            rows = begin, T.Bind(T.max(begin, self.table[parts * first + 3]))
+        return StripTile(first, size, starts, pixels, rows, columns, strips.spec.kernel)
