@@ -61,7 +61,7 @@ def test_blocks_are_summed_in_integers_and_added_in_float(block, dtype):
 
 
 @pytest.mark.parametrize(
-    ("block", "is_float", "reason"), [(8, False, "scales that vary within one output channel"), (16, True, "input x is float")]
+    ("block", "is_float", "reason"), [(8, False, "scales that vary within one output channel"), (8, True, "input x is float")]
 )
 def test_small_blocks_and_float_inputs_stay_float(block, is_float, reason):
     module, *_ = blocked(block, is_float=is_float)
