@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo.runtime.shapes import evaluated, smallest
+from octavo.runtime.shapes import evaluated, largest, smallest
 from octavo.runtime.size import OpenSizeError, Size
 
 H, W = Size.named("H"), Size.named("W")
@@ -45,4 +45,14 @@ def test_nothing_is_divided_by_zero() -> None:
 
 def test_the_lesser_of_two_sizes_is_one_factor() -> None:
     """Written by the greater one, H + 70000 - max(H, 70000), its products with others don't fit the integers of kernels."""
-    assert str(smallest((H, 70000)) * smallest((W, 70000))) == "max(-H, -70000)*max(-W, -70000)"
+    assert str(smallest((H, 70000)) * smallest((W, 70000))) == "min(H, 70000)*min(W, 70000)"
+    assert not smallest((H, 70000)).may_be_negative
+
+
+def test_a_quotient_of_what_is_negative_has_no_bound() -> None:
+    """Blocks of a kernel: rounded up by an open divisor they are more than one, however they are written."""
+    blocks = -(-H // largest((W, 2)))
+    assert (H // largest((W, 2)) * W).may_be_negative is False
+    assert (-blocks).may_be_negative
+    assert (blocks * -blocks).may_be_negative
+    assert largest((blocks, smallest((2, H)))).evaluate({"H": 70, "W": 4}) == 18

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from .size import OpenSizeError, Size, is_open, is_surely, joined
@@ -30,16 +30,20 @@ def fits(sizes: Sequence[int], shape: Sequence[int | Size]) -> bool:
 
 def largest(sizes: Iterable[int | Size]) -> int | Size:
     """Return the largest of some sizes, which may have to be found when the model runs; 0 of none."""
-    found: list[int | Size] = []
-    for size in dict.fromkeys(sizes):
-        if not any(is_surely(other, size) for other in found):
-            found = [other for other in found if not is_surely(size, other)] + [size]
-    return reduce(lambda one, other: joined("max", one, other), found) if found else 0
+    return _outermost("max", sizes, is_surely)
 
 
 def smallest(sizes: Iterable[int | Size]) -> int | Size:
     """Return the smallest of some sizes, which may have to be found when the model runs; 0 of none."""
-    return -largest(-size for size in sizes)
+    return _outermost("min", sizes, lambda one, other: is_surely(other, one))
+
+
+def _outermost(op: str, sizes: Iterable[int | Size], surpasses: Callable[[int | Size, int | Size], bool]) -> int | Size:
+    found: list[int | Size] = []
+    for size in dict.fromkeys(sizes):
+        if not any(surpasses(other, size) for other in found):
+            found = [other for other in found if not surpasses(size, other)] + [size]
+    return reduce(partial(joined, op), found) if found else 0
 
 
 class Line(NamedTuple):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, Literal
 
 import tvm_ffi
@@ -347,8 +347,9 @@ def _least(terms: Mapping[_Monomial, int]) -> float:
     """Return a bound that no value is below; minus infinity where there is none to be seen."""
     least: float = 0
     for monomial, factor in terms.items():
-        low = prod(_least_factor(each) for each in monomial)
-        least += factor * low if factor > 0 or not monomial else float("-inf")
+        lows = [_least_factor(each) for each in monomial]
+        is_bounded = not monomial or (factor > 0 and (len(lows) == 1 or min(lows) >= 0))
+        least += factor * prod(lows) if is_bounded else -inf
     return least
 
 
@@ -357,6 +358,8 @@ def _least_factor(factor: _Factor) -> float:
         return 0
     left, right = (_least(_terms_of(side)) for side in (factor.left, factor.right))
     if factor.op == "floordiv":
+        if left == -inf or (left < 0 and isinstance(factor.right, Size)):
+            return -inf
         return left // factor.right if isinstance(factor.right, int) else 0
     return max(left, right) if factor.op == "max" else min(left, right)
 
