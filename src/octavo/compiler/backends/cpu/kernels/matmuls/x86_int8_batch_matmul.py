@@ -7,7 +7,9 @@ The sum of a's row is shared by all columns, that of c's column by all rows. Eve
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
@@ -30,25 +32,12 @@ Finish = Callable[[Expr, int], Expr]
 """From int32 sums and their number of lanes to results."""
 
 
-class Int8Product(BatchProduct):
-    """Emits the product; `finish` makes results of type `out_dtype` of the sums."""
+class BytesProduct(BatchProduct):
+    """Emits the sums of a * c and of each alone; a derived class says what zero points take off, and makes the results."""
 
-    def __init__(
-        self,
-        a: MatrixView,
-        b: MatrixView,
-        y: MatrixView,
-        *,
-        zero_points: tuple[int, int],
-        finish: Finish,
-        out_dtype: str,
-        threads: int,
-        tile: Tile,
-    ) -> None:
+    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, out_dtype: str, threads: int, tile: Tile) -> None:
         super().__init__(a, b, y, threads=threads, steps=-(-a.shape[-1] // _STEP), tile=tile)
         assert not surpasses(self.inner, MAX_INNER), "the caller sees to it that no sum overflows"
-        self._a_zero, self._b_zero = zero_points[0], zero_points[1] - 128
-        self._finish = finish
         self._out_dtype = out_dtype
         self._in_place = a.strides[-1] == 1 and self.inner % _STEP == 0
         self._pitch = -(-self.inner // _VECTOR) * _VECTOR
@@ -119,18 +108,6 @@ class Int8Product(BatchProduct):
                 value = b[column + row * down + lane * across] ^ T.uint8(_FLIP)
                 T.buffer_store(packed, value, [start + lane * _STEP])
 
-    def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
-        """Emit what the products read of a, and what the sum of each row takes off."""
-        source, start, down, width = self._source(a, at)
-        terms = T.alloc_buffer((dimension(self.rows),), "int32")
-        if self._b_zero == 0:
-            with T.serial(0, self.rows) as row:
-                T.buffer_store(terms, T.int32(0), [row])
-            return source, terms
-        factor = kept(T.int32(-self._b_zero), "int32")
-        self._for_row_sums(source, start, (down, width), lambda row, total: T.buffer_store(terms, total * factor, [row]))
-        return source, terms
-
     def _source(self, a: Buffer, at: Expr) -> tuple[Buffer, Expr, Expr, Expr]:
         """Emit a copy of a whose rows are whole vectors, if need be; return it, its start, its pitch and its width."""
         if self._in_place:
@@ -168,15 +145,6 @@ class Int8Product(BatchProduct):
             with T.serial(0, self.inner) as index:
                 T.buffer_store(copy, a[at + row * down + index * across], [start + index])
         return copy
-
-    def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
-        """Emit the sums of the panel's columns; return what they, and both zero points, take off."""
-        nothing = [T.broadcast(T.int32(0), LANES)] * place.vectors
-        sums = self._column_sums(packed, place) if self._a_zero else nothing
-        product = self.inner * self._a_zero * self._b_zero
-        constant = T.broadcast(T.int32(0) + product if is_open(product) else T.int32(product), LANES)
-        factor = T.broadcast(T.int32(-self._a_zero), LANES)
-        return tuple(T.Bind(each * factor + constant) for each in sums)
 
     def _column_sums(self, packed: Buffer, place: PanelPlace) -> list[Expr]:
         """Emit the sums of a panel's columns; return them, a vector each."""
@@ -222,8 +190,43 @@ class Int8Product(BatchProduct):
             results.append(self._finished(sums, first + row, shared))
         self.store_tile(y, target, results, place, self._out_dtype)
 
+    @abstractmethod
     def _finished(self, sums: list[Expr], row: Expr, shared: tuple[Sequence[Expr], Sequence[Expr]]) -> list[Expr]:
         """Return the results of one row's sums, a vector each; `shared` is what `_share` and `_prepare` return."""
+
+
+class Int8Product(BytesProduct):
+    """Emits the product for constant zero points; `finish` makes results of type `out_dtype` of the sums."""
+
+    def __init__(
+        self, a: MatrixView, b: MatrixView, y: MatrixView, *, zero_points: tuple[int, int], finish: Finish, **how: Any
+    ) -> None:
+        super().__init__(a, b, y, **how)
+        self._a_zero, self._b_zero = zero_points[0], zero_points[1] - 128
+        self._finish = finish
+
+    def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
+        """Emit what the products read of a, and what the sum of each row takes off."""
+        source, start, down, width = self._source(a, at)
+        terms = T.alloc_buffer((dimension(self.rows),), "int32")
+        if self._b_zero == 0:
+            with T.serial(0, self.rows) as row:
+                T.buffer_store(terms, T.int32(0), [row])
+            return source, terms
+        factor = kept(T.int32(-self._b_zero), "int32")
+        self._for_row_sums(source, start, (down, width), lambda row, total: T.buffer_store(terms, total * factor, [row]))
+        return source, terms
+
+    def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
+        """Emit the sums of the panel's columns; return what they, and both zero points, take off."""
+        nothing = [T.broadcast(T.int32(0), LANES)] * place.vectors
+        sums = self._column_sums(packed, place) if self._a_zero else nothing
+        product = self.inner * self._a_zero * self._b_zero
+        constant = T.broadcast(T.int32(0) + product if is_open(product) else T.int32(product), LANES)
+        factor = T.broadcast(T.int32(-self._a_zero), LANES)
+        return tuple(T.Bind(each * factor + constant) for each in sums)
+
+    def _finished(self, sums: list[Expr], row: Expr, shared: tuple[Sequence[Expr], Sequence[Expr]]) -> list[Expr]:
         (_, row_terms), column_terms = shared
         term = T.Bind(T.broadcast(row_terms[row], LANES))
         return [self._finish(each + term + of_column, LANES) for each, of_column in zip(sums, column_terms, strict=True)]

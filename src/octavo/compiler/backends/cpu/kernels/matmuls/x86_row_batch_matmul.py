@@ -17,15 +17,14 @@ from ......runtime.size import dimension
 from ..language.float_result import float_result
 from ..language.vectors import Buffer, Expr, load
 from .batch_product import LANES, PanelPlace, Tile
-from .x86_int8_batch_matmul import Finish, Int8Product
+from .x86_int8_batch_matmul import BytesProduct
 
 
-class RowInt8Product(Int8Product):
+class RowInt8Product(BytesProduct):
     """Emits the product of plain matrices, whose results are floats."""
 
     def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, output: FloatOutput, threads: int, tile: Tile) -> None:
-        finish: Finish = lambda sums, _: sums  # noqa: E731
-        super().__init__(a, b, y, zero_points=(0, 128), finish=finish, out_dtype="float32", threads=threads, tile=tile)
+        super().__init__(a, b, y, out_dtype="float32", threads=threads, tile=tile)
         self._output = output
 
     def emit_with_parameters(self, a: Buffer, of_rows: Buffer, b: Buffer, of_columns: Buffer, y: Buffer) -> None:
