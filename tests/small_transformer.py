@@ -82,7 +82,11 @@ def transformer(width: int = 32, heads: int = 4, *, groups: int = 1, kind: str =
     net = Net(width, heads, groups=groups, seed=seed)
     norm, bias = (net.layer_norm, True) if kind == "layer" else (net.rms_norm, False)
     x = net.dense("x", width, width)
-    if kind != "bare":
+    if kind == "layer":
+        # As exporters write what every sample of a batch gets.
+        sizes = net.constant(np.array([1, TOKENS, width]))
+        x = net.node("Add", x, net.node("Expand", net.normal(TOKENS, width), sizes))
+    elif kind != "bare":
         x = net.node("Add", x, net.normal(1, TOKENS, width))
     for _ in range(blocks):
         x = net.block(x, norm, bias=bias)

@@ -217,8 +217,14 @@ def test_identity_says_what_became_of_rotated_tensors(quantized: tuple[Any, Any,
         assert "its channels are rotated" in lineage[name].reason
 
 
-def test_exported_model_computes_the_same(quantized: tuple[Any, Any, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_row", [False, True])
+def test_exported_model_computes_the_same(by_row: bool, quantized: tuple[Any, Any, Any], tmp_path: Path) -> None:
     model, _, turned = quantized
+    if by_row:
+        rows = {layer.output: "it is tried" for layer in turned.plan.layers if layer.weight}
+        changes = Choices(equalization=turned.plan.equalization, per_row=rows)
+        turned = quantize_graph(model, octavo.profile(model, draws(32, 16)), target=resolve_target("cpu"), changes=changes)
+        assert all(layer.per_row for layer in turned.plan.layers if layer.weight)
     octavo.export_onnx(turned, tmp_path / "q.onnx")
     file = onnx.load(tmp_path / "q.onnx")
     assert any(name.endswith("_rotated") for node in file.graph.node for name in node.output)

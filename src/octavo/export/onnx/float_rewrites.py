@@ -6,7 +6,7 @@ A tensor that equalization scaled is another tensor than the source's, and named
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from .onnx_graph import PASS_THROUGH, attribute, set_attribute
 from .source_nodes import CONVOLUTIONS, SourceNodes
 from .unscaled_constants import is_scaled, unscaled_constants
 
+_MOVERS = ("Expand", "Reshape", "Squeeze", "Unsqueeze")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
@@ -87,11 +88,13 @@ class FloatRewrites:
             if not is_known and not changed.isdisjoint((layer.output, *layer.inputs)):
                 self._refuse(layer.output)
         inverses, unscaled = self._inverses(), unscaled_constants(self.nodes.model, changed)
+        # The module holds these very arrays of the plan: weights and biases, some in float32, written with their layers.
+        layers_own = {id(value) for value in self.nodes.plan.weight_values.values()}
         for name, value in self.nodes.model.params.items():
             if name in inverses:
                 self._multiply(inverses[name], value)
                 continue
-            if value.dtype != np.float32 or name in folded or name in unscaled or not value.ndim:
+            if value.dtype != np.float32 or id(value) in layers_own or name in folded or name in unscaled or not value.ndim:
                 continue
             if name not in self.nodes.model.tensors:
                 self._refuse(name)
@@ -178,9 +181,15 @@ class FloatRewrites:
     def _exchange(self, constant: TensorId, value: npt.NDArray[Any]) -> None:
         """Let all nodes that read a constant read another value of it."""
         for name in self.nodes.names(constant):
+            name = self._before_movers(name)
             source = self.nodes.graph.constant(name)
-            if source is None or any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
+            if source is None:
+                # The graph computes it, from constants or sizes alone.
+                self._refuse(constant)
+            if any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
                 continue
+            if source.squeeze().shape == value.squeeze().shape:
+                value = value.reshape(source.shape)
             # A matrix may lie transposed in the module.
             layouts = (value, value.T) if source.ndim == 2 else (value,)
             fits = [each for each in layouts if is_scaled(source, each)]
@@ -197,7 +206,15 @@ class FloatRewrites:
                     if read == name:
                         self.nodes.graph.set_input(node, index, new)
 
-    def _refuse(self, tensor: TensorId) -> None:
+    def _before_movers(self, name: str) -> str:
+        """Return the constant that nodes give another shape, where nobody else reads it or what is between."""
+        node = self.nodes.graph.producer(name)
+        while node is not None and node.op_type in _MOVERS and len(self.nodes.graph.readers(node.input[0])) == 1:
+            name = node.input[0]
+            node = self.nodes.graph.producer(name)
+        return name
+
+    def _refuse(self, tensor: TensorId) -> NoReturn:
         raise QuantizationError(
             f"{tensor}: what equalization made of it cannot be written as ONNX; quantize with equalization and rotation 'none'"
         )

@@ -16,16 +16,20 @@ from ...ir.identity import TensorId
 
 
 def unscaled_constants(model: Model, equalized: Collection[TensorId]) -> set[TensorId]:
-    """Return the parameters of steps within larger ops, recurrent ones say, that no step reads beside an equalized tensor."""
+    """Return the parameters that no step reads beside an equalized tensor.
+
+    Those of the source's own ops are scaled where the step's result is equalized, too; steps within larger ops, recurrent ones
+    say, leave theirs as they are.
+    """
     view = DataflowView(model.module["main"])
     found: set[TensorId] = set()
     for param in view.function.params:
-        if TensorId(param.name) in model.tensors:
-            continue
         users = view.users(param)
         while len(users) == 1 and call_to(view.definition(users[0]), *CONSTANT_MOVERS) is not None:
             users = view.users(users[0])
         read = {_before_rounding(view, var) for user in users for var in operand_vars(view.definition(user))}
+        if TensorId(param.name) in model.tensors:
+            read |= {TensorId(user.name) for user in users}
         if read.isdisjoint(equalized):
             found.add(TensorId(param.name))
     return found
