@@ -72,7 +72,7 @@ def test_the_stages_take_what_the_design_says() -> None:
         "compile": ["model", "target", "threads", "precision", "profile", "recipe", "tuning", "block_activations"],
         "load_executable": ["path"],
         "explain": ["subject", "target", "precision", "profile", "recipe", "block_activations"],
-        "export_onnx": ["model", "path"],
+        "export_onnx": ["model", "path", "ops"],
         "partition": ["model", "target"],
         "relax_pipeline": ["target", "threads", "ids"],
     }

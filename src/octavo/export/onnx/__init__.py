@@ -1,5 +1,5 @@
 """Export: the way back from a quantized model to the source's own format."""
 
-from .onnx_export import export_onnx
+from .onnx_export import OPS, export_onnx
 
-__all__ = ["export_onnx"]
+__all__ = ["OPS", "export_onnx"]

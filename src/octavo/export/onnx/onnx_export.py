@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 import onnx.checker
@@ -31,6 +31,7 @@ from .module_export import quantized_source
 from .onnx_graph import Node, OnnxGraph
 from .quantized_constants import QuantizedConstants, fits_int4
 from .row_quantization import RowQuantization
+from .runtime_products import RuntimeProducts
 from .source_nodes import SourceNodes
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
@@ -38,8 +39,11 @@ MIN_OPSET, MIN_IR_VERSION = 13, 7
 WIDTHS_OPSET, WIDTHS_IR_VERSION = 21, 10
 """The first ones that have integers of 16 and of 4 bits."""
 
+OPS = ("standard", "onnxruntime")
+"""Whose ops a file may hold."""
 
-def export_onnx(model: Model, path: str | Path) -> None:
+
+def export_onnx(model: Model, path: str | Path, *, ops: Literal["standard", "onnxruntime"] = "standard") -> None:
     """Write a quantized model as an ONNX QDQ file: the whole file or nothing.
 
     Parameters
@@ -48,18 +52,24 @@ def export_onnx(model: Model, path: str | Path) -> None:
         What `quantize` returned, of a model loaded from ONNX.
     path
         The file to write.
+    ops
+        "standard": ONNX's own ops, whose results are those of the compiled model. "onnxruntime": dense layers whose activations
+        are quantized when run become MatMulNBits and DynamicQuantizeMatMul, which ONNX Runtime runs several times as fast; the
+        latter has one scale for all rows where the plan has one for each. Products of two activations stay float then.
 
     Raises
     ------
     QuantizationError
-        If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (21 where activations have 16 bits
-        or weights 4 and fewer), or the path cannot be written.
+        If `ops` is neither, the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (21 where
+        activations have 16 bits or weights 4 and fewer), or the path cannot be written.
     """
-    write_atomically(path, onnx_model(model).SerializeToString(), QuantizationError, "the ONNX file")
+    write_atomically(path, onnx_model(model, ops=ops).SerializeToString(), QuantizationError, "the ONNX file")
 
 
-def onnx_model(model: Model) -> Any:
+def onnx_model(model: Model, *, ops: str = "standard") -> Any:
     """Return the onnx.ModelProto that `export_onnx` writes; raises as it does."""
+    if ops not in OPS:
+        raise QuantizationError(f"unknown ops {ops!r}: choose from {', '.join(OPS)}")
     check_type(model, Model, QuantizationError, "a Model that octavo.quantize returned")
     if not isinstance(model, QuantizedModel):
         return quantized_source(model)
@@ -71,7 +81,9 @@ def onnx_model(model: Model) -> Any:
     is_wide = any(params.dtype in ("int16", "uint16") for params in plan.activations.values())
     is_new = is_wide or any(fits_int4(params) for params in plan.weights.values())
     proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
-    equalized = _Exporter(nodes=SourceNodes(model=model, plan=plan, graph=OnnxGraph(proto)), opset=_opset(proto)).run()
+    graph = OnnxGraph(proto)
+    runtime = RuntimeProducts(graph=graph, block_activations=plan.recipe.block_activations) if ops == "onnxruntime" else None
+    equalized = _Exporter(nodes=SourceNodes(model=model, plan=plan, graph=graph), opset=_opset(proto), runtime=runtime).run()
     proto.producer_name = "octavo"
     if equalized:
         proto.metadata_props.add(key=METADATA_KEY, value=equalized_metadata(equalized))
@@ -120,6 +132,8 @@ class _Exporter:
 
     nodes: SourceNodes
     opset: int
+    runtime: RuntimeProducts | None
+    """Writes ONNX Runtime's ops, None for a file of standard ones."""
     _dequantized: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
     _read_float: set[TensorId] = field(default_factory=set[TensorId])
     """Tensors of the module that something reads besides their QuantizeLinear."""
@@ -139,24 +153,30 @@ class _Exporter:
         starts = {output: [chain[-1], *nodes.steps(chain[-1])] for output, chain in chains.items()}
         for layer in layers:
             if layer.weight is not None:
-                constants.quantize_weights(layer, chains[layer.output])
+                constants.quantize_weights(layer, chains[layer.output], bias_alone=self._is_replaced(layer))
             constants.quantize_constants(layer, chains[layer.output][-1])
         for layer in layers:
             self._quantize_made(layer)
         rows = RowQuantization(graph=graph, opset=self.opset)
         for layer in layers:
             for node in starts[layer.output]:
-                if layer.per_row and layer.block:
+                if self._is_replaced(layer):
+                    (self.runtime or rows).replace(layer, node, *constants.matrix(layer, node))
+                elif layer.per_row and layer.block:
                     rows.read_dequantized(node)
-                elif layer.per_row and layer.weight is not None:
-                    rows.replace(node, *constants.matrix(layer, node))
                 elif layer.per_row:
-                    rows.replace_product(node)
+                    if self.runtime is None:
+                        rows.replace_product(node)
                 elif not layer.block:
                     self._read_dequantized(layer, node)
         equalized = rewrites.name_equalized()
         graph.finish()
         return equalized
+
+    def _is_replaced(self, layer: IntegerLayer) -> bool:
+        """Return whether other nodes stand for a dense layer, with its weight's integers."""
+        is_known = layer.reads_reals if self.runtime is not None else layer.per_row and not layer.block
+        return bool(is_known) and layer.weight is not None
 
     def _quantize_made(self, layer: IntegerLayer) -> None:
         """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it.

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...frontends.onnx.graph import STANDARD_DOMAINS
+
 # onnx's protobuf classes carry no usable types.
 Node = Any
 
@@ -135,6 +137,8 @@ class OnnxGraph:
                 wanted.update(_outer_names(node))
         del self._graph.node[:]
         self._graph.node.extend(reversed(kept))
+        for domain in {node.domain for node in kept} - {each.domain for each in self._proto.opset_import} - STANDARD_DOMAINS:
+            self._proto.opset_import.append(helper.make_opsetid(domain, 1))
         before = {item.name for item in self._graph.initializer}
         del self._graph.initializer[:]
         self._graph.initializer.extend(item for name, item in self._initializers.items() if name in wanted)

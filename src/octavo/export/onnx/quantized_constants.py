@@ -45,11 +45,11 @@ class QuantizedConstants:
     nodes: SourceNodes
     _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict["tuple[TensorId, bool]", str])
 
-    def quantize_weights(self, layer: IntegerLayer, chain: list[Node]) -> None:
-        """Let a layer's nodes, its last first, read its weight and its bias as integers, dequantized."""
+    def quantize_weights(self, layer: IntegerLayer, chain: list[Node], *, bias_alone: bool = False) -> None:
+        """Let a layer's nodes, its last first, read its weight and its bias as integers, dequantized; or its bias alone."""
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
-        if layer.block or not layer.per_row:
+        if not bias_alone:
             self.nodes.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer, node)))
         if node.op_type == "Gemm":
             # The quantized constants hold the factors.
@@ -128,12 +128,12 @@ class QuantizedConstants:
             fits.append(float(np.square(turned - gains[:, np.newaxis] * exact).sum()))
         return fits[1] < fits[0]
 
-    def matrix(self, layer: IntegerLayer, node: Node) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        """Return the integers of a dense layer's weight, [in, out], and their scales."""
+    def matrix(self, layer: IntegerLayer, node: Node) -> tuple[npt.NDArray[Any], QuantParams]:
+        """Return the integers of a dense layer's weight, [in, out], and their parameters."""
         assert layer.weight is not None, "dense layers have one"
         values, params = self.nodes.plan.weight_values[layer.weight], self.nodes.plan.weights[layer.weight]
         is_turned = self._is_transposed(layer, node) != bool(attribute(node, "transB", 0))
-        return (values.T if is_turned else values), params.scale
+        return (values.T, _transposed(params)) if is_turned else (values, params)
 
     def _weight(self, weight: TensorId, transposed: bool) -> str:
         if (weight, transposed) not in self._weights:

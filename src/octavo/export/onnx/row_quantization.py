@@ -8,14 +8,16 @@ what the zero points of columns add, where the second operand is an activation, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
+from ...numerics import QuantParams
 from ...numerics.dynamic import PER_ROW
-from .onnx_graph import Node, OnnxGraph, attribute, set_attribute
+from ...quantizer.plan import IntegerLayer
+from .onnx_graph import Node, OnnxGraph, set_attribute
+from .products import NewNodes, operand, put_in_place
 
 _AXES_INPUT_OPSET = 18
 """The first whose ReduceMin and ReduceMax have their axes as an input."""
@@ -46,42 +48,35 @@ class RowQuantization:
     _sums: dict[tuple[str, int], str] = field(default_factory=dict["tuple[str, int]", str])
     _reals: dict[str, str] = field(default_factory=dict[str, str])
 
-    def replace(self, product: Node, weight: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> None:
+    def replace(self, _: IntegerLayer, product: Node, weight: npt.NDArray[np.int8], params: QuantParams) -> None:
         """Put a product of integers in the place of a MatMul or a Gemm by a weight.
 
         Parameters
         ----------
         weight
             [in, out], with zero point 0.
-        scale
-            Its scales, (out,) or ().
+        params
+            Of the weight: (out,) or () of them.
         """
-        output, name = product.output[0], product.name or product.output[0]
-        nodes = _Nodes(self.graph, f"{name}_integers")
-        rows = self._of(self._operand(product, 0), -1)
+        name = product.name or product.output[0]
+        nodes = NewNodes(self.graph, f"{name}_integers")
+        rows = self._of(operand(self.graph, product, 0), -1)
         sums = nodes.add("MatMulInteger", rows.integers, self.graph.add_constant(f"{name}_weight", weight))
         columns = self.graph.add_constant(f"{name}_weight_sums", weight.sum(axis=0, dtype=np.int32))
         centered = nodes.add("Sub", sums, nodes.add("Mul", rows.zero_point, columns))
         real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
-        real = nodes.add("Mul", real, self.graph.add_constant(f"{name}_weight_scale", scale.reshape(-1)))
-        if product.op_type == "Gemm" and len(product.input) > 2 and product.input[2]:
-            bias, share = product.input[2], np.asarray(attribute(product, "beta", 1.0), np.float32)
-            if share != 1:
-                bias = nodes.add("Mul", bias, self.graph.add_constant(f"{name}_beta", share))
-            nodes.add("Add", real, bias)
-        nodes.made[-1].output[0] = output
-        self.graph.add_after(output, nodes.made)
-        self.graph.remove(product)
+        nodes.add("Mul", real, self.graph.add_constant(f"{name}_weight_scale", params.scale.reshape(-1)))
+        put_in_place(self.graph, product, nodes)
 
     def replace_product(self, product: Node) -> None:
         """Put a product of integers in the place of a MatMul or a Gemm of two activations; any other op of such stays float."""
         if product.op_type not in ("MatMul", "Gemm"):
             return
-        output, name = product.output[0], product.name or product.output[0]
-        a, b = (self._operand(product, place) for place in range(2))
+        name = product.name or product.output[0]
+        a, b = (operand(self.graph, product, place) for place in range(2))
         rows, columns = self._of(a, -1), self._of(b, -2)
         row_sums, column_sums = self._sum(a, -1), self._sum(b, -2)
-        nodes = _Nodes(self.graph, f"{name}_integers")
+        nodes = NewNodes(self.graph, f"{name}_integers")
         sums = nodes.add("MatMulInteger", rows.integers, columns.integers)
         centered = nodes.add("Sub", sums, nodes.add("Mul", rows.zero_point, column_sums))
         last = self.graph.add_constant(f"{name}_last", np.asarray(-1))
@@ -90,15 +85,13 @@ class RowQuantization:
         centered = nodes.add("Sub", centered, nodes.add("Mul", others, columns.zero_point))
         real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
         nodes.add("Mul", real, columns.scale)
-        nodes.made[-1].output[0] = output
-        self.graph.add_after(output, nodes.made)
-        self.graph.remove(product)
+        put_in_place(self.graph, product, nodes)
 
     def read_dequantized(self, product: Node) -> None:
         """Let a MatMul or a Gemm of weights in blocks read its input as the reals that its integers stand for."""
-        rows = self._of(self._operand(product, 0), -1)
+        rows = self._of(operand(self.graph, product, 0), -1)
         if rows.integers not in self._reals:
-            nodes = _Nodes(self.graph, f"{rows.integers}_dequantized")
+            nodes = NewNodes(self.graph, f"{rows.integers}_dequantized")
             centered = nodes.add("Sub", nodes.add("Cast", rows.integers, to=TensorProto.INT32), rows.zero_point)
             self._reals[rows.integers] = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
             self.graph.add_after(rows.zero_point, nodes.made)
@@ -106,19 +99,9 @@ class RowQuantization:
         if product.op_type == "Gemm":
             set_attribute(product, "transA", 0)
 
-    def _operand(self, product: Node, place: int) -> str:
-        """Return what a product reads, transposed where a Gemm says so."""
-        x = product.input[place]
-        if product.op_type != "Gemm" or not attribute(product, ("transA", "transB")[place], 0):
-            return x
-        turned = _Nodes(self.graph, f"{x}_transposed")
-        found = turned.add("Transpose", x, perm=[1, 0])
-        self.graph.add_after(x, turned.made)
-        return found
-
     def _of(self, x: str, axis: int) -> _Rows:
         if (x, axis) not in self._rows:
-            nodes = _Nodes(self.graph, f"{x}_rows")
+            nodes = NewNodes(self.graph, f"{x}_rows")
             self._rows[x, axis] = self._quantized(nodes, x, axis)
             self.graph.add_after(x, nodes.made)
         return self._rows[x, axis]
@@ -127,13 +110,13 @@ class RowQuantization:
         """Return the sums of the integers of each row, in int32."""
         if (x, axis) not in self._sums:
             integers, axes = self._of(x, axis).integers, self.graph.add_constant(f"{x}_sums_axis", np.array([axis]))
-            nodes = _Nodes(self.graph, f"{x}_sums")
+            nodes = NewNodes(self.graph, f"{x}_sums")
             wide = nodes.add("Cast", integers, to=TensorProto.INT32)
             self._sums[x, axis] = nodes.add("ReduceSum", wide, axes, keepdims=1)
             self.graph.add_after(integers, nodes.made)
         return self._sums[x, axis]
 
-    def _quantized(self, nodes: _Nodes, x: str, axis: int) -> _Rows:
+    def _quantized(self, nodes: NewNodes, x: str, axis: int) -> _Rows:
         def number(value: float) -> str:
             return self.graph.add_constant(f"{x}_rows_constant", np.asarray(value, np.float32))
 
@@ -155,17 +138,3 @@ class RowQuantization:
             scale=scale,
             zero_point=nodes.add("Cast", zero_point, to=TensorProto.INT32),
         )
-
-
-class _Nodes:
-    """Nodes in order, each with an output of its own."""
-
-    def __init__(self, graph: OnnxGraph, stem: str) -> None:
-        self._graph, self._stem = graph, stem
-        self.made: list[Node] = []
-
-    def add(self, op: str, *inputs: str, **attrs: Any) -> str:
-        """Add a node; return the name of what it makes."""
-        output = self._graph.fresh(self._stem)
-        self.made.append(helper.make_node(op, inputs, [output], name=output, **attrs))
-        return output
