@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from allpairspy import AllPairs
 from conv2d_cases import Layers, exact_case, opened
 from kernel_runner import EACH_ISA, EACH_NARROW_ISA, GUARD, check
 from open_kernels import check_open
@@ -38,9 +39,17 @@ IMAGES = ((1, 1), (1, 7), (2, 2), (3, 1), (3, 3), (4, 4), (5, 2), (9, 13), (30, 
 """Of one column, which is left and right at once, to several blocks of rows, with tiles of each size at their ends."""
 
 
-@pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
-@pytest.mark.parametrize(("channels", "kernel", "window"), LAYERS)
-@pytest.mark.parametrize(("zero_point", "weight_zero_point"), [(0, 0), (0, -128), (120, 0)])
+POINTS = ((0, 0), (0, -128), (120, 0))
+"""Zero points of the image and of the weights."""
+
+INTEGERS = [
+    pytest.param(isa.values[0], *layer, *points, marks=isa.marks)
+    for isa, layer, points in AllPairs([[*EACH_ISA, *EACH_NARROW_ISA], LAYERS, POINTS])
+]
+"""Each layer on each ISA, each with each of the zero points."""
+
+
+@pytest.mark.parametrize(("isa", "channels", "kernel", "window", "zero_point", "weight_zero_point"), INTEGERS)
 def test_integers(
     isa: str,
     channels: tuple[int, int],
