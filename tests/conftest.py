@@ -1,6 +1,7 @@
 """What every test shares: models and data, random numbers, how property tests draw their examples, the ISA or the device that a
 test needs, what may be skipped, and the cache of machine code."""
 
+import ctypes
 import gc
 import inspect
 import os
@@ -60,10 +61,19 @@ def stack_with_one_source(context: int = 1) -> list[inspect.FrameInfo]:
 inspect.stack = stack_with_one_source
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep what LLVM gives back after each kernel: else the system clears the same pages for the next one."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for parameter, value in ((-1, 1 << 30), (-2, 1 << 26), (-3, 1 << 30)):  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD
+        if mallopt is not None:
+            mallopt(parameter, value)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One cache of machine code for all processes of this run, empty at its start: no run sees the code of an earlier one."""
     config.addinivalue_line("markers", "needs_isa(isa): skip where this machine lacks the ISA or extension, e.g. x86.avx512_vnni")
     config.addinivalue_line("markers", "needs_device(device): skip where this machine lacks the device: gpu; or has one: no gpu")
+    keep_freed_memory()
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # Before PyTorch and, in processes that run tests at once, NumPy are there: threads that wait for work turn in circles.
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
