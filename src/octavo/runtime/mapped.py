@@ -6,10 +6,13 @@ one to those who map it; one that is cut short in place takes memory away from t
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+from functools import cache
+from pathlib import Path
 from typing import Any, BinaryIO
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,11 @@ SHARED_BYTES = 1 << 20
 """Arrays of so many bytes are shared by tensors; smaller ones are sooner copied, and may change."""
 _from_dlpack: Any = tvm_ffi.from_dlpack  # TVM's own function of this name takes multiples of 64 alone
 _MAPPINGS: WeakSet[mmap.mmap] = WeakSet()
+_OTHERS: WeakValueDictionary[int, npt.NDArray[Any]] = WeakValueDictionary()
+"""Arrays of memory that others made, by their addresses."""
+_PAGES = Path("/proc/self/pagemap")
+_PRESENT, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
+"""Of the system's 64 bits for each page: whether it is in memory, or swapped out, and whether it is one of a file."""
 
 
 def contents(file: BinaryIO) -> bytes | mmap.mmap:
@@ -39,6 +47,35 @@ def forget_pages() -> None:
     """Give back the memory into which pages of mapped files were read: what is used again is read again."""
     for each in list(_MAPPINGS):
         each.madvise(mmap.MADV_DONTNEED)
+    for array in list(_OTHERS.values()):
+        _forget_pages_of(array)
+
+
+def may_be_mapped(array: npt.NDArray[Any]) -> None:
+    """Let `forget_pages` give back what of an array lies in a file that others mapped, and nobody wrote to."""
+    if array.nbytes >= SHARED_BYTES and array.flags.c_contiguous:
+        _OTHERS[array.ctypes.data] = array
+
+
+def _forget_pages_of(array: npt.NDArray[Any]) -> None:
+    first = -(-array.ctypes.data // mmap.PAGESIZE)
+    count = (array.ctypes.data + array.nbytes) // mmap.PAGESIZE - first
+    advise = _madvise()
+    if count <= 0 or advise is None:
+        return
+    with _PAGES.open("rb", buffering=0) as file:
+        file.seek(first * _PRESENT.itemsize)
+        pages = np.frombuffer(file.read(count * _PRESENT.itemsize), np.uint64)
+    there = pages & _PRESENT != 0
+    # A page that was written to is no longer the file's, and can't be read from there again.
+    if pages.size == count and there.any() and not (pages & _SWAPPED).any() and (pages[there] & _OF_FILE != 0).all():
+        advise(ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t(count * mmap.PAGESIZE), mmap.MADV_DONTNEED)
+
+
+@cache
+def _madvise() -> Any:
+    """Return the system's own function, which takes any address; None where nothing says what a page is of."""
+    return getattr(ctypes.CDLL(None), "madvise", None) if os.access(_PAGES, os.R_OK) else None
 
 
 class MappedBytes:

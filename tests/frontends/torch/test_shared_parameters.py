@@ -1,10 +1,13 @@
 """Large parameters that a program has of a file that safetensors mapped stay where they are until they are packed."""
 
+from mmap import PAGESIZE
+
 import numpy as np
 import pytest
 
 import octavo
 from octavo.ir.graph import model as model_module
+from octavo.runtime.mapped import forget_pages
 
 WIDTH = 520  # 1.08 MB
 
@@ -56,6 +59,34 @@ def test_parameters_are_shared_at_any_address_and_count_as_copies_do(tmp_path, r
     np.testing.assert_array_equal(shared[2], copied[2])
     want = net(tokens).detach().numpy()
     np.testing.assert_allclose(shared[1], want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
+
+
+def test_pages_of_a_mapped_file_are_given_back_and_what_was_written_stays(tmp_path, rng):
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+    files = pytest.importorskip("safetensors.torch", reason="needs safetensors: make test-torch")
+    path, layers = tmp_path / "net.safetensors", torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))).eval()
+    files.save_file(layers.state_dict(), path)
+    layers.load_state_dict(files.load_file(path), assign=True)
+    with torch.no_grad():
+        layers[1].weight[WIDTH // 2] = 7.0
+    before = [each.weight.detach().clone().numpy() for each in layers]
+    model = octavo.load(torch.export.export(layers, (torch.zeros(1, WIDTH),)))
+    forget_pages()
+    rows = [layer.weight.detach().numpy()[100:-100] for layer in layers]  # far from the other one's first page
+    assert [resident(row) for row in rows] == [False, True]
+    for weights, want in zip((value for value in model.params.values() if value.ndim == 2), before, strict=True):
+        np.testing.assert_array_equal(weights, want)
+
+
+def resident(array):
+    """Return whether the system has memory for the pages of an array, all or none."""
+    first, last = array.ctypes.data // PAGESIZE, (array.ctypes.data + array.nbytes - 1) // PAGESIZE
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(8 * first)
+        pages = np.frombuffer(file.read(8 * (last + 1 - first)), np.uint64)
+    there = pages >> np.uint64(63) != 0
+    assert there.all() or not there.any()
+    return bool(there.all())
 
 
 def named(model):

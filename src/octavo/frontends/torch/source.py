@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ModelError, UnsupportedOpError
+from ...runtime.mapped import may_be_mapped
 from ..fingerprint import Fingerprint
 from ..input_shapes import ShapeOption
 from ..source_tensor import SourceTensor
@@ -260,9 +261,11 @@ def to_numpy(tensor: Any, where: str) -> npt.NDArray[Any]:
     """Return the values of a dense tensor."""
     dtype_name(tensor.dtype, where)
     try:
-        return np.ascontiguousarray(tensor.detach().cpu().contiguous().numpy()).reshape(tuple(tensor.shape))
+        values = np.ascontiguousarray(tensor.detach().cpu().contiguous().numpy()).reshape(tuple(tensor.shape))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{ORIGIN}: the values of {where!r} cannot be read: {error}") from None
+    may_be_mapped(values)  # by safetensors
+    return values
 
 
 def describe(node: Any) -> str:
