@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
@@ -64,8 +67,17 @@ class EqualizedFloat:
 
     @cached_property
     def exact(self) -> Model:
-        """What computes the same as the model before: its variables are those that become integer."""
-        return _scaled(self.simple, self.equalization, exact=True)
+        """What computes the same as the model before: its variables are those that become integer.
+
+        Weights that are equal to the other model's are that one's own: large ones take most of the memory.
+        """
+        others = self.model.params
+
+        def kept_as(name: TensorId, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            other = others.get(name)
+            return value if other is None or not np.array_equal(other, value) else other
+
+        return _scaled(self.simple, self.equalization, exact=True, kept_as=kept_as)
 
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:
@@ -73,5 +85,11 @@ def equalized_float(model: Model, equalization: Equalization) -> Model:
     return _scaled(rotated(simplify(model)[0], equalization.rotations), equalization, exact=True)
 
 
-def _scaled(simple: Model, equalization: Equalization, *, exact: bool) -> Model:
-    return scaled(simple, equalization.factors, exact=exact) if equalization.factors else simple
+def _scaled(
+    simple: Model,
+    equalization: Equalization,
+    *,
+    exact: bool,
+    kept_as: Callable[[TensorId, npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
+) -> Model:
+    return scaled(simple, equalization.factors, exact=exact, kept_as=kept_as) if equalization.factors else simple

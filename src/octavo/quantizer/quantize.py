@@ -19,6 +19,7 @@ from ..ir.graph.model import checked_model
 from ..numerics.arrays import Samples
 from ..profiling import Profile, check_model, samples_of
 from ..profiling.profile import forget_profilers
+from ..runtime.heap import trim_heap
 from .choices import Choices
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
@@ -95,7 +96,9 @@ def quantize(
     is_fine = seconds is None or (is_number(seconds) and 0 < seconds < math.inf)
     check_value(is_fine, QuantizationError, "seconds", "a positive number, or None for as long as it takes", seconds)
     check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
-    return by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params, seconds=seconds)
+    found = by_profile(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params, seconds=seconds)
+    trim_heap(checked.constant_bytes)  # of what was tried
+    return found
 
 
 def check_subject(model: Model, profile: Profile | None, recipe: Recipe | None) -> Profile:

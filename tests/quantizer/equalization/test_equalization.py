@@ -11,9 +11,13 @@ import tvm
 import octavo
 from apply_steps import with_steps
 from octavo.errors import QuantizationError
+from octavo.ir.simplify import simplify
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.observers import Compare, Record
 from octavo.quantizer.causes import root_causes
+from octavo.quantizer.equalized_float import EqualizedFloat
+from octavo.quantizer.referee import rounding
+from octavo.quantizer.referee.rounding import rounding_of
 from octavo.runtime.llvm_host import host_target
 from planted_encoder import Encoder, samples
 from reference_sessions import reference_session
@@ -78,6 +82,22 @@ def test_a_plan_keeps_the_factors(norm: Any, tmp_path: Path) -> None:
     again = octavo.quantize(model, plan=tmp_path / "plan.json")
     assert again.fingerprint == quantized.fingerprint
     assert np.array_equal(logits(octavo.compile(again)), logits(octavo.compile(quantized)))
+
+
+def test_factors_of_large_weights_take_no_memory_of_their_own(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, equalized = norm
+    simple, folds = simplify(model)
+    scaled = EqualizedFloat(simple=simple, folds=folds, equalization=equalized.plan.equalization, profile=None)
+    shared = [name for name, value in scaled.exact.params.items() if value is scaled.model.params.get(name)]
+    assert {*map(str, equalized.plan.weights)} <= {*map(str, shared)}
+    whole = rounding_of(simple, equalized.plan)
+    monkeypatch.setattr(rounding, "SHARED_BYTES", 1)
+    narrow = rounding_of(simple, equalized.plan)
+    sizes = {name: (narrow.gains[name].size, max(gain.shape)) for name, gain in whole.gains.items() if gain.ndim == 2}
+    assert sizes
+    assert all(size <= channels for size, channels in sizes.values())
+    for output, values in whole.layers.items():
+        assert all(np.array_equal(value, narrow.layers[output][name]) for name, value in values.items())
 
 
 def test_factors_that_change_the_model_are_refused(norm: Any, tmp_path: Path) -> None:

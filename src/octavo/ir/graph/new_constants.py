@@ -27,10 +27,12 @@ class NewConstants:
     ----------
     model
         It stays as it is.
+    kept_as
+        What stands for a new value of a constant: the same numbers, in less memory. None: the value itself.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.view = model, DataflowView(model.module["main"])
+    def __init__(self, model: Model, kept_as: Callable[[TensorId, Values], Values] | None = None) -> None:
+        self.model, self.view, self._kept_as = model, DataflowView(model.module["main"]), kept_as
         self.constants = Constants(self.view, model.params)
         self.names = NameSupply([*model.tensors, *self.view.names])
         self.params = dict(model.params)
@@ -54,7 +56,8 @@ class NewConstants:
         """Change a constant that nothing else reads, given as read."""
         new = np.empty(constant.size, np.float32)
         new[constant.positions.reshape(-1) if constant.moves else slice(None)] = values.reshape(-1)
-        self.params[constant.name] = new.reshape(self.params[constant.name].shape)
+        new = new.reshape(self.model.params.get(constant.name, self.params[constant.name]).shape)
+        self.params[constant.name] = new if self._kept_as is None else self._kept_as(constant.name, new)
 
     def param(self, name: str, value: Values) -> Var:
         """Return the variable of a new constant."""

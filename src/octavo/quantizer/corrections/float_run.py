@@ -41,18 +41,12 @@ class FloatRun:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Sums:
-    """What samples say of one product: the sum of what it reads, and what it gives at some positions."""
+    """What samples say of one product: the sum of what it, and maybe others, read, and what it gives at some positions."""
 
     product: Product
     total: npt.NDArray[np.float64]
     rows_of: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None
     rows: list[npt.NDArray[np.float32]] = field(default_factory=list["npt.NDArray[np.float32]"])
-
-    def add(self, value: npt.NDArray[np.float32]) -> None:
-        """Add what it reads of one sample, channels last."""
-        self.total += value
-        if self.rows_of is not None:
-            self.rows.append(self.rows_of(value))
 
 
 def run_float(program: RoundedProgram, products: Iterable[Product], samples: Samples) -> FloatRun:
@@ -88,27 +82,37 @@ def _mean(program: RoundedProgram, parts: Sequence[_Sums], samples: int) -> npt.
 
 def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int) -> dict[str, _Sums]:
     """Return what some of so many samples say of products, which are given by what they read."""
-    sums = dict[str, _Sums]()
+    sums, totals = dict[str, _Sums](), dict[tuple[str, int, bool], npt.NDArray[np.float64]]()
     room = _MAX_BYTES if program.simple.constant_bytes <= _MAX_MODEL else 0
     for arrays in samples:
         for var, values in program.floats.made(arrays, readers):
+            added = set[tuple[str, int, bool]]()
             for product in readers.get(var, ()):
+                key = product.read, product.axis, product.has_open_rows
                 value = product.channels_last(program.floats.value(product.read, values))
+                if key not in totals:
+                    totals[key] = np.zeros(value.shape)
+                if key not in added:
+                    added.add(key)
+                    totals[key] += value
                 if product.name not in sums:
-                    sums[product.name] = _sums_of(program, product, value.shape, count, room)
+                    sums[product.name] = _sums_of(program, product, totals[key], count, room)
                     if sums[product.name].rows_of is not None:
                         room -= _row_bytes(product, value.shape, count)
-                sums[product.name].add(value)
+                rows_of = sums[product.name].rows_of
+                if rows_of is not None:
+                    sums[product.name].rows.append(rows_of(value))
     return sums
 
 
-def _sums_of(program: RoundedProgram, product: Product, shape: tuple[int, ...], samples: int, room: int) -> _Sums:
-    """Return what has seen no sample yet; rows where they say something and there is room for them."""
+def _sums_of(program: RoundedProgram, product: Product, total: npt.NDArray[np.float64], samples: int, room: int) -> _Sums:
+    """Return what has no rows yet; rows where they say something and there is room for them."""
+    shape = total.shape
     has_many = samples * len(places_of(product, shape, samples)) >= _MIN_RATIO * product.inputs
     takes_rows = has_many and not product.is_transposed and _row_bytes(product, shape, samples) <= room
     return _Sums(
         product=product,
-        total=np.zeros(shape),
+        total=total,
         rows_of=exact_rows(product, product.weights_of(program.simple.params[product.weight]), shape, samples)
         if takes_rows
         else None,

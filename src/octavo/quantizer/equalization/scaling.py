@@ -18,7 +18,7 @@ float model all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,14 @@ def gains_of_functions(model: Model, factors: Factors) -> dict[str, npt.NDArray[
     return {var.name: np.float32(1) / factors[TensorId(var.name)] for var in functions if TensorId(var.name) in factors}
 
 
-def scaled(model: Model, factors: Factors, *, exact: bool, has_functions: bool = True) -> Model:
+def scaled(
+    model: Model,
+    factors: Factors,
+    *,
+    exact: bool,
+    has_functions: bool = True,
+    kept_as: Callable[[TensorId, npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
+) -> Model:
     """Return the model with its tensors divided by factors that `find_groups` allows.
 
     Parameters
@@ -78,8 +85,10 @@ def scaled(model: Model, factors: Factors, *, exact: bool, has_functions: bool =
         Whether each channel keeps its own bound of a clip; False gives all the greatest.
     has_functions
         Whether ops multiply the results of functions; False leaves that to who runs the model (see `gains_of_functions`).
+    kept_as
+        What stands for a new value of a constant; see `NewConstants`.
     """
-    new = NewConstants(model)
+    new = NewConstants(model, kept_as)
     view = new.view
     bounds: dict[Var, Var] = {}
     gains = gains_of_functions(model, factors)

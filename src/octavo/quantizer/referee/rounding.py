@@ -132,7 +132,8 @@ class Rounding:
     factors
         By what equalization divides activations.
     gains
-        What it multiplies constants by; those that it leaves are not there.
+        What it multiplies constants by, of size 1 along axes of large ones on which it does not depend; those that it leaves are
+        not there.
     bias_gains
         What it multiplies the biases of layers by, by the outputs of these.
     """
@@ -281,8 +282,10 @@ def _gains(simple: Model, plan: QuantizationPlan) -> tuple[dict[TensorId, Floats
     """Return what equalization multiplies each constant by, and the bias of each layer, by its output."""
     if not plan.equalization.factors:
         return {}, {}
-    ones = {name: np.ones_like(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
-    equalized = scaled(replace(simple, params=ones), plan.equalization.factors, exact=False)
+    ones = {name: _ones(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
+    equalized = scaled(
+        replace(simple, params=ones), plan.equalization.factors, exact=False, kept_as=lambda _, value: _narrow(value)
+    )
     view = DataflowView(equalized.module["main"])
     constants = Constants(view, equalized.params)
     outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in view.variables]
@@ -290,3 +293,17 @@ def _gains(simple: Model, plan: QuantizationPlan) -> tuple[dict[TensorId, Floats
     changed = {name: value for name, value in equalized.params.items() if value.dtype == np.float32 and (value != 1).any()}
     of_biases = {output: changed[bias] for output, bias in biases.items() if bias is not None and bias in changed}
     return {name: value for name, value in changed.items() if name in ones}, of_biases
+
+
+def _ones(like: Floats) -> Floats:
+    """Return as many ones: of a large constant they take no memory."""
+    return np.broadcast_to(_ONE, like.shape) if like.nbytes >= SHARED_BYTES else np.ones_like(like)
+
+
+def _narrow(gain: Floats) -> Floats:
+    """Return what a constant is multiplied by without the axes of a large one on which that does not depend: of size 1."""
+    if gain.nbytes >= SHARED_BYTES:
+        for axis in range(gain.ndim):
+            first = gain.take([0], axis)
+            gain = first if (gain == first).all() else gain
+    return gain
