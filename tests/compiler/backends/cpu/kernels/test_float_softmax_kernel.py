@@ -6,6 +6,7 @@ import tvm
 from kernel_runner import EACH_ISA, Compiled
 
 from octavo.compiler.backends.cpu.kernels import FloatSoftmaxSpec, float_softmax
+from octavo.numerics.floats import float_function as numerics
 from octavo.runtime.llvm_host import host_target
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
@@ -61,3 +62,13 @@ def test_masked_values_become_zero_and_nothing_is_subnormal(isa: str, columns: i
     got = run(isa, x)
     assert (got[:, 1::2] == 0).all()
     assert not ((got > 0) & (got < np.finfo(np.float32).tiny)).any()
+
+
+@every_isa
+def test_exponentials_are_those_of_the_definition(isa: str) -> None:
+    """Of two values, the larger 0, each result is a product that is known to the bit."""
+    exponents = np.linspace(-80, 0, 4001, dtype=np.float32)
+    powers = numerics.exp(exponents)
+    factors = np.float32(1) / (np.float32(1) + powers)
+    got = run(isa, np.stack([np.zeros_like(exponents), exponents], axis=1))
+    assert np.array_equal(got, np.stack([factors, powers * factors], axis=1))

@@ -52,18 +52,35 @@ class ElementMath:
         half = self.bind(power >> splat(B.int32(1), self.lanes))
         return (series * self._two_to(half)) * self._two_to(power - half)
 
+    def exp_of_normal(self, x: Expr) -> Expr:
+        """Return exp(x) where that is a normal number, the same bits as `exp`; of other x NaN or anything.
+
+        Bounds cut nothing off there, and one product by a power of two is as exact as two.
+        """
+        series, shifted = self._series_of_exp(self.keep(x))
+        # Shifted, the bits of the magic number are gone.
+        bits = (B.reinterpret(self._type("int32"), shifted) << splat(B.int32(23), self.lanes)) + splat(
+            B.int32(127 << 23), self.lanes
+        )
+        return series * B.reinterpret(self._type("float32"), bits)
+
     def _parts_of_exp(self, x: Expr, within: tuple[float, float]) -> tuple[Expr, Expr]:
         low, high = within
         value = self.bind(x)
         value = self.bind(B.Select(value > self.constant(high), self.constant(high), value))
         value = self.keep(B.Select(value < self.constant(low), self.constant(low), value))
+        series, shifted = self._series_of_exp(value)
+        bits = B.reinterpret(self._type("int32"), shifted)
+        power = self.bind(bits - splat(B.int32(numerics.MAGIC_BITS), self.lanes))
+        return series, power
+
+    def _series_of_exp(self, value: Expr) -> tuple[Expr, Expr]:
+        """Return exp(r) and n + MAGIC of a value n * ln 2 + r."""
         shifted = self.keep(self.fused(value, self.constant(numerics.LOG2_E), self.constant(numerics.MAGIC)))
         full = self.bind(shifted - self.constant(numerics.MAGIC))
         rest = self.fused(full, self.constant(-numerics.LN2_HIGH), value)
         rest = self.keep(self.fused(full, self.constant(-numerics.LN2_LOW), rest))
-        bits = B.reinterpret(self._type("int32"), shifted)
-        power = self.bind(bits - splat(B.int32(numerics.MAGIC_BITS), self.lanes))
-        return self._series(rest, numerics.EXP_SERIES), power
+        return self._series(rest, numerics.EXP_SERIES), shifted
 
     def sigmoid(self, x: Expr) -> Expr:
         """Return 1 / (1 + exp(-x))."""
