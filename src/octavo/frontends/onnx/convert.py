@@ -27,7 +27,7 @@ from ..input_shapes import InputShapes
 from ..relax_ops import is_static, shape_of
 from ..source_tensor import SourceTensor
 from ..symbols import size_text
-from . import conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
+from . import arithmetic, conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
 from .graph import describe
 from .large_tensors import tensor_array
 from .ops import NodeContext
@@ -37,6 +37,7 @@ from .sizes import size_value, tensor_of
 _frontend: Any = onnx_frontend
 _CONVERTERS = {
     **ops.CONVERTERS,
+    **arithmetic.CONVERTERS,
     **data_movement.CONVERTERS,
     **norms.CONVERTERS,
     **recurrent.CONVERTERS,

@@ -33,6 +33,10 @@ _NEVER_FOLDED = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout", "Bernoulli", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+_COMPUTED_TYPES = frozenset(
+    {"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
+    | {"float16", "bfloat16", "float32", "float64"}
+)
 _MAX_FOLDED_ELEMENTS = 2**22
 _MAX_FOLDING_ROUNDS = 16
 
@@ -92,6 +96,7 @@ def prepare(
     _to_qdq(model.graph, nodes, opset, origin)
     narrow = widen(model.graph)
     model, types = _fold(model)
+    _reject_types(model.graph, nodes, types, origin)
     types.update({name: (types[name][0], dtype) for name, dtype in narrow.items()})
     return PreparedOnnx(
         graph=model.graph,
@@ -140,6 +145,18 @@ def _reject_unsupported(nodes: Iterable[onnx.NodeProto], supported: Callable[[on
                 f"{origin}: {describe(node)} is not supported by the importer; export the model with other ops in its place, or "
                 "end it before this op (onnx.utils.extract_model) and compute the op yourself"
             )
+
+
+def _reject_types(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], types: _Types, origin: str) -> None:
+    """Refuse what reads or makes tensors of types in which nothing is computed: floats of 8 or 4 bits, complex numbers, text."""
+    for node in graph.node:
+        for name in (*node.input, *node.output):
+            dtype = types.get(name, (None, ""))[1]
+            if dtype and dtype not in _COMPUTED_TYPES:
+                raise UnsupportedOpError(
+                    f"{origin}: {describe(nodes[int(node.name)])}: its tensor {name!r} is of {dtype}, in which nothing can be "
+                    "computed; export the model in float32 or in integers"
+                )
 
 
 def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[Size]]) -> None:

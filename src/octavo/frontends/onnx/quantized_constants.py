@@ -62,7 +62,7 @@ def widen(graph: onnx.GraphProto) -> dict[str, str]:
     """Hold 4-bit and 2-bit integers one to a byte, in `graph` itself; return the dtype of each constant that was widened.
 
     Inputs and outputs of these types become int8 or uint8 too. A QuantizeLinear to one of them is followed by a Clip to its
-    range, in which the tensor keeps its name.
+    range, in which the tensor keeps its name; a Cast to one keeps the lowest bits, as ONNX says.
     """
     types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
     types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
@@ -79,16 +79,42 @@ def widen(graph: onnx.GraphProto) -> dict[str, str]:
         tensor_type = value.type.tensor_type
         if tensor_type.elem_type in _NARROW:
             tensor_type.elem_type = _NARROW[tensor_type.elem_type][1]
-    nodes = [step for node in graph.node for step in _clipped(node, types, graph)]
+    nodes = [step for node in graph.node for step in _widened(node, types, graph)]
     if len(nodes) != len(graph.node):
         replace_nodes(graph, nodes)
     return constants
 
 
+def _widened(node: onnx.NodeProto, types: Mapping[str, int], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes of a node: several for what makes integers of less than 8 bits."""
+    if node.op_type == "QuantizeLinear":
+        return _clipped(node, types, graph)
+    elem_type = 0
+    if node.op_type == "Cast":
+        elem_type = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+    elif node.op_type == "CastLike":
+        elem_type = types.get(node.input[1], 0)
+    return _wrapped(node, elem_type, graph) if elem_type in _NARROW else [node]
+
+
+def _wrapped(node: onnx.NodeProto, elem_type: int, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return a cast to less than 8 bits: (integer - low) modulo the number of values, + low."""
+    _, container_type, low, high = _NARROW[elem_type]
+    output, made = node.output[0], list[onnx.NodeProto]()
+    values = {"low": np.int32(low), "mask": np.int32(high - low)}
+    graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), f"{output}::{name}") for name, v in values.items())
+    steps = [("Cast", [node.input[0]], "int"), ("Sub", ["int", "low"], "above"), ("BitwiseAnd", ["above", "mask"], "kept")]
+    steps += [("Add", ["kept", "low"], "value"), ("Cast", ["value"], "")]
+    for op, inputs, result in steps:
+        names = [name if name == node.input[0] else f"{output}::{name}" for name in inputs]
+        made.append(onnx.helper.make_node(op, names, [f"{output}::{result}" if result else output], name=node.name))
+    made[0].attribute.append(onnx.helper.make_attribute("to", onnx.TensorProto.INT32))
+    made[-1].attribute.append(onnx.helper.make_attribute("to", container_type))
+    return made
+
+
 def _clipped(node: onnx.NodeProto, types: Mapping[str, int], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return the nodes of a node, two for a QuantizeLinear to less than 8 bits."""
-    if node.op_type != "QuantizeLinear":
-        return [node]
+    """Return the nodes of a QuantizeLinear, two where it is to less than 8 bits."""
     declared = next((attribute for attribute in node.attribute if attribute.name == "output_dtype"), None)
     elem_type = types.get(node.input[2], 0) if len(node.input) > 2 else 0
     if declared is not None and declared.i:

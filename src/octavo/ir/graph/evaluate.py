@@ -17,6 +17,7 @@ from tvm.relax import BlockBuilder, Expr, Var
 from ...runtime.tensors import array_of, tensor_from
 from ..untyped import relax
 from .dataflow import BodyWriter, attrs_of, call_to, write_function
+from .integer_division import guarded_divisions
 from .kernel_attributes import EXTERNAL_ATTR
 from .value_numbers import Node, ValueNumbers
 
@@ -176,6 +177,7 @@ def _lowered(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         transform.LegalizeOps(),
+        guarded_divisions(),
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),

@@ -22,6 +22,7 @@ from ....ir.graph.dataflow import (
     new_main,
     replace_operands,
 )
+from ....ir.graph.integer_division import guarded_divisions
 from ....ir.graph.kernel_attributes import KERNEL_ATTR
 from ....ir.graph.nodes import constant
 from ....ir.graph.sizes import buffers_and_dimensions, open_dimensions
@@ -46,6 +47,7 @@ def float_passes() -> tvm.transform.Pass:
             # Sorting and running sums (TopK, CumSum) have no plain loops: LegalizeOps leaves them.
             relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(legalizations()),
+            guarded_divisions(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.FuseOps(),

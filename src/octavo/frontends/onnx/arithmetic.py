@@ -1,0 +1,171 @@
+"""Our converters of ONNX's ops on numbers whose edges TVM's leave out: shifts, powers of integers, OneHot, single elements.
+
+All become plain ops. A shift by as many bits as a number has leaves 0, or its sign; a power of integers is one of integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+from ...ir.untyped import ops
+from ..frontend import RejectedOpError
+from ..relax_ops import dtype_of, nonnegative_indices, shape_of
+from .ops import Converter, NodeContext
+
+
+def _is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def _bit_shift(context: NodeContext, inputs: list[Any]) -> Any:
+    """Shift in steps of less than the width, which is all that processors define; a negative count is a large one."""
+    data, counts = inputs
+    dtype, emit = dtype_of(data), context.builder.emit
+    direction = context.text("direction", "")
+    if direction not in ("LEFT", "RIGHT"):
+        raise RejectedOpError(f"direction {direction!r} is none of LEFT, RIGHT")
+    width = np.iinfo(dtype).bits
+    is_within = emit(ops.less(counts, relax.const(width, dtype)))
+    if not dtype.startswith("u"):
+        is_within = emit(ops.logical_and(is_within, emit(ops.greater_equal(counts, relax.const(0, dtype)))))
+    bounded = emit(ops.where(is_within, counts, relax.const(0, dtype)))
+    if direction == "LEFT":
+        return ops.where(is_within, emit(ops.left_shift(data, bounded)), relax.const(0, dtype))
+    shifted = emit(ops.right_shift(data, emit(ops.where(is_within, counts, relax.const(width - 1, dtype)))))
+    return shifted if not dtype.startswith("u") else ops.where(is_within, shifted, relax.const(0, dtype))
+
+
+def _power(context: NodeContext, inputs: list[Any]) -> Any:
+    """Raise to a power in the type of the base; an exponent may have another type.
+
+    An integer to a broken power is computed in float64, as C does it.
+    """
+    base, exponent = inputs
+    kinds = dtype_of(base), dtype_of(exponent)
+    emit = context.builder.emit
+    if _is_float(kinds[0]):
+        return ops.power(base, _as(context, exponent, kinds[0]))
+    if _is_float(kinds[1]):
+        exponents = exponent.value.numpy() if isinstance(exponent, Constant) else None
+        if exponents is None or not (
+            np.isfinite(exponents).all() and (exponents == np.floor(exponents)).all() and (np.abs(exponents) < 2**31).all()
+        ):
+            wide = emit(ops.power(_as(context, base, "float64"), _as(context, exponent, "float64")))
+            return ops.astype(wide, kinds[0])
+    if isinstance(exponent, Constant) and exponent.value.numpy().size == 1:
+        return _literal_power(context, base, int(exponent.value.numpy().reshape(())), exponent)
+    return _integer_power(context, base, _as(context, exponent, kinds[0]))
+
+
+def _as(context: NodeContext, value: Any, dtype: str) -> Any:
+    if dtype_of(value) == dtype:
+        return value
+    if isinstance(value, Constant):
+        return relax.const(value.value.numpy().astype(dtype), dtype)
+    return context.builder.emit(ops.astype(value, dtype))
+
+
+def _literal_power(context: NodeContext, base: Any, exponent: int, literal: Any) -> Any:
+    """Multiply as often as a known exponent says, by way of squares."""
+    emit, dtype, shape = context.builder.emit, dtype_of(base), shape_of(literal)
+    if exponent < 0:
+        return _integer_power(context, base, _as(context, literal, dtype))
+    if len(shape) > len(shape_of(base)):
+        base = emit(ops.reshape(base, [*[1] * (len(shape) - len(shape_of(base))), *shape_of(base)]))
+    result, square = None, base
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else emit(ops.multiply(result, square))
+        exponent >>= 1
+        square = emit(ops.multiply(square, square)) if exponent else square
+    if result is None:
+        return ops.add(emit(ops.multiply(base, relax.const(0, dtype))), relax.const(1, dtype))
+    return result
+
+
+def _integer_power(context: NodeContext, base: Any, exponent: Any) -> Any:
+    """Multiply by the squares that the bits of the exponents name; of negative ones, what is left of a fraction."""
+    emit, dtype = context.builder.emit, dtype_of(base)
+    zero, one = relax.const(0, dtype), relax.const(1, dtype)
+    result, square = None, base
+    for bit in range(np.iinfo(dtype).bits - (0 if dtype.startswith("u") else 1)):
+        square = emit(ops.multiply(square, square)) if bit else square
+        shifted = emit(ops.right_shift(exponent, relax.const(bit, dtype))) if bit else exponent
+        is_set = emit(ops.not_equal(emit(ops.bitwise_and(shifted, one)), zero))
+        factor = emit(ops.where(is_set, square, one))
+        result = factor if result is None else emit(ops.multiply(result, factor))
+    if dtype.startswith("u"):
+        return result
+    is_odd = emit(ops.not_equal(emit(ops.bitwise_and(exponent, one)), zero))
+    minus = relax.const(-1, dtype)
+    sign = emit(ops.where(is_odd, minus, one))
+    of_minus = emit(ops.where(emit(ops.equal(base, minus)), sign, zero))
+    inverse = emit(ops.where(emit(ops.equal(base, one)), one, of_minus))
+    return ops.where(emit(ops.less(exponent, zero)), inverse, result)
+
+
+def _one_hot(context: NodeContext, inputs: list[Any]) -> Any:
+    """Compare each index with all places: one out of range names none."""
+    indices, depth, values = inputs
+    emit = context.builder.emit
+    if not isinstance(depth, Constant):
+        raise RejectedOpError("its depth must be constant: it is a size of the result")
+    size, shape = int(depth.value.numpy().reshape(-1)[0]), shape_of(indices)
+    axis = int(context.attrs.get("axis", -1))
+    if size < 1 or not -len(shape) - 1 <= axis <= len(shape):
+        raise RejectedOpError(f"depth {size} along axis {axis} of indices of shape {shape}")
+    axis %= len(shape) + 1
+    wide = emit(ops.reshape(_as(context, indices, "int64"), [*shape[:axis], 1, *shape[axis:]]))
+    negative = emit(ops.less(wide, relax.const(0, "int64")))
+    wide = emit(ops.where(negative, emit(ops.add(wide, relax.const(size, "int64"))), wide))
+    places = np.arange(size).reshape([size, *[1] * (len(shape) - axis)])
+    is_named = emit(ops.equal(wide, relax.const(places, "int64")))
+    if isinstance(values, Constant):
+        off, on = (relax.const(each, dtype_of(values)) for each in values.value.numpy())
+    else:
+        parts = [emit(ops.strided_slice(values, [0], [at], [at + 1])) for at in (0, 1)]
+        off, on = (emit(ops.reshape(each, [])) for each in parts)
+    return ops.where(is_named, on, off)
+
+
+def _gather_elements(context: NodeContext, inputs: list[Any]) -> Any:
+    """Take single elements along one axis; indices that arrive at run time are brought into range."""
+    data, indices = inputs
+    shape = shape_of(data)
+    axis = int(context.attrs.get("axis", 0)) % max(len(shape), 1)
+    return ops.gather_elements(data, _in_range(context, indices, shape[axis], f"on axis {axis} of {shape}"), axis)
+
+
+def _gather_nd(context: NodeContext, inputs: list[Any]) -> Any:
+    """Take slices at places that tuples of indices name, brought into range."""
+    data, indices = inputs
+    shape, batch = shape_of(data), int(context.attrs.get("batch_dims", 0))
+    extents = shape[batch : batch + shape_of(indices)[-1]]
+    return ops.gather_nd(data, _in_range(context, indices, extents, f"of {extents}"), batch)
+
+
+def _in_range(context: NodeContext, indices: Any, extent: Any, where: str) -> Any:
+    """Count negative indices from the end; keep those of run time within the tensor, beyond which TVM reads anything."""
+    extents = extent if isinstance(extent, list) else [extent]
+    if not all(isinstance(size, int) for size in extents):
+        raise RejectedOpError(f"it picks elements along open sizes; {context.symbols.advice()}")
+    emit = context.builder.emit
+    found = nonnegative_indices(emit, _as(context, indices, "int64"), extent, where)
+    if isinstance(found, np.ndarray):
+        return relax.const(found, "int64")
+    last = relax.const(np.asarray(extent, np.int64) - 1, "int64")
+    return emit(ops.maximum(emit(ops.minimum(found, last)), relax.const(0, "int64")))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "BitShift": _bit_shift,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "OneHot": _one_hot,
+    "Pow": _power,
+}
+"""Our converters by ONNX op."""
