@@ -139,3 +139,88 @@ def test_types_in_which_nothing_is_computed_are_refused():
     model = model_of([("Cast", "x", {"to": TensorProto.FLOAT8E4M3FN})], {"x": np.ones(2, np.float32)}, {})
     with pytest.raises(octavo.OctavoError, match=r"op Cast \(output tensor 'y0'\): its tensor 'y0' is of float8_e4m3fn"):
         octavo.load(model)
+
+
+def test_extremes_of_infinities():
+    """Infinities arise within a model: what is fed is finite."""
+    signs = np.array([[1, -1, 0], [-1, -1, -1], [1, 1, 1]], np.float32)
+    ops = ("ReduceMax", "ReduceMin", "ReduceLogSumExp")
+    nodes: Nodes = [
+        ("Mul", "x most", {"to_names": ["large"]}),
+        ("Mul", "large most", {"to_names": ["inf"]}),
+        *((op, "inf axis", {"keepdims": 0}) for op in ops),
+        *((op, "inf", {"axis": 1, "keepdims": 0, "select_last_index": last}) for op in ("ArgMax", "ArgMin") for last in (0, 1)),
+        ("MaxPool", "image", {"kernel_shape": [2], "to_names": ["pooled"]}),
+        ("Unsqueeze", "inf zero", {"to_names": ["image"]}),
+    ]
+    nodes = [*nodes[:-2], nodes[-1], nodes[-2]]
+    got = results(nodes, {"x": signs}, most=np.float32(3e38), axis=np.array([1]), zero=np.array([0]))
+    inf = got[1]
+    assert inf.tolist() == [[np.inf, -np.inf, 0], [-np.inf] * 3, [np.inf] * 3]
+    wanted = [inf.max(1), inf.min(1), inf.max(1)]
+    places = [inf.argmax(1), np.array([0, 2, 2]), inf.argmin(1), np.array([1, 2, 2])]
+    compare(got[2:9], [*wanted, *places])
+    assert got[-1][0].tolist() == [[np.inf, 0], [-np.inf] * 2, [np.inf] * 2]
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "uint32", "int16"])
+def test_the_greatest_and_least_of_integers(dtype):
+    x = np.array([[3, np.iinfo(dtype).max, 1, np.iinfo(dtype).min, 7]], dtype)
+    nodes: Nodes = [("TopK", "x three", {"largest": way, "to_names": [f"v{way}", f"i{way}"]}) for way in (1, 0)]
+    got = results(nodes, {"x": x}, three=np.array([3]))
+    down, up = np.argsort(-x.astype(object), 1)[:, :3], np.argsort(x, 1)[:, :3]
+    compare(got, [np.take_along_axis(x, down, 1), down.astype(np.int64), np.take_along_axis(x, up, 1), up.astype(np.int64)])
+
+
+def test_normalizations_of_a_batch_and_of_the_first_axis(rng):
+    x, gamma = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(2, 3, 4)).astype(np.float32)
+    channel = {name: rng.uniform(0.5, 1, 3).astype(np.float32) for name in ("g", "b", "m", "v")}
+    trained = {"training_mode": 1, "to_names": ["y", "mean", "variance"]}
+    nodes: Nodes = [("RMSNormalization", "x gamma", {"axis": 0}), ("BatchNormalization", "x g b m v", trained)]
+    got = results(nodes, {"x": x}, opset=23, gamma=gamma, **channel)
+    mean, variance = x.mean((0, 2)), x.var((0, 2))
+    wide = {name: each[:, None] for name, each in {**channel, "mean": mean, "variance": variance}.items()}
+    normal = (x - wide["mean"]) / np.sqrt(wide["variance"] + 1e-5) * wide["g"] + wide["b"]
+    wanted = [x / np.sqrt((x * x).mean() + 1e-5) * gamma, normal]
+    wanted += [channel["m"] * 0.9 + mean * 0.1, channel["v"] * 0.9 + variance * 0.1]
+    for have, want in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_updates_are_reduced_at_their_places(is_known):
+    x, u = np.arange(12, dtype=np.float32).reshape(3, 4) - 5, np.arange(8, dtype=np.float32).reshape(2, 4)
+    i = {"i": np.array([[0, 2, 0, 1], [0, -1, 0, 2]]), "j": np.array([[2], [-1]])}
+    kinds = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+    nodes: Nodes = [
+        (op, "x i u" if "El" in op else "x j u", {"reduction": kind}) for op in ("ScatterElements", "ScatterND") for kind in kinds
+    ]
+    got = results(nodes, {"x": x, "u": u, **({} if is_known else i)}, **(i if is_known else {}))
+    wanted = [x.copy() for _ in nodes]
+    for want, kind in zip(wanted[:4], kinds.values(), strict=True):
+        kind.at(want, (i["i"], np.broadcast_to(np.arange(4), (2, 4))), u)
+    for want, kind in zip(wanted[4:], kinds.values(), strict=True):
+        kind.at(want, i["j"][:, 0], u)
+    compare(got, wanted)
+
+
+def test_ops_of_old_operator_sets():
+    x, slope, u = -np.ones((2, 3, 4), np.float32), np.array([1, 2, 3], np.float32), np.array([[9, 8]], np.float32)
+    compare(results([("PRelu", "x s", {})], {"x": x}, opset=6, s=slope), [x * slope[:, None]])
+    got = results([("Scatter", "x i u", {"axis": 1})], {"x": x[0], "i": np.array([[3, 0]]), "u": u}, opset=9)
+    compare(got, [np.array([[8, -1, -1, 9], [-1] * 4, [-1] * 4], np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("op", "fed"),
+    [
+        ("Slice", {"x": np.ones((4, 5), np.float32), "a": np.array([1]), "b": np.array([3])}),
+        ("ConstantOfShape", {"a": np.array([2, 3])}),
+        ("Reshape", {"x": np.ones((4, 5), np.float32), "a": np.array([2, 10])}),
+        ("Tile", {"x": np.ones((4, 5), np.float32), "a": np.array([2, 1])}),
+    ],
+)
+def test_shapes_that_depend_on_what_is_fed_are_refused(op, fed):
+    with pytest.raises(octavo.OctavoError, match=rf"op {op} \(output tensor 'y0'\)[: ].*(depends on values|Shape)") as caught:
+        octavo.load(model_of([(op, " ".join(fed), {})], fed, {}))
+    assert "\n" not in str(caught.value)

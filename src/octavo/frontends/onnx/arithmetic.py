@@ -14,7 +14,7 @@ from tvm.ir import GenericConst as Constant
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, nonnegative_indices, shape_of
-from .ops import Converter, NodeContext
+from .ops import Converter, NodeContext, input_at
 
 
 def _is_float(dtype: str) -> bool:
@@ -132,6 +132,63 @@ def _one_hot(context: NodeContext, inputs: list[Any]) -> Any:
     return ops.where(is_named, on, off)
 
 
+def _log_sum_exp(context: NodeContext, inputs: list[Any]) -> Any:
+    """Log of a sum of exponentials about the greatest, which is taken for finite: infinity less infinity is no number."""
+    data, axes = inputs[0], input_at(inputs, 1)
+    if axes is not None and not isinstance(axes, Constant):
+        raise RejectedOpError("its axes must be constant: the shape of the result depends on them")
+    places = context.ints("axes", []) if axes is None else [int(axis) for axis in axes.value.numpy().reshape(-1)]
+    if not places and context.attrs.get("noop_with_empty_axes", 0):
+        return data
+    emit, dtype = context.builder.emit, dtype_of(data)
+    if not _is_float(dtype):
+        return None
+    ends = [relax.const(float(end), dtype) for end in (np.finfo(dtype).min, np.finfo(dtype).max)]
+    greatest = emit(ops.max(data, places or None, keepdims=True))
+    middle = emit(ops.minimum(emit(ops.maximum(greatest, ends[0])), ends[1]))
+    total = emit(ops.sum(emit(ops.exp(emit(ops.subtract(data, middle)))), places or None, keepdims=True))
+    result = ops.add(emit(ops.log(total)), middle)
+    return result if context.attrs.get("keepdims", 1) else ops.squeeze(emit(result), places or None)
+
+
+def _p_relu(context: NodeContext, inputs: list[Any]) -> Any:
+    """Before opset 7 slopes are those of channels, which are the second axis; TVM's op broadcasts some of the later ones."""
+    data, slope = inputs
+    shape, own = shape_of(data), shape_of(slope)
+    if context.opset < 7 and own == shape[1:2]:
+        slope = context.builder.emit(ops.reshape(slope, [own[0], *[1] * (len(shape) - 2)]))
+    elif context.opset < 7 and any(size != 1 for size in own):
+        raise RejectedOpError(f"slopes of shape {own} do not fit the channels of {shape}")
+    elif len(own) != 1 or own[0] in (1, shape[-1]):
+        return None
+    elif own[0] not in (1, shape[-1]):
+        raise RejectedOpError(f"slopes of shape {own} do not broadcast to {shape}")
+    emit, zero = context.builder.emit, relax.const(0, dtype_of(data))
+    return ops.where(emit(ops.less(data, zero)), emit(ops.multiply(data, slope)), data)
+
+
+def _space_to_depth(context: NodeContext, inputs: list[Any]) -> Any:
+    """Move the pixels of blocks to channels, behind the channels that there are (DCR) or within them (CRD)."""
+    mode = context.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise RejectedOpError(f"mode {mode!r} is none of DCR, CRD")
+    size, shape = int(context.attrs["blocksize"]), shape_of(inputs[0])
+    if mode == "DCR" or not all(isinstance(dim, int) for dim in shape):
+        return None
+    n, c, h, w = shape
+    emit = context.builder.emit
+    blocks = emit(ops.reshape(inputs[0], [n, c, h // size, size, w // size, size]))
+    return ops.reshape(emit(ops.permute_dims(blocks, [0, 1, 3, 5, 2, 4])), [n, c * size * size, h // size, w // size])
+
+
+def _roi_align(context: NodeContext, inputs: list[Any]) -> Any:
+    """Leave the mean of interpolated values to TVM, whose greatest is one of interpolated values, too; ONNX's is not."""
+    del inputs
+    if context.text("mode", "avg") != "avg":
+        raise RejectedOpError("mode 'max' (the greatest of weighted neighbors) is not supported; export it with mode 'avg'")
+    return None
+
+
 def _gather_elements(context: NodeContext, inputs: list[Any]) -> Any:
     """Take single elements along one axis; indices that arrive at run time are brought into range."""
     data, indices = inputs
@@ -166,6 +223,10 @@ CONVERTERS: dict[str, Converter] = {
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "OneHot": _one_hot,
+    "PRelu": _p_relu,
     "Pow": _power,
+    "ReduceLogSumExp": _log_sum_exp,
+    "RoiAlign": _roi_align,
+    "SpaceToDepth": _space_to_depth,
 }
 """Our converters by ONNX op."""

@@ -18,6 +18,7 @@ from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
+from .norms import batch_norm_of_training
 from .ops import Converter, NodeContext, input_at, with_padding
 
 _CONVOLUTIONS = {2: (ops.nn.conv2d, "NCHW", "OIHW"), 3: (ops.nn.conv3d, "NCDHW", "OIDHW")}
@@ -245,10 +246,12 @@ def _real_constant(context: NodeContext, expr: Any) -> npt.NDArray[Any] | None:
 
 def _batch_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """Return x * factor + shift for dequantized x: a function of one value in each channel. Else TVM's op, which convs absorb."""
+    if context.attrs.get("training_mode", 0):
+        return batch_norm_of_training(context, inputs)
     statistics = [value for operand in inputs[1:5] if (value := _real_constant(context, operand)) is not None]
     if _dequantize_of(context, inputs[0]) is None or len(statistics) < 4:
         return None
-    if context.attrs.get("training_mode", 0) or any(context.is_read(output) for output in range(1, len(context.node.output))):
+    if any(context.is_read(output) for output in range(1, len(context.node.output))):
         return None
     shape = shape_of(inputs[0])
     scale, bias, mean, variance = (value.astype(np.float64) for value in statistics)

@@ -22,7 +22,7 @@ from ...ir.graph.dataflow import call_to
 from ...runtime.mapped import shared_tensor
 from ...runtime.tensors import values_of
 from ..assemble import Assembled, assemble
-from ..frontend import NewlyKnownError, conversion_errors, discard, quiet, reason
+from ..frontend import NewlyKnownError, RejectedOpError, conversion_errors, discard, quiet, reason
 from ..input_shapes import InputShapes
 from ..relax_ops import is_static, shape_of
 from ..source_tensor import SourceTensor
@@ -110,6 +110,8 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
             open_shapes.check_pixels(context, list(inputs), result)
             if self._is_open:
                 open_shapes.check_known(self._symbols, result)
+            else:
+                _check_static(result)
             return result
 
     def _tensors(self, op_name: str, inputs: Any) -> list[Any]:
@@ -139,6 +141,17 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         if isinstance(result, relax.Call | relax.TupleGetItem) and isinstance(result.ty, relax.TensorType):
             return self.bb.emit(result)
         return result
+
+
+def _check_static(result: Any) -> None:
+    """Raise RejectedOpError for a result whose shape depends on values that are fed."""
+    for value in result.fields if isinstance(result, relax.Tuple) else [result]:
+        ty = value.ty
+        if isinstance(ty, relax.TensorType) and (not isinstance(ty.shape, relax.ShapeExpr) or not is_static(shape_of(value))):
+            raise RejectedOpError(
+                "the shape of its result depends on values that are fed, and must be known before the run; make them constants "
+                "of the model, or cut it ahead of this op"
+            )
 
 
 def convert(prepared: PreparedOnnx, inputs: InputShapes, origin: str) -> Assembled:

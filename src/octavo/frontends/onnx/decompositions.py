@@ -16,7 +16,7 @@ from tvm.ir import GenericConst as Constant
 from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import celu, nonnegative_indices, running_sum, shape_of
+from ..relax_ops import celu, dtype_of, nonnegative_indices, running_sum, shape_of
 from .ops import Converter, NodeContext
 
 _MAX_PAIRS = 1 << 22
@@ -54,8 +54,10 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     data, emit = inputs[0], context.builder.emit
     made = context.builder.lookup_binding(data) if isinstance(data, relax.Var) else None
     is_quantized = call_to(made, "dequantize") is not None
-    if not is_quantized or len(inputs) < 2 or not isinstance(inputs[1], Constant):
+    if len(inputs) < 2 or not isinstance(inputs[1], Constant):
         return None
+    if not is_quantized:
+        return _top_k_of_integers(context, data, int(inputs[1].value.numpy().reshape(-1)[0]))
     shape, count = shape_of(data), int(inputs[1].value.numpy().reshape(-1)[0])
     axis = int(context.attrs.get("axis", -1))
     if not -len(shape) <= axis < len(shape) or not 1 <= count <= shape[axis]:
@@ -64,10 +66,28 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     return relax.Tuple([emit(ops.topk(data, count, axis, part, largest, "int64")) for part in ("values", "indices")])
 
 
+_SORTED_AS = {"uint64": "int64", "uint32": "int64", "uint16": "int32", "int16": "int32"}
+
+
+def _top_k_of_integers(context: NodeContext, data: Any, count: int) -> Any:
+    """Sort integers as others that TVM knows, those of 64 bits with the first one turned round; None for other data."""
+    dtype, emit = dtype_of(data), context.builder.emit
+    if dtype not in _SORTED_AS:
+        return None
+    wide = _SORTED_AS[dtype]
+    low = relax.const(np.iinfo(np.int64).min, "int64") if dtype == "uint64" else None
+    signed = emit(ops.astype(data, wide))
+    signed = signed if low is None else emit(ops.bitwise_xor(signed, low))
+    axis, largest = int(context.attrs.get("axis", -1)), bool(context.attrs.get("largest", 1))
+    found = emit(ops.topk(signed, count, axis, "both", largest, "int64"))
+    values, places = (emit(relax.TupleGetItem(found, at)) for at in (0, 1))
+    values = values if low is None else emit(ops.bitwise_xor(values, low))
+    return relax.Tuple([emit(ops.astype(values, dtype)), places])
+
+
 def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
     """Write slices at places that tuples of indices name."""
     data, indices, updates = inputs
-    _check_reduction(context)
     shape, named = shape_of(data), shape_of(indices)
     depth = named[-1]
     if depth > len(shape):
@@ -90,7 +110,6 @@ def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
 def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
     """Write single elements at places along one axis."""
     data, indices, updates = inputs
-    _check_reduction(context)
     shape, named = shape_of(data), shape_of(indices)
     axis = int(context.attrs.get("axis", 0)) % max(len(shape), 1)
     rest = np.indices(named).astype(np.int64)
@@ -108,10 +127,30 @@ def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
     return _placed(context, data, places, updates, math.prod(shape), 1)
 
 
-def _check_reduction(context: NodeContext) -> None:
-    reduction = context.text("reduction", "none")
-    if reduction != "none":
-        raise RejectedOpError(f"reduction {reduction!r} is not supported; none is")
+def _reduced(context: NodeContext, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
+    """Return `data` as `rows` rows, each with the updates that name it added, multiplied, or the greatest or least of all."""
+    emit, dtype, reduction = context.builder.emit, dtype_of(data), context.text("reduction", "none")
+    count = math.prod(shape_of(updates)) // max(width, 1)
+    ends: Any = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+    kinds = {
+        "add": (0, ops.sum, ops.add),
+        "mul": (1, ops.prod, ops.multiply),
+        "max": (ends.min, ops.max, ops.maximum),
+        "min": (ends.max, ops.min, ops.minimum),
+    }
+    if reduction not in kinds:
+        raise RejectedOpError(f"reduction {reduction!r} is none of none, {', '.join(kinds)}")
+    if rows * count * width > _MAX_PAIRS:
+        raise RejectedOpError(f"{count} updates of {rows} places by reduction {reduction!r} are too many; split the op")
+    nothing, over, joined = kinds[reduction]
+    here = np.arange(rows).reshape(rows, 1, 1)
+    if isinstance(places, np.ndarray):
+        meets: Any = relax.const(here == places.reshape(1, count, 1), "bool")
+    else:
+        meets = emit(ops.equal(relax.const(here, "int64"), emit(ops.reshape(places, [1, count, 1]))))
+    wide = emit(ops.reshape(updates, [1, count, width]))
+    parts = emit(over(emit(ops.where(meets, wide, relax.const(nothing, dtype))), axis=[1]))
+    return ops.reshape(emit(joined(emit(ops.reshape(data, [rows, width])), parts)), shape_of(data))
 
 
 def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
@@ -120,6 +159,8 @@ def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: in
     count = math.prod(shape_of(updates)) // max(width, 1)
     if not count or not rows or not width:
         return data
+    if context.text("reduction", "none") != "none":
+        return _reduced(context, data, places, updates, rows, width)
     if isinstance(places, np.ndarray):
         source = np.arange(rows, dtype=np.int64)
         source[places] = rows + np.arange(count)
@@ -142,6 +183,7 @@ CONVERTERS: dict[str, Converter] = {
     "CumSum": _cumsum,
     "NonMaxSuppression": _of_open_shape,
     "NonZero": _of_open_shape,
+    "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "TopK": _top_k,

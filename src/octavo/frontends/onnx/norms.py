@@ -14,7 +14,7 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import shape_of
+from ..relax_ops import dtype_of, shape_of
 from .ops import Converter, NodeContext, input_at
 
 
@@ -34,6 +34,40 @@ def _layer_norm(context: NodeContext, inputs: list[Any]) -> Any:
     mean = context.builder.emit(ops.mean(data, axes, keepdims=True))
     shifted = context.builder.emit(ops.add(ops.variance(data, axes, keepdims=True), relax.const(epsilon, dtype)))
     return relax.Tuple([result, mean, ops.rsqrt(shifted)][: len(context.node.output)])
+
+
+def _rms_norm(context: NodeContext, inputs: list[Any]) -> Any:
+    """Normalize a whole sample with an axis of size 1 ahead of it, which TVM's op needs; leave all others to TVM."""
+    data, scale, shape = inputs[0], inputs[1], shape_of(inputs[0])
+    axis = int(context.attrs.get("axis", -1)) % max(len(shape), 1)
+    if axis or dtype_of(data) != "float32":
+        return None
+    emit, axes = context.builder.emit, list(range(1, len(shape) + 1))
+    rows = emit(ops.reshape(data, [1, *shape]))
+    normal = ops.nn.rms_norm(rows, _filling(context, scale, shape), axes, float(context.attrs.get("epsilon", 1e-5)))
+    return ops.reshape(emit(normal), shape)
+
+
+def batch_norm_of_training(context: NodeContext, inputs: list[Any]) -> Any:
+    """Normalize by mean and variance of the batch itself, in plain steps; TVM's op takes those that it is given."""
+    data, gamma, beta, mean, variance = inputs[:5]
+    emit, dtype, shape = context.builder.emit, dtype_of(data), shape_of(data)
+    axes = [axis for axis in range(len(shape)) if axis != 1]
+    own_mean, own_variance = (emit(op(data, axes, keepdims=True)) for op in (ops.mean, ops.variance))
+    by_channel = [1, -1, *[1] * (len(shape) - 2)]
+    scale, shift = (emit(ops.reshape(each, [shape[1] if size == -1 else size for size in by_channel])) for each in (gamma, beta))
+    distance = emit(ops.subtract(data, own_mean))
+    epsilon = relax.const(float(context.attrs.get("epsilon", 1e-5)), dtype)
+    deviation = emit(ops.sqrt(emit(ops.add(own_variance, epsilon))))
+    result = ops.add(emit(ops.multiply(emit(ops.divide(distance, deviation)), scale)), shift)
+    kept = float(context.attrs.get("momentum", 0.9))
+
+    def running(old: Any, new: Any) -> Any:
+        flat = emit(ops.reshape(new, [shape[1]]))
+        parts = [emit(ops.multiply(each, relax.const(share, dtype))) for each, share in ((old, kept), (flat, 1 - kept))]
+        return ops.add(*parts)
+
+    return relax.Tuple([result, running(mean, own_mean), running(variance, own_variance)][: len(context.node.output)])
 
 
 def _filling(context: NodeContext, value: Any, shape: list[int]) -> Any:
@@ -83,5 +117,6 @@ CONVERTERS: dict[str, Converter] = {
     "LayerNormalization": _layer_norm,
     "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance_norm,
+    "RMSNormalization": _rms_norm,
 }
 """Our converters by ONNX op."""

@@ -1,6 +1,7 @@
 """How ops that stay float become loops where TVM's own way is slow: functions that it takes from the C library, value by value,
 are written out as their definition in numerics has them, so that LLVM can vectorize them in whatever they are fused with. TVM's
-transposed convolutions know neither dilation nor channels last, and it finds the pixels of resized images in 64 bits.
+transposed convolutions know neither dilation nor channels last; it finds pixels of resized images in 64 bits. The greatest
+of numbers that may be infinite is sought from -inf on.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
 from tvm import te as _te
 from tvm import topi as _topi
 from tvm.relax import Expr
-from tvm.tirx import Cast, Div, IntImm, Max, Min
+from tvm.tirx import Cast, Div, FloatImm, IntImm, Max, Min
 
 from ....ir.graph.dataflow import op_name
 from ....ir.qdq.matchers.elementwise.float_chain import INTEGER_POWERS, function_of
@@ -37,6 +39,7 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
     return {
         **{op: _function(name) for op, name in functions.items()},
         **dict.fromkeys(chains, _chain),
+        **dict.fromkeys(_EXTREMES, _from_infinity),
         "relax.power": _power,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.image.resize2d": _resize2d,
@@ -75,6 +78,30 @@ def _power(builder: relax.BlockBuilder, call: Any) -> Expr:
         product = _elementwise(lambda value: value * value * value if is_cube else value * value)
         return builder.call_te(product, x, primfunc_name_hint="cube" if is_cube else "square")
     return builder.call_te(topi.power, x, exponent, primfunc_name_hint="power")
+
+
+_EXTREMES = ("relax.max", "relax.min", "relax.argmax", "relax.argmin", *(f"relax.nn.max_pool{rank}d" for rank in (1, 2, 3)))
+"""Ops that look for a greatest or least value."""
+
+
+def _from_infinity(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Let TVM write it, and begin at infinity, at the place behind all: TVM's finite number hides -inf, its place -1 is none."""
+    made: Any = call.op.get_attr("FLegalize")(builder, call)
+    function: Any = builder.get()[made.args[0]]
+    starts = [(FloatImm, _as_infinity)] + [(IntImm, _as_last_place)] * call.op.name.startswith("relax.arg")
+    builder.update_func(made.args[0], function.with_body(tvm_ffi.structural_map(function.body, starts)))
+    return made
+
+
+def _as_infinity(node: Any) -> Any:
+    dtype = str(node.ty.dtype)
+    is_last = dtype in ("float16", "float32", "float64") and abs(float(node.value)) == float(np.finfo(dtype).max)
+    return FloatImm(dtype, float("inf") if node.value > 0 else float("-inf")) if is_last else node
+
+
+def _as_last_place(node: Any) -> Any:
+    dtype = str(node.ty.dtype)
+    return IntImm(dtype, np.iinfo(dtype).max) if int(node) == -1 and dtype in ("int32", "int64") else node
 
 
 def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:

@@ -13,7 +13,7 @@ import tvm
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 
-from ....errors import CompileError
+from ....errors import CompileError, OctavoError
 from ....ir.graph.dataflow import (
     BodyWriter,
     DataflowView,
@@ -80,7 +80,9 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     try:
         with target:
             module = float_passes()(_with_constants_that_run(lowered.module))
-    except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
+    except OctavoError:
+        raise
+    except Exception as error:  # whatever TVM's legalizations assert
         said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
         raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
     builder = relax.BlockBuilder(module)
