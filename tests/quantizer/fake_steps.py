@@ -39,6 +39,10 @@ class FakeStep:
     also: ClassVar[Callable[[], object]] = lambda: None
     """What else happens when a step is asked."""
 
+    @property
+    def below_db_if_large(self) -> float:
+        return -inf if self.measures_each else self.below_db
+
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[FakeStep]:
         return cls.offered

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import QuantizationWarning
+from ..ir.graph.dataflow import DataflowView
 from ..numerics.arrays import Samples
 from .choices import Choices
 from .plan import QuantizationPlan, QuantizedModel
 from .plan.journal import Journal, JournalEntry
 from .planner import Last, Planned, Planner
+from .price import demanded_db
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .request import ParamsOf, Request, Requests, ask
@@ -163,6 +165,7 @@ class Tuning:
         self._made = dict[tuple[Steps, int], Planned]()
         self._scores = dict[tuple[Steps, int], Score]()
         self._last_evidence = Last[Evidence]()
+        self._view = DataflowView(planner.simple.module["main"])
         self.score(())
         self._longest = time.monotonic() - started
         """Seconds that a step took, at most; before any has, what it takes to build the program and to score the plain model."""
@@ -172,7 +175,7 @@ class Tuning:
         best: Steps = ()
         # What others gain is asked beside corrections, which make up for much.
         all_kinds = order()
-        kinds = [kind for kind in all_kinds if not kind.measures_each] if self._is_large else [all_kinds[-1], *all_kinds]
+        kinds = all_kinds if self._is_large else [all_kinds[-1], *all_kinds]
         for kind in kinds:
             best = self._better(best, kind.of(self.planner.recipe))
             # A large model has no room for all that was tried.
@@ -255,8 +258,7 @@ class Tuning:
         for step in alternatives:
             if self._is_late():
                 break
-            is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
-            if self.score(kept).sqnr_db >= (math.inf if is_quick else step.below_db) or step in best:
+            if self.score(kept).sqnr_db >= self._below_db(step) or step in best:
                 continue
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
@@ -269,9 +271,12 @@ class Tuning:
             gain = self.score(steps).gain_over(self.score(best))
             if not (step.is_presumed and gain.db > -_NO_LOSS_DB):
                 gain = self._gain(steps, best)
-            may_gain = _stays(step, gain) or (step.below_db == math.inf and _may_be_worth(gain, step.min_gain_db))
+            least = self._demanded_db(step, steps, best)
+            may_gain = _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
-            is_kept = may_gain and (kept is best or self.score(steps).gain_over(self.score(kept)).db >= step.min_gain_db)
+            is_kept = may_gain and (
+                kept is best or self.score(steps).gain_over(self.score(kept)).db >= self._demanded_db(step, steps, kept)
+            )
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
             said = self.planned(steps).choices.said_beside(self.planned(best).choices)
@@ -291,10 +296,12 @@ class Tuning:
         while best and not self._is_late():
             started = time.monotonic()
             others = {step: tuple(each for each in best if each != step) for step in best if step not in sure}
+            least = {step: self._demanded_db(step, best, left) for step, left in others.items()}
             gains = {step: self.score(best).gain_over(self.score(left)) for step, left in others.items()}
             # More folds are asked of what the first one finds useless: each fits all steps anew.
-            gains = {step: self._gain(best, others[step]) for step, gain in gains.items() if not _stays(step, gain)}
-            useless = [step for step, gain in gains.items() if not _stays(step, gain) and self._gain(others[step], ()).db >= 0]
+            gains = {step: self._gain(best, others[step]) for step, gain in gains.items() if not _stays(step, gain, least[step])}
+            losing = [step for step, gain in gains.items() if not _stays(step, gain, least[step])]
+            useless = [step for step in losing if self._gain(others[step], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 break
@@ -302,6 +309,16 @@ class Tuning:
             self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
             best = others[step]
         return best
+
+    def _below_db(self, step: Step) -> float:
+        """Return what outputs must have less than for a step to be tried."""
+        is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
+        return step.below_db_if_large if self._is_large else math.inf if is_quick else step.below_db
+
+    def _demanded_db(self, step: Step, steps: Steps, others: Steps) -> float:
+        """Return what a step must gain that makes some steps of others: for the time that these take more, too."""
+        plans = (self.planned(each).plan for each in (others, steps))
+        return max(step.min_gain_db, demanded_db(self._view, *plans))
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
         said = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
@@ -366,10 +383,10 @@ def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool,
     )
 
 
-def _stays(step: Step, gain: Gain) -> bool:
-    """Return whether a step that gains so much is kept."""
+def _stays(step: Step, gain: Gain, least: float) -> bool:
+    """Return whether a step that gains so much is kept, where it must gain so much at least."""
     is_loss = -gain.db > max(_NO_LOSS_DB, min(_CLEAR * gain.standard_error, _SURE_DB))
-    return not is_loss if step.is_presumed else _is_worth(gain, step.min_gain_db)
+    return not is_loss if step.is_presumed else _is_worth(gain, least)
 
 
 def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:

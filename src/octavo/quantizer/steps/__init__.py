@@ -14,7 +14,6 @@ from .ranges import Ranges
 from .rotate import Rotate
 from .step import Step
 from .tune_ranges import TuneRanges
-from .weigh_float import WeighFloat
 from .widen import WidenSome
 
 _ORDER: list[type[Step]] = [
@@ -27,7 +26,6 @@ _ORDER: list[type[Step]] = [
     TuneRanges,
     FuseFunctions,
     KeepFloat,
-    WeighFloat,
     WidenSome,
     SetParams,
     WidenTensor,
@@ -65,7 +63,6 @@ __all__ = [
     "KeepFloat",
     "SetParams",
     "Step",
-    "WeighFloat",
     "WidenTensor",
     "WithoutShift",
     "correct",

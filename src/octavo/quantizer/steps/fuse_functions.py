@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 from ...compiler.explanation import model_cycles
-from ...ir.graph.dataflow import DataflowView, static_shape
+from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
-from ...ir.qdq.matchers.elementwise.float_chain import chain_from
-from ...ir.qdq.matchers.elementwise.function_tail import SLOW
-from ...runtime.shapes import typical
-from ...target import ELEMENTWISE
 from ..choices import Choices, float_without_loss
 from ..plan import QuantizationPlan
 from ..planner import Planned
+from ..price import function_cycles
 from ..recipe import Recipe
 from ..referee.score import said_alone
 from .evidence import Evidence
@@ -27,8 +23,6 @@ from .step import Step
 
 _SHARE = 0.05
 """Of the model's modelled time: more than that no functions may take."""
-_OPERATIONS = 64
-"""On single elements in a cycle of two 512-bit units, less what the table's pass over them would take."""
 _MIN_SHARE = 0.002
 """Of the error that all such roundings make one by one: what makes less is not worth its time."""
 _MIN_EFFECT = 1e-4
@@ -58,7 +52,7 @@ class FuseFunctions(Step):
 def _worth_their_time(plan: QuantizationPlan, able: Collection[TensorId], evidence: Evidence) -> dict[TensorId, str]:
     """Return which of these products' results are best not rounded before a function of them, each with the reason."""
     view = DataflowView(evidence.exact.module["main"])
-    cycles = _cycles(view, plan, able)
+    cycles = function_cycles(view, plan.layers, [name for name in able if name in plan.activations])
     referee = evidence.referee(plan) if cycles else None
     if referee is None:
         return {}
@@ -72,20 +66,4 @@ def _worth_their_time(plan: QuantizationPlan, able: Collection[TensorId], eviden
         if cycles[name] <= room and effects[name] >= _MIN_SHARE * total:
             room -= cycles[name]
             found[name] = said_alone(effects[name])
-    return found
-
-
-def _cycles(view: DataflowView, plan: QuantizationPlan, able: Collection[TensorId]) -> dict[TensorId, float]:
-    """Return what of these products' results a function alone reads, and the cycles that it takes in the product's kernel."""
-    variables = {binding.var.name: binding.var for binding in view.bindings}
-    found: dict[TensorId, float] = {}
-    for layer in plan.layers:
-        name = layer.inputs[0]
-        is_one = layer.op == ELEMENTWISE and len(layer.inputs) == 1
-        if not is_one or name not in able or name not in plan.activations or name not in variables:
-            continue
-        chain = chain_from(view, variables[name], max_inputs=1)
-        if chain is not None and all(step.op != SLOW for step in chain.function.steps):
-            values = typical(prod(static_shape(variables[name]) or (0,)))
-            found[name] = values * chain.function.operations / _OPERATIONS
     return found

@@ -1,140 +1,106 @@
-"""Leave activations float whose rounding costs most, as many as it takes."""
+"""Leave activations float whose rounding costs most, where outputs gain more by it than the time that it takes is worth."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
-from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
-from ..choices import Choices, float_without_loss
-from ..plan import QuantizationPlan
+from ..choices import Choices
 from ..planner import Planned
+from ..price import slower
 from ..recipe import Recipe
-from ..referee import Referee
-from ..referee.score import said_alone
+from ..referee.score import in_db, said_alone
 from .evidence import Evidence
 from .step import Step
 
-_MORE_DB = (0.0, 3.0, 6.0)
-
-_MARGINS = (2.0, 4.0, 8.0)
-"""The errors that are left add up to less than what is allowed by these factors: they are not quite independent."""
-_WORTH = 10 ** (-2.0 / 10)
-"""Float activations must leave less than this share of the error."""
-_MIN_SHARE = 0.002
-"""Of the error that all activations make one by one: what makes less is rounded between a product and a function."""
+_NEAR_DB = 3.0
+"""Above what outputs must have: with more, a model is not asked whose activations take long to measure."""
+_MIN_GAIN_DB = 1.0
+"""What float activations must gain, though they take no time."""
+_PRICE = 2.0
+"""What they must gain besides: so often what outputs have more than they must, in dB, for as much time again as all takes in
+integers. Outputs that have just what they must gain by all; the more they have, the less time is more of it worth."""
+_ENOUGH_DB = 40.0
+"""Outputs as near have little to gain."""
+_STEPS_DB = (3.0, 6.0, 12.0, 24.0)
+"""By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
 _MAX_FLOAT = 0.5
 """Share of the activations that may stay float: with more it is no quantized model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeepFloat(Step):
-    """Float activations, as many as it takes for a signal to noise ratio in dB on few samples."""
+    """Float activations, as many as gain most beyond what their time is worth."""
 
     name: ClassVar = "keep float"
-    wanted_db: float
+    measures_each: ClassVar = True
+    min_gain_db: ClassVar = _MIN_GAIN_DB
+    goal_db: float
     below_db: float
 
     @property
-    def detail(self) -> str:
-        """What outputs are to have, as few samples tell."""
-        return f"for {self.wanted_db:g} dB"
+    def below_db_if_large(self) -> float:
+        """What outputs must have is worth minutes."""
+        return self.goal_db
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[KeepFloat]:
-        """Return those with more and more float, where outputs must have so much: few samples tell less than all."""
+        """Return it where outputs must have so much."""
         goal = recipe.min_sqnr
-        return [] if goal is None or not recipe.corrects else [cls(wanted_db=goal + more, below_db=goal) for more in _MORE_DB]
+        return [] if goal is None or not recipe.corrects else [cls(goal_db=goal, below_db=goal + _NEAR_DB)]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with as few activations float as it takes; None where their rounding is not what costs it."""
-        referee, choices = evidence.referee(planned.plan), planned.choices
+        """Return choices with these float; None where nothing gains enough.
+
+        Outputs that have what they must are not asked where another's hardware has its own times, where somebody speaks of single
+        tensors, or where ops are float already by choice: those that chose them took what gains most.
+        """
+        plan, choices, planner = planned.plan, planned.choices.uncorrected, evidence.planner
+        referee = evidence.referee(plan)
         if referee is None:
             return None
-
-        def replan(more: Choices) -> QuantizationPlan:
-            return evidence.planner.planned(choices.with_more(more)).plan
-
-        rounding = referee.rounding(planned.plan)
-        scores = referee.scores_of([rounding.only(layers=rounding.layers), rounding], few=True)
-        of_weights, of_all = (each.error for each in scores)
-        if of_weights >= of_all * _WORTH:  # all activations float gain no more: what each of them costs takes many runs
+        rounding = referee.rounding(plan)
+        own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
+        has_enough = in_db(own) >= self.goal_db
+        is_settled = (
+            planner.chosen.backends or not planner.recipe.may_leave_float or _floats(planned) & choices.float_tensors.keys()
+        )
+        if (has_enough and is_settled) or in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
-        found = _Search(
-            referee=referee,
-            plan=planned.plan,
-            of_weights=of_weights,
-            of_all=of_all,
-            effects=evidence.effects(referee, planned.plan),
-            replan=replan,
-            goal_db=self.wanted_db,
-        ).run()
-        return choices.with_more(found).uncorrected if found.float_tensors else None
+        view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
+        effects = evidence.effects(referee, plan)
+        for names in self._prefixes(effects, own, of_weights):
+            found = choices.with_more(Choices(float_tensors={name: said_alone(effects[name]) for name in names}))
+            other = planner.planned(found).plan
+            left = min(in_db(referee.score_of(referee.rounding(other), few=True).error), _ENOUGH_DB)
+            gain = left - in_db(own) - self._worth(in_db(own), left, slower(view, plan, other))
+            if gain >= least:
+                least, best = gain, found
+        return best
+
+    def _worth(self, own: float, left: float, slower: float) -> float:
+        """Return what must be gained for some time, in shares of what the model takes: none up to what outputs must have."""
+        excess = max(own - self.goal_db, 0.0)
+        if own < self.goal_db < left:
+            excess = (left - self.goal_db) ** 2 / (left - own) / 2  # on average on the way
+        return _MIN_GAIN_DB + _PRICE * excess * max(slower, 0.0)
+
+    def _prefixes(self, effects: Mapping[TensorId, float], own: float, of_weights: float) -> Iterator[Sequence[TensorId]]:
+        """Return the fewest activations without whose rounding outputs are so much nearer as is tried."""
+        order = sorted(effects, key=lambda name: (-effects[name], name))
+        most, tried = max(1, int(_MAX_FLOAT * len(order))), 0
+        start = min(own, 10 ** (-self.goal_db / 10))
+        for step in _STEPS_DB:
+            wanted = max(start * 10 ** (-step / 10) - of_weights, 0.0)
+            count = next(count for count in range(len(order) + 1) if sum(effects[name] for name in order[count:]) <= wanted)
+            count = min(count, most)
+            if count > tried:
+                tried = count
+                yield order[:count]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Search:
-    referee: Referee
-    plan: QuantizationPlan
-    of_weights: float
-    of_all: float
-    effects: Mapping[TensorId, float]
-    replan: Callable[[Choices], QuantizationPlan]
-    goal_db: float
-
-    @property
-    def goal(self) -> float:
-        """The error that is allowed."""
-        return 10 ** (-self.goal_db / 10)
-
-    def run(self) -> Choices:
-        """Return what stays float."""
-        fused = self._without_functions()
-        least = self._noise(fused)
-        if least <= self.goal:
-            return fused
-        found, noise = self._floats(fused)
-        return found if noise < least * _WORTH else fused
-
-    def _noise(self, choices: Choices) -> float:
-        if not choices.float_tensors:
-            return self.of_all
-        return self.referee.score_of(self.referee.rounding(self.replan(choices)), few=True).error
-
-    def _without_functions(self) -> Choices:
-        """Return what need not be rounded at all: what lies between a product and a function of it.
-
-        The product's kernel computes the function then, and no op becomes float: where one would, its operand stays rounded.
-        """
-        least = _MIN_SHARE * sum(min(effect, 1.0) for effect in self.effects.values())
-        functions = (layer for layer in self.plan.layers if layer.op in (ELEMENTWISE, ELEMENTWISE_PAIR))
-        inputs = (layer.inputs[0] for layer in functions if len(layer.inputs) == 1)
-        chosen = {name: self._reason(self.effects[name]) for name in inputs if self.effects.get(name, 0.0) >= least}
-        return float_without_loss(chosen, Choices(), self.plan, self.replan) or Choices()
-
-    def _floats(self, fused: Choices) -> tuple[Choices, float]:
-        """Return what must stay float besides, and the noise that is left."""
-        order = sorted(self.effects, key=lambda name: (-self.effects[name], name))
-        best, least = fused, math.inf
-        tried: set[int] = set()
-        for margin in _MARGINS:
-            left = max(self.goal / margin, self.of_weights)
-            count = next(count for count in range(len(order) + 1) if sum(self.effects[name] for name in order[count:]) <= left)
-            count = min(count, max(1, int(_MAX_FLOAT * len(order))))
-            if count in tried:
-                continue
-            tried.add(count)
-            chosen = {name: self._reason(self.effects[name]) for name in order[:count]}
-            found = fused.with_more(Choices(float_tensors=chosen))
-            noise = self._noise(found)
-            if noise < least:
-                best, least = found, noise
-            if noise <= self.goal:
-                break
-        return best, least
-
-    def _reason(self, effect: float) -> str:
-        return f"{said_alone(effect)}; {self.goal_db:g} dB were asked for"
+def _floats(planned: Planned) -> set[TensorId]:
+    return {each.tensor for each in planned.plan.float_ops}

@@ -33,7 +33,6 @@ class PerRow(Step):
     """
 
     name: ClassVar = "per row"
-    min_gain_db: ClassVar = 1.0  # it costs time when run, and ops behind such a layer their integers
     products: Literal["", "too", "float"] = ""
 
     @property

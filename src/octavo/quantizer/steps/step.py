@@ -20,7 +20,7 @@ class Step(ABC):
     """What the journal calls it, and all others of its kind."""
 
     min_gain_db: ClassVar[float] = 0.1
-    """What it must gain in dB to be kept: what gains less is not worth what it makes of a plan."""
+    """What it must gain in dB to be kept, though it takes no time: what gains less is not worth what it makes of a plan."""
 
     below_db: float = inf
     """It is tried where the worst output's signal to noise ratio is less."""
@@ -30,8 +30,12 @@ class Step(ABC):
     back."""
 
     measures_each: ClassVar[bool] = False
-    """Whether it measures activation by activation on all samples. Where these are small it is tried whatever the outputs have;
-    large models are not asked at all, for it takes minutes."""
+    """Whether it measures activation by activation on all samples. Where these are small, whatever outputs have."""
+
+    @property
+    def below_db_if_large(self) -> float:
+        """`below_db` of a large model, which is not asked at all what takes minutes."""
+        return -inf if self.measures_each else self.below_db
 
     @property
     def detail(self) -> str:

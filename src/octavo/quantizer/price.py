@@ -1,0 +1,74 @@
+"""What a plan costs in time, by the modelled cycles of its ops, and what outputs must gain for more of it. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from math import prod
+
+from tvm import relax
+
+from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, INT8_MACS, memory_cycles, model_cycles
+from ..ir.graph.dataflow import DataflowView, static_shape
+from ..ir.graph.macs import float_macs
+from ..ir.identity import TensorId
+from ..ir.qdq.matchers.elementwise.float_chain import chain_from
+from ..ir.qdq.matchers.elementwise.function_tail import SLOW
+from ..runtime.shapes import typical
+from ..target import ELEMENTWISE
+from .plan import QuantizationPlan
+from .plan.entries import IntegerLayer
+
+_DB = 10.0
+"""What outputs must gain for as much time again as a model takes; of a little time so much less."""
+_MAX_DB = 1.0
+"""More nobody must gain: who takes much time for less than it is worth has not proposed it."""
+_OPERATIONS = 64
+"""On single elements in a cycle of two 512-bit units, less what the table's pass over them would take."""
+
+
+def demanded_db(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:
+    """Return what outputs must gain for the time that one plan takes more than another, in dB; 0 where it takes none.
+
+    Parameters
+    ----------
+    view
+        Of the float model.
+    """
+    return min(max(_DB * slower(view, before, after), 0.0), _MAX_DB)
+
+
+def slower(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:
+    """Return by how much longer a model takes with one plan than with another, in shares of that."""
+    return _cycles(view, after) / max(_cycles(view, before), 1.0) - 1.0
+
+
+def _cycles(view: DataflowView, plan: QuantizationPlan) -> float:
+    """Return the modelled cycles of a float model of which all is integer but what a plan leaves float."""
+    floats = {each.tensor for each in plan.float_ops}
+    sizes = {binding.var.name: _size(binding.var) for binding in view.bindings}
+    read = {name for layer in plan.layers for name in layer.inputs}
+    functions = function_cycles(view, plan.layers, read - plan.activations.keys())
+    products = sum(float_macs(binding.value) for binding in view.bindings if binding.var.name in floats)
+    # What reads reals leaves float32, and quantizes in a pass of its own.
+    of_rows = [layer for layer in plan.layers if layer.reads_reals]
+    reals = [*floats, *(layer.output for layer in of_rows), *(name for layer in of_rows for name in layer.inputs)]
+    more = (FLOAT_BYTES - 1) * memory_cycles(sum(sizes.get(name, 0) for name in reals))
+    return model_cycles(view) + products * (1 / FLOAT_MACS - 1 / INT8_MACS) + more + sum(functions.values())
+
+
+def function_cycles(view: DataflowView, layers: Iterable[IntegerLayer], names: Collection[TensorId]) -> dict[TensorId, float]:
+    """Return which of these results of products a function alone reads, and the cycles that it takes in the product's kernel."""
+    variables = {binding.var.name: binding.var for binding in view.bindings}
+    found: dict[TensorId, float] = {}
+    for layer in layers:
+        name = layer.inputs[0]
+        if layer.op != ELEMENTWISE or len(layer.inputs) != 1 or name not in names or name not in variables:
+            continue
+        chain = chain_from(view, variables[name], max_inputs=1)
+        if chain is not None and all(step.op != SLOW for step in chain.function.steps):
+            found[name] = _size(variables[name]) * chain.function.operations / _OPERATIONS
+    return found
+
+
+def _size(var: relax.Expr) -> int:
+    return typical(prod(static_shape(var) or (0,)))

@@ -1,0 +1,36 @@
+"""What outputs must gain for time: nothing where none is taken, and the more, the more of the model a plan leaves float."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import octavo
+from nets import mlp
+from octavo.ir.graph.dataflow import DataflowView
+from octavo.ir.identity import TensorId
+from octavo.quantizer.plan.entries import FloatOp
+from octavo.quantizer.price import demanded_db, slower
+
+
+def test_more_time_must_gain_more(rng: np.random.Generator) -> None:
+    model = mlp(rng)
+    profile = octavo.profile(model, [rng.normal(size=(1, 16)).astype(np.float32)])
+    plan = octavo.quantize(model, profile, preset="fast").plan
+    view = DataflowView(model.module["main"])
+    assert {str(layer.output) for layer in plan.layers} == {"h", "y"}
+    floats = [FloatOp(op="", tensor=TensorId(binding.var.name), reason="") for binding in view.bindings]
+    first = next(place for place, each in enumerate(floats, 1) if each.tensor == "h")
+    one, both = (
+        replace(plan, layers=plan.layers[left:], float_ops=tuple(floats[:count]))
+        for left, count in ((1, first), (2, len(floats)))
+    )
+    assert slower(view, plan, plan) == demanded_db(view, plan, plan) == demanded_db(view, both, plan) == 0
+    assert 0 < slower(view, plan, one) < slower(view, plan, both)
+    assert slower(view, plan, one) > slower(view, both, both) == 0
+
+    by_rows = replace(plan, layers=(replace(plan.layers[0], per_row=plan.layers[0].inputs), *plan.layers[1:]))
+    assert 0 < slower(view, plan, by_rows) < slower(view, plan, one)
+    assert demanded_db(view, plan, both) == pytest.approx(1.0), "no more is demanded"
