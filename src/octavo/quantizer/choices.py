@@ -53,6 +53,20 @@ class Choices:
         found["ranges"] = {name: ends for name, ends in found["ranges"].items() if name not in found["float_tensors"]}
         return Choices(**found)
 
+    def with_floats(self, floats: Mapping[TensorId, str], plan: QuantizationPlan) -> Choices:
+        """Return these with more activations float, which no layer of theirs quantizes per row, either: it is float, too.
+
+        Parameters
+        ----------
+        floats
+            With the reasons.
+        plan
+            With these choices.
+        """
+        read = {layer.output: layer.inputs for layer in plan.layers}
+        rows = {name: said for name, said in self.per_row.items() if floats.keys().isdisjoint(read.get(name, ()))}
+        return replace(self, per_row=rows).with_more(Choices(float_tensors=floats))
+
     def said_beside(self, others: Choices) -> str:
         """Say in words what these choose that others don't."""
         corrected, known = self.corrections, others.corrections

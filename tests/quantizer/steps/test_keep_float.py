@@ -17,7 +17,8 @@ from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.ranges import range_of
 from octavo.quantizer.referee import Referee, RoundedProgram
-from octavo.quantizer.steps import Correct, KeepFloat, keep_float, tune_ranges
+from octavo.quantizer.steps import Correct, FloatTensors, KeepFloat, keep_float, tune_ranges
+from octavo.quantizer.steps.per_row import PerRow
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
 
@@ -118,6 +119,25 @@ def test_float_is_worth_its_time_the_less_the_more_outputs_have(
     monkeypatch.setattr(keep_float, "_PRICE", 1e4)
     dear = with_steps(model, profile, [KeepFloat(goal_db=0.0, below_db=21.0)])
     assert dear.plan.float_ops == plain.plan.float_ops
+
+
+def test_rows_that_are_too_coarse_stay_float(rng: np.random.Generator) -> None:
+    """A range of its own for each row of a spectrum leaves quiet bands of loud rows nothing."""
+    model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)
+    profile, expected = octavo.profile(model, samples, keep_samples=24), outputs(model, unseen)
+    rows, kept = (with_steps(model, profile, [PerRow(), *more]) for more in ([], [KeepFloat(goal_db=18.0, below_db=21.0)]))
+    before, after = (sqnr_db(expected, outputs(each, unseen)) for each in (rows, kept))
+    assert before < 12
+    assert after > 18
+    read = {str(name) for layer in rows.plan.layers for name in layer.per_row}
+    floats = read - {str(name) for layer in kept.plan.layers for name in layer.inputs}
+    assert floats
+    assert len(floats) < len(read) / 2, "the others are still integers"
+    assert any("which stays float: rounding it to 8 bits" in op.reason for op in kept.plan.float_ops)
+
+    named = FloatTensors(names=(TensorId(min(floats)),), reasons=("",))
+    one = with_steps(model, profile, [PerRow(), named])
+    assert min(floats) not in {str(name) for layer in one.plan.layers for name in layer.inputs}
 
 
 def test_ranges_that_ruin_a_model_are_others(rng: np.random.Generator) -> None:

@@ -1,4 +1,7 @@
-"""Leave activations float whose rounding costs most, where outputs gain more by it than the time that it takes is worth."""
+"""Leave activations float whose rounding costs most, where outputs gain more by it than the time that it takes is worth.
+
+Those that products quantize per row when run are among them: a spectrum's rows have values whose logarithm is taken behind it.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +74,10 @@ class KeepFloat(Step):
         if (has_enough and is_settled) or in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
-        effects = evidence.effects(referee, plan)
+        rows = {name for each in rounding.rows.values() for name in each} - rounding.activations.keys()
+        effects = {**evidence.effects(referee, plan), **referee.effects(rounding, sorted(rows))}
         for names in self._prefixes(effects, own, of_weights):
-            found = choices.with_more(Choices(float_tensors={name: said_alone(effects[name]) for name in names}))
+            found = choices.with_floats({name: said_alone(effects[name]) for name in names}, plan)
             other = planner.planned(found).plan
             left = min(in_db(referee.score_of(referee.rounding(other), few=True).error), _ENOUGH_DB)
             gain = left - in_db(own) - self._worth(in_db(own), left, slower(view, plan, other))

@@ -106,7 +106,7 @@ class FloatTensors(Step):
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with them float."""
         floats = dict(zip(self.names, self.reasons, strict=True))
-        return planned.choices.with_more(Choices(float_tensors=floats)).uncorrected
+        return planned.choices.with_floats(floats, planned.plan).uncorrected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
