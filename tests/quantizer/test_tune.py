@@ -117,6 +117,22 @@ def test_steps_are_tried_beside_the_last_kind_and_applied_in_their_order(profile
     assert plan.journal.summary == "r3, r1, r2 kept: outputs 30.0 dB above their error on 4 samples held back (20.0 dB without)"
 
 
+@pytest.mark.parametrize(("alone_db", "is_tried"), [(20.3, False), (20.6, True)])
+def test_what_activations_alone_gain_little_by_is_not_tried_beside_the_last_kind(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, alone_db: float, is_tried: bool
+) -> None:
+    errors = by_names({PLAIN: 20, R1: 20, R2: 25, R1 | R2: 30})
+    with_fakes(monkeypatch, errors, first=[First(name="r1")], last=[Last(name="r2")])
+    alone = {PLAIN: 20, R1: alone_db}
+    monkeypatch.setattr(FakeReferee, "promised", staticmethod(lambda plan: 10 ** (-alone[taken(plan)] / 10)))
+    plan = quantized(profiled)
+    assert taken(plan) == (R1 | R2 if is_tried else R2)
+    assert (("r2", R1) in {(name, before) for name, before, _ in FakeStep.seen}) == is_tried
+    entry = next(each for each in plan.journal.entries if each.step == "r1")
+    assert ("activations alone gain 0.30 dB" in entry.proposal) == (not is_tried)
+    assert (entry.gain_db is None) == (not is_tried)
+
+
 def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fakes(
         monkeypatch,

@@ -164,6 +164,7 @@ class Tuning:
         """Whether steps were left out for want of time."""
         self._made = dict[tuple[Steps, int], Planned]()
         self._scores = dict[tuple[Steps, int], Score]()
+        self._of_activations = dict[Steps, Score]()
         self._last_evidence = Last[Evidence]()
         self._view = DataflowView(planner.simple.module["main"])
         self.score(())
@@ -268,6 +269,11 @@ class Tuning:
                 if all(entry.step != step.name for _, entry in self.entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
+            promised = self._promised(step, steps, best)
+            if promised is not None and promised.db + promised.standard_error < max(_IMMATERIAL_DB, step.min_gain_db):
+                said = f"{self._said(_uncorrected(steps), _uncorrected(best))}: activations alone gain {promised.db:.2f} dB by it"
+                self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
+                continue
             gain = self.score(steps).gain_over(self.score(best))
             if not (step.is_presumed and gain.db > -_NO_LOSS_DB):
                 gain = self._gain(steps, best)
@@ -279,13 +285,28 @@ class Tuning:
             )
             seconds = time.monotonic() - started
             self._longest = max(self._longest, seconds)
-            said = self.planned(steps).choices.said_beside(self.planned(best).choices)
-            self._note(step, said, gain, is_kept=is_kept, seconds=seconds)
+            self._note(step, self._said(steps, best), gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
                 kept = steps
                 if self._is_large:  # each other one takes ten seconds
                     break
         return kept
+
+    def _promised(self, step: Step, steps: Steps, best: Steps) -> Gain | None:
+        """Return what a step gains where activations alone are rounded: beside corrections it is hardly more.
+
+        None where nothing is corrected, which takes most of the time of a step that is tried, and of what somebody knows to gain.
+        """
+        before = _uncorrected(steps)
+        if step.is_presumed or step not in before or before == steps:
+            return None
+        return self._score_of_activations(before).gain_over(self._score_of_activations(_uncorrected(best)))
+
+    def _score_of_activations(self, steps: Steps) -> Score:
+        if steps not in self._of_activations:
+            plan = self.planned(steps).plan
+            self._of_activations[steps] = self._referee(0, plan).score_of_activations(plan)
+        return self._of_activations[steps]
 
     def _without_useless(self, best: Steps) -> Steps:
         """Return the steps without those that don't gain beside the others, those first that gain least.
@@ -319,6 +340,9 @@ class Tuning:
         """Return what a step must gain that makes some steps of others: for the time that these take more, too."""
         plans = (self.planned(each).plan for each in (others, steps))
         return max(step.min_gain_db, demanded_db(self._view, *plans))
+
+    def _said(self, steps: Steps, others: Steps) -> str:
+        return self.planned(steps).choices.said_beside(self.planned(others).choices)
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
         said = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
@@ -364,6 +388,12 @@ class Tuning:
         )
         choices = step.propose(planned, evidence)
         return planned if choices is None else planned_with(self.planner, choices)
+
+
+def _uncorrected(steps: Steps) -> Steps:
+    """Return steps without those of the kind that is applied last."""
+    last = order()[-1]
+    return tuple(step for step in steps if not isinstance(step, last))
 
 
 def _is_clear(gain: Gain) -> bool:

@@ -69,7 +69,7 @@ class CovarianceSums:
         """
         low, high = (float(end(initial=self._centre.flat[0])) for end in (rows.min, rows.max))
         peak = max(high - float(self._centre.min()), float(self._centre.max()) - low, 1.0)
-        return rows.astype(np.float32) - self._centre, peak
+        return rows.astype(np.float32, copy=False) - self._centre, peak
 
     def of(self, rows: npt.NDArray[np.generic]) -> SampleSums:
         """Return what samples, (samples, groups, positions, inputs), add. Several threads may ask at once."""

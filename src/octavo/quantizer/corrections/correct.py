@@ -33,7 +33,7 @@ from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
 from ..referee.rounding import Rounding, dequantized, rounding_of
 from .float_run import FloatRun, run_float
-from .gram import Inputs, fine_unit
+from .gram import FINE_BITS, Inputs, fine_unit
 from .layers import Product, products_of
 from .weights import Weights, rounded_in_blocks, rounded_weights, tells_errors
 
@@ -183,8 +183,10 @@ class _Run:
         factors = self._rounding.factors.get(name, np.ones((), np.float32))
         by_channel = product.channels_last(factors) if factors.ndim else factors.reshape(1)
         by_channel = by_channel.reshape(-1, by_channel.shape[-1])[0]
-        unit = fine_unit(values, by_channel) if layer.entry.reads_reals else self._plan.activations[name].scale
-        return Inputs(values=values, factors=by_channel, unit=unit)
+        if layer.entry.reads_reals:
+            return Inputs(values=values, factors=by_channel, unit=fine_unit(values, by_channel), largest=2**FINE_BITS)
+        read = self._plan.activations[name]
+        return Inputs(values=values, factors=by_channel, unit=read.scale, largest=read.qmax - read.qmin)
 
     def _corrected(self, layer: _Layer, inputs: Inputs) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return the constants of a layer that reads these."""
