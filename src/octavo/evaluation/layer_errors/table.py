@@ -28,6 +28,7 @@ from ...numerics import QuantParams, dequantize, quantize
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
 from ...quantizer.plan.plan import QuantizedModel
+from ...quantizer.sample_threads import in_order
 from ...runtime.inputs import split_batch
 from ...runtime.size import is_open
 from .blocks import Blocks
@@ -158,19 +159,19 @@ class _Sums:
 
     def add(self, real: Array, local: Array, quantized: Array, params: QuantParams | None) -> None:
         """Add one sample; a tensor within a block has no parameters."""
-        reference = real.astype(np.float64)
-        self.signal += float(np.sum(reference**2))
-        squares = _squares(reference, quantized)
-        self.noise += float(np.sum(squares))
-        if self.channel_axis is not None:
-            others = tuple(axis for axis in range(squares.ndim) if axis != self.channel_axis)
-            powers = squares.sum(axis=others)
+        self.signal += float(np.square(real, dtype=np.float64).sum())
+        squares = _squares(real, quantized)
+        if self.channel_axis is None:
+            self.noise += float(squares.sum())
+        else:
+            powers = squares.sum(axis=tuple(axis for axis in range(squares.ndim) if axis != self.channel_axis))
+            self.noise += float(powers.sum())
             self.by_channel = powers if self.by_channel is None else self.by_channel + powers
-        self.local += _power(reference, local)
+        self.local += _power(real, local)
         if params is not None:
-            self.rounding += _power(reference, dequantize(quantize(real, params), params))
-            self.low, self.high = min(self.low, float(reference.min())), max(self.high, float(reference.max()))
-            self.count += reference.size
+            self.rounding += _power(real, dequantize(quantize(real, params), params))
+            self.low, self.high = min(self.low, float(real.min())), max(self.high, float(real.max()))
+            self.count += real.size
 
     def channel_errors(self) -> tuple[float, ...]:
         """Return the root mean square error of each channel over that of the signal."""
@@ -188,14 +189,16 @@ class _Sums:
 
 
 def _power(reference: Array, value: Array) -> float:
-    return float(np.sum(_squares(reference, value)))
+    return float(_squares(reference, value).sum())
 
 
 def _squares(reference: Array, value: Array) -> npt.NDArray[np.float64]:
     """Return what two differ by, squared: nothing where they are equal, as infinities of a mask are."""
-    with np.errstate(invalid="ignore"):
-        squares = np.square(np.subtract(reference, value, dtype=np.float64))
-    if np.isnan(squares).any():
+    with np.errstate(invalid="ignore", over="ignore"):
+        # The difference of what is nearly the same is exact in float32, too.
+        squares = np.square(np.subtract(reference, value), dtype=np.float64)
+        is_known = not math.isnan(squares.sum())
+    if not is_known:
         squares[reference == value] = 0
     return squares
 
@@ -230,13 +233,12 @@ class _Totals:
         """Add one sample: what `quantized_outputs` and `inner_outputs` returned, and what `isolated_blocks` did."""
         count = len(self.sums)
         real = dict(zip(self.sums, isolated[:count], strict=True))
-        for (tensor, total), local, now in zip(self.sums.items(), isolated[count : 2 * count], values, strict=True):
-            total.add(real[tensor], local, now, params.get(tensor))
-        alone = iter(isolated[2 * count :])
-        for block, members in self.blocks.members.items():
-            reference = real[block].astype(np.float64)
-            for tensor in (block, *members):
-                self.shares[block, tensor] = self.shares.get((block, tensor), 0.0) + _power(reference, next(alone))
+        each = [*zip(self.sums, isolated[count : 2 * count], values, strict=True)]
+        in_order(lambda one: self.sums[one[0]].add(real[one[0]], one[1], one[2], params.get(one[0])), each)
+        pairs = [(block, tensor) for block, members in self.blocks.members.items() for tensor in (block, *members)]
+        powers = in_order(lambda one: _power(real[one[0][0]], one[1]), [*zip(pairs, isolated[2 * count :], strict=True)])
+        for pair, power in zip(pairs, powers, strict=True):
+            self.shares[pair] = self.shares.get(pair, 0.0) + power
 
     def rows(self, model: Model, params: Mapping[TensorId, QuantParams]) -> tuple[LayerError, ...]:
         """Return the rows, what deserves a look first."""
