@@ -100,23 +100,38 @@ def dynamic_quantize(
 
     Of a row whose scale is NaN all are qmin.
     """
+    return (_steps(x, parameters, style) + parameters[:, 1:]).astype(np.uint8)
+
+
+def _steps(x: npt.NDArray[np.float32], parameters: npt.NDArray[np.float32], style: DynamicStyle) -> npt.NDArray[np.float32]:
+    """Return the integers less their zero points, as float32 has them."""
     scale, zero_point = parameters[:, :1], parameters[:, 1:]
     qmin, qmax = (_F(bound) for bound in style_bounds(style))
+    is_unknown = np.isnan(scale)
     with np.errstate(invalid="ignore"):
         steps = x / scale if style == "onnx" else x * (_F(1) / scale)
-    steps = np.where(np.isnan(scale), qmin - zero_point, steps)
-    return (np.clip(np.rint(steps), qmin - zero_point, qmax - zero_point) + zero_point).astype(np.uint8)
+    if is_unknown.any():
+        steps = np.where(is_unknown, qmin - zero_point, steps)
+    np.rint(steps, out=steps)
+    return np.clip(steps, qmin - zero_point, qmax - zero_point, out=steps)
 
 
 def centered_rows(
     x: npt.NDArray[np.float32], axis: int = -1, style: DynamicStyle = PER_ROW
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Return the integers of a tensor less their zero points, and scales that keep `axis` with size 1: a row lies along that."""
+    steps, scale = row_steps(x, axis, style)
+    return steps.astype(np.int32), scale
+
+
+def row_steps(
+    x: npt.NDArray[np.float32], axis: int = -1, style: DynamicStyle = PER_ROW
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return what `centered_rows` does, the integers as float32 has them: most of what they take is to convert them."""
     moved = np.moveaxis(x, axis, -1)
     rows = moved.reshape(-1, moved.shape[-1])
     parameters = dynamic_parameters(rows, style)
-    steps = dynamic_quantize(rows, parameters, style).astype(np.int32) - parameters[:, 1:].astype(np.int32)
-    scale = parameters[:, 0].reshape(*moved.shape[:-1], 1)
+    steps, scale = _steps(rows, parameters, style), parameters[:, 0].reshape(*moved.shape[:-1], 1)
     return np.moveaxis(steps.reshape(moved.shape), -1, axis), np.moveaxis(scale, -1, axis)
 
 

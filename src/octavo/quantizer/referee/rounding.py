@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from ...ir.graph.dataflow import DataflowView
 from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
 from ...numerics import PerAxis, PerTensor, QuantParams, dequantize
-from ...numerics.dynamic import centered_rows
+from ...numerics.dynamic import row_steps
 from ...runtime.mapped import SHARED_BYTES, empty_array
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
@@ -39,6 +39,11 @@ class Rounder:
     def transposed(self, order: Sequence[int]) -> Rounder:
         """Return the same for a tensor whose axes lie in another order."""
         del order
+        return self
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal only where it does the same."""
         return self
 
 
@@ -75,6 +80,11 @@ class Steps(Rounder):
         """Return them for a tensor whose axes lie in another order."""
         return Steps(**{name: _transposed(getattr(self, name), order) for name in ("scale", "low", "high")})
 
+    @property
+    def key(self) -> Hashable:
+        """What is equal only where it does the same."""
+        return tuple((each.shape, each.tobytes()) for each in (self.scale, self.low, self.high))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RowSteps(Rounder):
@@ -94,14 +104,24 @@ class RowSteps(Rounder):
     def rounded(self, value: Any) -> Any:
         """Return a tensor of the nearest such numbers."""
         result = tvm.runtime.empty(value.shape, "float32")
-        scaled: Floats = np.divide(np.from_dlpack(value), self.factors, dtype=np.float32)
-        steps, scale = centered_rows(scaled, self.axis)
-        np.multiply(np.multiply(steps, scale, dtype=np.float32), self.factors, out=np.from_dlpack(result))
+        given, rounded = np.from_dlpack(value), np.from_dlpack(result)
+        if self.factors is _ONE:
+            steps, scale = row_steps(given, self.axis)
+            np.multiply(steps, scale, out=rounded)
+        else:
+            divided: Floats = np.divide(given, self.factors, dtype=np.float32)
+            steps, scale = row_steps(divided, self.axis)
+            np.multiply(np.multiply(steps, scale, out=steps), self.factors, out=rounded)
         return result
 
     def transposed(self, order: Sequence[int]) -> RowSteps:
         """Return them for a tensor whose axes lie in another order."""
         return RowSteps(axis=order.index(self.axis % len(order)), factors=_transposed(self.factors, order))
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal only where it does the same."""
+        return self.axis, self.factors.shape, self.factors.tobytes()
 
 
 def _transposed(value: Floats, order: Sequence[int]) -> Floats:
@@ -155,6 +175,16 @@ class Rounding:
                 output: {name: each for name, each in rows.items() if name in activations} for output, rows in self.rows.items()
             },
         )
+
+    def keys(self, activations: Iterable[TensorId]) -> dict[TensorId, Hashable]:
+        """Return of activations what is equal only where rounding each alone does the same."""
+        ops = frozenset(self.layers), frozenset(self.rows)
+        rows: dict[TensorId, list[Hashable]] = {}
+        for output, each in self.rows.items():
+            for name, steps in each.items():
+                rows.setdefault(name, []).append((output, steps.key))
+        own = {name: steps.key for name, steps in self.activations.items()}
+        return {name: (name, own.get(name), frozenset(rows.get(name, ())), *ops) for name in activations}
 
     def with_params(self, activations: Mapping[TensorId, QuantParams]) -> Rounding:
         """Return what rounds these activations by these parameters, too."""
