@@ -18,6 +18,7 @@ from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics import dequantize, quantize
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
+from octavo.quantizer.referee.rounding import RowSteps
 from random_nets import random_net
 
 TARGET = resolve_target(None)
@@ -113,6 +114,20 @@ def test_what_comes_before_a_rounding_is_not_computed_for_each(rng: np.random.Ge
     first = program.variables["h"].name
     assert ran.count(first) == len(samples), "by the float model, once a sample"
     assert ran.count(program.variables["y"].name) == len(samples) * (1 + 5)
+
+    effects = referee.effects(rounding)
+    ran.clear()
+    assert referee.effects(referee.rounding(plan)) == effects
+    assert not ran, "what is known is not measured again"
+    wide = replace(plan.activations["h"], scale=plan.activations["h"].scale * 2)
+    other = rounding.with_params({TensorId("h"): wide})
+    found = referee.effects(other)
+    assert ran.count(program.variables["y"].name) == len(samples)
+    assert found["x"] == effects["x"]
+    assert found["h"] == referee.score_of(other.only(["h"]), few=True).error != effects["h"]
+    rows = {layer.output: {name: RowSteps() for name in layer.inputs if name == "h"} for layer in plan.layers}
+    per_row = replace(other, rows={output: each for output, each in rows.items() if each})
+    assert referee.effects(per_row, ["h"])["h"] == referee.score_of(per_row.only(["h"]), few=True).error
 
 
 def test_every_rounding_is_felt(rng: np.random.Generator) -> None:

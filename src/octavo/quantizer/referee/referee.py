@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -67,6 +67,7 @@ class Referee:
         self._exact = program.prepare(NOTHING)
         self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
+        self._effects: dict[Hashable, float] = {}
         results = operand_vars(program.view.result)
         values = min((typical(math.prod(static_shape(var) or ())) for var in results), default=_MANY_VALUES)
         least = _FEWEST if program.simple.is_large else _FEW
@@ -158,9 +159,12 @@ class Referee:
 
     def effects(self, rounding: Rounding, activations: Iterable[TensorId] | None = None) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that each activation's rounding makes alone."""
-        names = list(rounding.activations if activations is None else activations)
-        scores = self.scores_of([rounding.only([name]) for name in names], few=True)
-        return {name: score.error for name, score in zip(names, scores, strict=True)}
+        # Plans that are compared differ in few activations: what the others do is known.
+        keys = rounding.keys(rounding.activations if activations is None else activations)
+        unknown = [name for name, key in keys.items() if key not in self._effects]
+        scores = self.scores_of([rounding.only([name]) for name in unknown], few=True) if unknown else []
+        self._effects |= {keys[name]: score.error for name, score in zip(unknown, scores, strict=True)}
+        return {name: self._effects[key] for name, key in keys.items()}
 
     def layer_effects(self, rounding: Rounding, layers: Iterable[TensorId]) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that the constants of each layer make alone."""
