@@ -77,7 +77,7 @@ class Gram:
         mean = diagonal.mean(axis=1)
         # The largest first: their errors are spread over most others.
         order = np.argsort(-diagonal, axis=1, kind="stable")
-        matrix = np.stack([each[places][:, places] for each, places in zip(covariances, order, strict=True)])
+        matrix = np.stack([each[places].take(places, axis=1) for each, places in zip(covariances, order, strict=True)])
         # Inputs that never vary leave nothing to be made up for: any positive diagonal gives rounding to nearest.
         matrix[:, np.arange(inputs), np.arange(inputs)] += np.where(mean > 0, DAMPING * mean, 1.0)[:, None]
         return Gram(matrix.astype(_DTYPE), _inverse_root(matrix), order)
@@ -192,7 +192,7 @@ class _Layer:
     @staticmethod
     def of(weight: Floats, gram: Gram) -> _Layer:
         by_input = np.ascontiguousarray(weight.transpose(0, 2, 1), _DTYPE)
-        return _Layer(np.take_along_axis(by_input, gram.order[:, :, None], axis=1), gram)
+        return _Layer(by_input.reshape(-1, by_input.shape[2])[_rows(gram.order)].reshape(by_input.shape), gram)
 
     def swept(self, scale: Floats, qmin: Bound, qmax: Bound) -> Floats:
         """Return integers, rounded one input after the other; scales are (groups, inputs or 1, outputs), here and below."""
@@ -275,9 +275,15 @@ class _Layer:
 
     def placed(self, integers: Floats) -> npt.NDArray[np.int64]:
         """Return integers (groups, outputs, inputs) in the order in which the weights were given."""
-        result = np.empty(integers.shape, np.int64)
-        np.put_along_axis(result, self.gram.order[:, :, None], integers.astype(np.int64), axis=1)
-        return result.transpose(0, 2, 1)
+        result = np.empty((integers.shape[0] * integers.shape[1], integers.shape[2]), np.int64)
+        result[_rows(self.gram.order)] = integers.reshape(result.shape)
+        return result.reshape(integers.shape).transpose(0, 2, 1)
+
+
+def _rows(order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return which of all rows, those of one group behind those before it, an order by groups names."""
+    groups, inputs = order.shape
+    return (order + np.arange(0, groups * inputs, inputs)[:, np.newaxis]).reshape(-1)
 
 
 def _inverse_root(matrices: Floats) -> Floats:

@@ -19,8 +19,10 @@ from .gram import ExactRows, Inputs, covariances, gram_of, inherited_errors, pla
 from .layers import Product
 
 BLOCK_INPUTS = 1536
-"""Of a layer whose weights make up for each other's errors, at most; one with more has several such blocks of equal size. Memory
-grows with the second power of it, work with the third."""
+"""Of a layer whose weights make up for each other's errors, at most. Memory grows with the second power, work with the third."""
+
+_PART_INPUTS = 768
+"""Of each block, all of equal size, that a layer with more has: of large layers hardly anything is left to gain by more."""
 
 MIN_ROWS = 0.1
 """Rows for each input that say which errors make up for each other: of fewer, rounding to nearest does as well elsewhere."""
@@ -118,14 +120,14 @@ def rounded_weights(
     groups, outputs, size = product.groups, product.outputs, product.inputs
     if not weights.is_free and not tells_errors(product, inputs.shape, len(inputs.values)):
         return None
-    wanted = product.weights_of(weights.values).reshape(size, groups, -1).transpose(1, 2, 0).astype(np.float64)
+    wanted: npt.NDArray[np.floating[Any]] = product.weights_of(weights.values).reshape(size, groups, -1).transpose(1, 2, 0)
     scale = np.broadcast_to(np.ravel(weights.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
     bounds, given, known = {"qmin": weights.params.qmin, "qmax": weights.params.qmax}, weights.params, None
     if exact is not None and size <= BLOCK_INPUTS:
         unit = float(inputs.unit)
-        errors = inherited_errors(product, inputs, wanted * unit, exact)
+        errors = inherited_errors(product, inputs, wanted.astype(np.float64) * unit, exact)
         wanted, known = errors.made_up_for() / unit, errors.covariances()
-    found = np.empty(wanted.shape, np.int64)
+    found = np.empty((groups, size, outputs // groups), given.dtype).transpose(0, 2, 1)
 
     def gram(some: slice) -> Callable[[], Gram]:
         return inputs.gram(product, some) if known is None else partial(gram_of, known)
@@ -134,7 +136,7 @@ def rounded_weights(
         found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size))(), scale, **bounds)
         given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
     else:
-        step = -(-size // -(-size // BLOCK_INPUTS))
+        step = -(-size // -(-size // (BLOCK_INPUTS if size <= BLOCK_INPUTS else _PART_INPUTS)))
         parts = [slice(start, start + step) for start in range(0, size, step)]
         over = in_order if len(parts) == 1 else map  # one block's outputs, or blocks side by side
 
@@ -144,5 +146,5 @@ def rounded_weights(
 
         for first in range(0, len(parts), THREADS):
             in_order(rounded, [(some, gram(some)) for some in parts[first : first + THREADS]])
-    integers = found.reshape(outputs, -1).T.reshape(product.shape).astype(given.dtype)
+    integers = found.reshape(outputs, -1).T.reshape(product.shape)
     return product.in_parameter(integers, weights.values.shape), given
