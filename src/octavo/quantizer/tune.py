@@ -270,8 +270,11 @@ class Tuning:
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             promised = self._promised(step, steps, best)
-            if promised is not None and promised.db + promised.standard_error < max(_IMMATERIAL_DB, step.min_gain_db):
-                said = f"{self._said(_uncorrected(steps), _uncorrected(best))}: activations alone gain {promised.db:.2f} dB by it"
+            if promised and all(each.db + each.standard_error < max(_IMMATERIAL_DB, step.min_gain_db) for each in promised):
+                gained = max(each.db for each in promised)
+                said = (
+                    f"{self._said(_uncorrected(steps), _uncorrected(best))}: it gains {gained:.2f} dB where nothing is corrected"
+                )
                 self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain = self.score(steps).gain_over(self.score(best))
@@ -292,15 +295,16 @@ class Tuning:
                     break
         return kept
 
-    def _promised(self, step: Step, steps: Steps, best: Steps) -> Gain | None:
-        """Return what a step gains where activations alone are rounded: beside corrections it is hardly more.
+    def _promised(self, step: Step, steps: Steps, best: Steps) -> list[Gain]:
+        """Return what a step gains where activations alone are rounded, and where weights are, too, without corrections.
 
-        None where nothing is corrected, which takes most of the time of a step that is tried, and of what somebody knows to gain.
+        Beside these, which take most of the time of a step that is tried, it is hardly more than the greater one. Empty where
+        nothing is corrected, and of what somebody knows to gain.
         """
-        before = _uncorrected(steps)
-        if step.is_presumed or step not in before or before == steps:
-            return None
-        return self._score_of_activations(before).gain_over(self._score_of_activations(_uncorrected(best)))
+        after, before = _uncorrected(steps), _uncorrected(best)
+        if step.is_presumed or step not in after or after == steps:
+            return []
+        return [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
 
     def _score_of_activations(self, steps: Steps) -> Score:
         if steps not in self._of_activations:
