@@ -13,12 +13,12 @@ import numpy.typing as npt
 from onnx import helper
 
 from ...errors import QuantizationError
-from ...ir.graph.dataflow import DataflowView, call_to
+from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
 from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from .equalized_tensor import ROTATED, SUFFIX, EqualizedTensor
-from .onnx_graph import PASS_THROUGH, attribute, set_attribute
+from .onnx_graph import PASS_THROUGH, attribute, outer_names, set_attribute
 from .source_nodes import CONVOLUTIONS, SourceNodes
 from .unscaled_constants import is_scaled, unscaled_constants
 
@@ -96,9 +96,10 @@ class FloatRewrites:
                 continue
             if value.dtype != np.float32 or id(value) in layers_own or name in folded or name in unscaled or not value.ndim:
                 continue
-            if name not in self.nodes.model.tensors:
-                self._refuse(name)
-            self._exchange(name, value)
+            if name in self.nodes.model.tensors:
+                self._exchange(name, value)
+            else:
+                self._exchange_for_reader(name, value)
         for tensor in {fold.tensor for fold in self.nodes.plan.folds if fold.op == "nn.group_norm"} & factors.keys():
             self._divide_steps(tensor, factors[tensor])
         for tensor in factors:
@@ -184,27 +185,57 @@ class FloatRewrites:
             name = self._before_movers(name)
             source = self.nodes.graph.constant(name)
             if source is None:
-                # The graph computes it, from constants or sizes alone.
-                self._refuse(constant)
-            if any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
+                if self._reads_inputs(name):  # the number of samples, say: the module holds it for one
+                    self._refuse(constant)
+                new = self.nodes.graph.add_constant(f"{constant}_divided", value)
+            elif any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
                 continue
-            if source.squeeze().shape == value.squeeze().shape:
-                value = value.reshape(source.shape)
-            # A matrix may lie transposed in the module.
-            layouts = (value, value.T) if source.ndim == 2 else (value,)
-            fits = [each for each in layouts if is_scaled(source, each)]
-            if self.nodes.plan.equalization.rotations and not fits and (source.ndim != 2 or source.shape[0] != source.shape[1]):
-                fits = [each for each in layouts if each.shape == source.shape]
+            else:
+                new = self._written(constant, value, source)
             # The module's constants may hold a Gemm's own factors, too.
-            if not fits or any(
-                attribute(node, each, 1.0) != 1.0 for node in self.nodes.graph.readers(name) for each in ("alpha", "beta")
-            ):
+            if any(attribute(node, each, 1.0) != 1.0 for node in self.nodes.graph.readers(name) for each in ("alpha", "beta")):
                 self._refuse(constant)
-            new = self.nodes.graph.add_constant(f"{constant}_divided", fits[0].reshape(source.shape))
             for node in self.nodes.graph.readers(name):
                 for index, read in enumerate(node.input):
                     if read == name:
                         self.nodes.graph.set_input(node, index, new)
+
+    def _exchange_for_reader(self, constant: TensorId, value: npt.NDArray[Any]) -> None:
+        """Let one node read another value of a constant that others read, too: the module has one for each."""
+        view = DataflowView(self.nodes.model.module["main"])
+        param = next(each for each in view.function.params if TensorId(each.name) == constant)
+        user = view.only_user(param)
+        if user is None or TensorId(user.name) not in self.nodes.model.tensors:
+            self._refuse(constant)
+        operands = [var.name for var in operand_vars(view.definition(user)) if TensorId(var.name) in self.nodes.model.params]
+        node = self.nodes.node(TensorId(user.name))
+        places = [place for place, name in enumerate(node.input) if self.nodes.graph.constant(name) is not None]
+        if len(places) != len(operands):
+            self._refuse(constant)
+        place = places[operands.index(param.name)]
+        source = self.nodes.graph.constant(node.input[place])
+        assert source is not None, "it was looked for"
+        self.nodes.graph.set_input(node, place, self._written(constant, value, source))
+
+    def _written(self, constant: TensorId, value: npt.NDArray[Any], source: npt.NDArray[Any]) -> str:
+        """Add what equalization made of a constant of the file, in its layout; return its name."""
+        if source.squeeze().shape == value.squeeze().shape:
+            value = value.reshape(source.shape)
+        # A matrix may lie transposed in the module.
+        layouts = (value, value.T) if source.ndim == 2 else (value,)
+        fits = [each for each in layouts if is_scaled(source, each)]
+        if self.nodes.plan.equalization.rotations and not fits and (source.ndim != 2 or source.shape[0] != source.shape[1]):
+            fits = [each for each in layouts if each.shape == source.shape]
+        if not fits:
+            self._refuse(constant)
+        return self.nodes.graph.add_constant(f"{constant}_divided", fits[0].reshape(source.shape))
+
+    def _reads_inputs(self, name: str) -> bool:
+        """Return whether a tensor depends on more than constants."""
+        node = self.nodes.graph.producer(name)
+        if node is None:
+            return bool(name) and self.nodes.graph.constant(name) is None
+        return bool(outer_names(node)) or any(map(self._reads_inputs, node.input))
 
     def _before_movers(self, name: str) -> str:
         """Return the constant that nodes give another shape, where nobody else reads it or what is between."""

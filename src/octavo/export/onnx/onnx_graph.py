@@ -134,7 +134,7 @@ class OnnxGraph:
             if any(name in wanted for name in node.output):
                 kept.append(node)
                 wanted.update(node.input)
-                wanted.update(_outer_names(node))
+                wanted.update(outer_names(node))
         del self._graph.node[:]
         self._graph.node.extend(reversed(kept))
         for domain in {node.domain for node in kept} - {each.domain for each in self._proto.opset_import} - STANDARD_DOMAINS:
@@ -153,14 +153,14 @@ class OnnxGraph:
         self._graph.value_info.extend(infos)
 
 
-def _outer_names(node: Node) -> set[str]:
+def outer_names(node: Node) -> set[str]:
     """Return the tensors that the node's subgraphs read."""
     names: set[str] = set()
     for attr in node.attribute:
         for graph in (*attr.graphs, *([attr.g] if attr.type == onnx.AttributeProto.GRAPH else [])):
             for inner in graph.node:
                 names.update(inner.input)
-                names.update(_outer_names(inner))
+                names.update(outer_names(inner))
     return names
 
 
