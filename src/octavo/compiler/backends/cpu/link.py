@@ -31,6 +31,7 @@ from ....runtime.mapped import runs_on
 from ....runtime.tensors import array_of
 from ..external import static_libraries
 from .context import PlacedKernel
+from .inline_indices import inline_indices
 from .join_sizes import join_sizes
 from .kernels import without_vbmi
 from .legalize import legalizations
@@ -50,6 +51,7 @@ def float_passes() -> tvm.transform.Pass:
             guarded_divisions(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
+            tvm.transform.module_pass(lambda module, _: inline_indices(module), opt_level=0, name="InlineIndices"),
             relax.transform.FuseOps(),
             tvm.transform.module_pass(lambda module, _: join_sizes(module), opt_level=0, name="JoinSizes"),
             relax.transform.FuseTIR(),
