@@ -31,6 +31,7 @@ from ...runtime.size import Size, is_open, names_in
 from ...runtime.tensors import values_of
 from ...target.op_facts import movers
 from .constants import Constants
+from .entry_sizes import EntrySizes
 from .planned_calls import CallPlan, Operand, PlannedCall
 from .pointer_kernels import NeedsMachine, PointerKernel, on_pointers
 from .scratch import with_scratch
@@ -161,6 +162,7 @@ class _Plan:
         self._results: list[Expr] = []
         self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))
         self._starts: dict[int, Any] = {}
+        self._sizes = EntrySizes(())
         self._kernels: dict[GlobalVar, PointerKernel] = {}
         for binding in view.bindings:
             self._values[binding.var] = self._value(binding.value)
@@ -390,25 +392,12 @@ class _Plan:
         ]
 
     def _size_statements(self, buffers: list[Any]) -> list[Any]:
-        """Return the statements that read the open sizes and compute where the slots of the workspace begin."""
+        """Return the statements that compute the sizes that calls take, and where the slots of the workspace begin."""
         if not self._dimensions:
             return []
-        names = sorted(self._dimensions)
-        self._dimensions = {name: tirx.Var(name, "int64") for name in names}
-        made = [tirx.Bind(self._dimensions[name], buffers[0][number]) for number, name in enumerate(names)]
-        before: Any = 0  # the size that the slot before begins at
-        for slot, start in self._starts.items():
-            if isinstance(start, Size):
-                self._starts[slot] = tirx.Var(f"slot{slot}", "int64")
-                distance = self._number(start - before, "int64")
-                made.append(tirx.Bind(self._starts[slot], distance + self._starts[slot - 1]))
-            before = start
-        return made
-
-    def _number(self, size: int, dtype: str) -> Any:
-        """Return a size as an expression of the entry's."""
-        value = size.expression(self._dimensions.__getitem__) if isinstance(size, Size) else tirx.IntImm("int64", size)
-        return value.astype(dtype)
+        self._sizes = EntrySizes(self._dimensions)
+        taken = [size for call in self._calls for size in (self._sizes_of(call) if call.callee is not None else (call.bytes,))]
+        return self._sizes.statements(buffers[0], self._starts, taken)
 
     def _call(self, call: _KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
         """Return the statement of one call; a shared kernel takes the first and last of its chunks."""
@@ -425,10 +414,10 @@ class _Plan:
 
         pointers = [pointer(memory) for memory in call.operands]
         if call.callee is None:
-            size = self._number(call.bytes, "int64")
+            size = self._sizes.number(call.bytes, "int64")
             return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], size))
         kernel = self._kernels[call.callee]
-        sizes = [self._number(size, dtype) for size, dtype in zip(self._sizes_of(call), kernel.dtypes, strict=True)]
+        sizes = [self._sizes.number(size, dtype) for size, dtype in zip(self._sizes_of(call), kernel.dtypes, strict=True)]
         return tirx.Evaluate(call_of(kernels[call.callee], [*pointers, *sizes, *chunks]))
 
     def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:

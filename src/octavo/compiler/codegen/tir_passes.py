@@ -148,7 +148,7 @@ def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModu
         for var, function in lowered.items()
         if var not in light
     }
-    heavy = {var: _with_registers(function) if KERNEL_ATTR in function.attrs else function for var, function in heavy.items()}
+    heavy = {var: _with_registers(function) for var, function in heavy.items()}
     # The checks of an entry's arguments are most of its machine code; who calls it has checked them, or made them.
     unchecked = tirx.transform.SkipAssert()(tvm.IRModule(heavy))
     wrapped = dict(tirx.transform.LowerTVMBuiltin()(unchecked).functions.items())
@@ -221,6 +221,8 @@ def _is_light(function: Any) -> bool:
 
 def _with_registers(function: Any) -> Any:
     """Keep accumulators ("local" buffers) where LLVM finds registers for them: LowerTVMBuiltin would take them from the heap."""
+    if KERNEL_ATTR not in function.attrs and CALLS_ATTR not in function.attrs:
+        return function
 
     def kept(node: Any) -> Any:
         if str(node.buffer.ty.storage_scope) != "local":

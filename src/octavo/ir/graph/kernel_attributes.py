@@ -22,3 +22,6 @@ never after: the two may be one memory."""
 
 OPEN_ATTR = "octavo.open"
 """Attribute of a kernel whose statements read sizes that are known only when it runs."""
+
+SIZE_NAME = "size"
+"""Name of the variables, in such a kernel, of what it computes of sizes: each is stored, and the next statement loads it."""

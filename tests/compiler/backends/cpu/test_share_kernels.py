@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,5 +74,26 @@ def test_products_of_layers_are_one_kernel_for_known_and_open_sizes(isa: str) ->
         layers = placed([product((132, 119), 1e-3, rows), product((9, 140), 2e-3, rows)])
         shared, numbers = share_kernels(layers)
         assert body_of(shared["kernel_0"]) == body_of(shared["kernel_1"])
-        assert all(number == int(number) for each in numbers.values() for number in each)
         assert numbers["kernel_0"] != numbers["kernel_1"]
+
+
+def test_layers_of_other_sizes_share_an_open_kernel(rng: np.random.Generator) -> None:
+    rows: Any = Size.named("rows")
+    sizes = [33 * rows, rows // 2 * 65]
+    parameters = [{"scale": 0.1, "zero_point": 3}, {"scale": 0.25, "zero_point": 130}]
+    made = [QuantizeSpec(size=size, **each) for size, each in zip(sizes, parameters, strict=True)]
+    given = placed([quantize(spec, isa=GENERIC) for spec in made])
+    shared, numbers = share_kernels(given)
+    assert body_of(shared["kernel_0"]) == body_of(shared["kernel_1"])
+    assert [numbers[symbol][0] for symbol in given] == sizes
+    closed = [replace(spec, size=size.evaluate({"rows": 7})) for spec, size in zip(made, sizes, strict=True)]
+    functions = {f"closed_{number}": quantize(spec, isa=GENERIC).func for number, spec in enumerate(closed)}
+    functions["open"] = shared["kernel_0"].func
+    library = llvm_module({name: each.with_attr(KERNEL_ATTR, name) for name, each in functions.items()}, host_target())
+    for number, spec in enumerate(closed):
+        x = tvm.runtime.tensor(rng.normal(scale=20, size=spec.size).astype(np.float32))
+        results = [tvm.runtime.tensor(np.zeros(spec.size, np.uint8)) for _ in range(2)]
+        library[f"closed_{number}"](x, results[0])
+        taken = [each.evaluate({"rows": 7}) if isinstance(each, Size) else each for each in numbers[f"kernel_{number}"]]
+        library["open"](x, *taken, results[1])
+        np.testing.assert_array_equal(results[1].numpy(), results[0].numpy())

@@ -28,6 +28,7 @@ from ....ir.graph.nodes import constant
 from ....ir.graph.sizes import buffers_and_dimensions, open_dimensions
 from ....ir.untyped import relax, tirx
 from ....runtime.mapped import runs_on
+from ....runtime.size import Size
 from ....runtime.tensors import array_of
 from ..external import static_libraries
 from .context import PlacedKernel
@@ -186,7 +187,12 @@ def _linked(
     symbol = str(getattr(value.args[0], "global_symbol", ""))
     if symbol not in kernels:
         return value
-    _, dimensions = buffers_and_dimensions(kernels[symbol].func)
-    sizes = [variables.setdefault(str(each.name), tirx.Var(str(each.name), "int64")) for each in dimensions]
-    given = [*value.args[1].fields, *sizes, *(tirx.IntImm("int32", each) for each in numbers.get(symbol, ()))]
-    return relax.call_tir(placed[symbol], relax.Tuple(given), out_ty=value.ty_args[0])
+    taken: Numbers = numbers.get(symbol) or tuple(
+        Size.named(str(each.name)) for each in buffers_and_dimensions(kernels[symbol].func)[1]
+    )
+
+    def dimension(name: str) -> Any:
+        return variables.setdefault(name, tirx.Var(name, "int64"))
+
+    given = [each.expression(dimension) if isinstance(each, Size) else tirx.IntImm("int32", each) for each in taken]
+    return relax.call_tir(placed[symbol], relax.Tuple([*value.args[1].fields, *given]), out_ty=value.ty_args[0])

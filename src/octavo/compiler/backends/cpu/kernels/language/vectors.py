@@ -20,7 +20,7 @@ from tvm.ir import Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
-from ......ir.graph.kernel_attributes import OPEN_ATTR
+from ......ir.graph.kernel_attributes import OPEN_ATTR, SIZE_NAME
 from ......runtime.shapes import typical
 from ......runtime.size import Size, dimension, expressed_by, is_open
 from .contents import UnknownContentError, content
@@ -140,7 +140,7 @@ class _Sizes:
         """Return the variable of a size."""
         if size == Size.named(str(size)):
             return self.dimension(str(size))
-        return self._variables.setdefault(size, tirx.Var("size", "int32"))
+        return self._variables.setdefault(size, tirx.Var(SIZE_NAME, "int32"))
 
     def computed(self) -> Any:
         """Return the statement that computes the variables that were read; None where none was."""

@@ -1,0 +1,99 @@
+"""What a kernel of open sizes computes of dimensions becomes its arguments: then layers whose sizes differ may share it.
+
+Before::
+
+    def kernel(x[height // 2 * width], height, width, out): size = height // 2; for i in range(size): ...
+
+After, called with height // 2 * width and height // 2::
+
+    def kernel(x[size_1], size_1, size, out): for i in range(size): ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+
+from ....ir.graph.kernel_attributes import SIZE_NAME
+from ....ir.graph.sizes import buffers_and_dimensions, size_of
+from ....ir.untyped import tirx
+from ....runtime.size import Size
+
+
+@dataclass(frozen=True, slots=True)
+class LiftedKernel:
+    """A PrimFunc without attributes, and the sizes that it is called with between its buffers, in their order."""
+
+    func: Any
+    sizes: tuple[Size, ...]
+
+
+def lifted(func: Any) -> LiftedKernel:
+    """Return a kernel that takes its sizes as arguments; one of known sizes takes none."""
+    buffers, dimensions = buffers_and_dimensions(func)
+    plain = tirx.PrimFunc(buffers, func.body, func.ret_type)
+    if not dimensions:
+        return LiftedKernel(plain, ())
+    taken = _Taken(dimensions)
+    tvm_ffi.structural_walk(func.body, (tirx.SeqStmt, taken.note))
+    made = tvm_ffi.structural_map(plain, ((tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes)), order="pre")
+    tvm_ffi.structural_walk(made.body, (tirx.Var, taken.read))
+    params = [*made.params[:-1], *taken.variables.values(), made.params[-1]]
+    return LiftedKernel(tirx.PrimFunc(params, made.body, made.ret_type), tuple(taken.variables))
+
+
+class _Taken:
+    """The sizes that a kernel takes, and their variables."""
+
+    def __init__(self, dimensions: list[Any]) -> None:
+        self.variables: dict[Size, Any] = {}
+        self._known = {Size.named(str(each.name)): each for each in dimensions}
+        self._sizes = {hash(each): size for size, each in self._known.items()}
+        self._named: dict[str, Size] = {}
+
+    def note(self, block: Any) -> None:
+        """Note the variables that a block of statements binds to sizes."""
+        for store, bound in _computed(block):
+            size = size_of(store.value)
+            assert isinstance(size, Size), "a size is computed of dimensions alone"
+            self._known.setdefault(size, bound.var)
+            self._sizes[hash(bound.var)] = size
+
+    def shaped(self, kind: Any) -> Any:
+        """Return the type of a buffer with variables for sizes."""
+        sizes = [size_of(dim) for dim in kind.shape]
+        if not any(isinstance(size, Size) for size in sizes):
+            return kind
+        pairs = zip(kind.shape, sizes, strict=True)
+        shape = [self._variable(size) if isinstance(size, Size) else dim for dim, size in pairs]
+        return tirx.decl_buffer(shape, str(kind.dtype), scope=kind.storage_scope).ty
+
+    def read(self, variable: Any) -> None:
+        """Take a size that a statement reads."""
+        size = self._sizes.get(hash(variable))
+        if size is not None:
+            self._variable(size)
+
+    def _variable(self, size: Size) -> Any:
+        if size not in self.variables:
+            self.variables[size] = self._known[size] if size in self._known else tirx.Var("size", "int32")
+        return self.variables[size]
+
+
+def _without_sizes(block: Any) -> Any:
+    """Return statements without those that compute sizes."""
+    computed = _computed(block)
+    if not computed:
+        return block
+    dropped = {hash(bound) for _, bound in computed}
+    buffers = {hash(store.buffer) for store, _ in computed}
+    kept = [each for each in block.seq if hash(each) not in dropped and hash(getattr(each, "buffer", None)) not in buffers]
+    return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+
+
+def _computed(block: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of statements that store a size, and bind its variable."""
+    pairs = zip(block.seq[:-1], block.seq[1:], strict=True)
+    return [(store, bound) for store, bound in pairs if isinstance(bound, tirx.Bind) and str(bound.var.name) == SIZE_NAME]
