@@ -12,11 +12,12 @@ from tvm import relax
 
 import octavo
 from nets import model_of, residual_net
-from octavo.compiler import float_program
+from octavo.compiler import float_program, replaceable_constants
 from octavo.compiler.float_program import FloatProgram
-from octavo.compiler.replaceable_constants import _Walk
+from octavo.compiler.replaceable_constants import Deferred, _Walk
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph import Model
+from octavo.ir.graph import model as model_module
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.graph.results import with_results
 from tvm_alone import tvm_alone
@@ -129,6 +130,29 @@ def test_layers_of_one_shape_share_where_their_numbers_lie(size: int, is_walk: b
             all_of(found, [[x]], ("h", "y")), all_of(FloatProgram(other, ["h", "y"], HERE), [[x]], ("h", "y")), strict=True
         ):
             np.testing.assert_array_equal(got, wanted)
+
+
+def test_large_tables_are_made_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "_LARGE", 1)
+    monkeypatch.setattr(replaceable_constants, "SHARED_BYTES", 1)
+    rng = np.random.default_rng(0)
+    nodes = [onnx.helper.make_node("Gather", ["table", "x"], ["h"]), onnx.helper.make_node("MatMul", ["h", "a"], ["y"])]
+    shapes = {"table": (50, 16), "a": (16, 16)}
+    tensors = [onnx.numpy_helper.from_array(rng.normal(size=size).astype(np.float32), name) for name, size in shapes.items()]
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [3])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 16])
+    graph = onnx.helper.make_graph(nodes, "table", [x], [y], tensors)
+    model = octavo.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8))
+    other = replace(model, params={name: value * 2 for name, value in model.params.items()})
+    found = FloatProgram(model, ["h", "y"], HERE, {*model.params}).of(other, ["h", "y"])
+    assert found is not None
+    deferred = [each.shape for call in found.calls for each in call.operands if isinstance(each, Deferred)]
+    assert shapes["table"] in deferred
+    tokens = [[np.array([7, 0, 49])]]
+    for got, wanted in zip(
+        all_of(found, tokens, ("h", "y")), all_of(FloatProgram(other, ["h", "y"], HERE), tokens, ("h", "y")), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])

@@ -79,7 +79,7 @@ class FloatProgram:
         }
         self.orders: dict[str, tuple[int, ...]] = {name: TO_NHWC for name, is_nhwc in zip(names, stored, strict=True) if is_nhwc}
         """By the names of tensors the order in which the axes of the source lie, where it is another."""
-        finder = Finder(packed, self._starts)
+        finder = Finder(packed, self._starts, defers=bool(unpacked))
         self._constants = [
             [
                 unpacked_constant(TensorId(value), unpacked[value]) if isinstance(value, str) else finder.constant(value, place)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -75,18 +76,19 @@ class Deferred:
 
     Parameters
     ----------
-    values
-        Which may make it when it is asked for.
-    name
-        Its own among these.
+    tensor
+        Makes it.
+    shape
+        Of the tensor.
     """
 
-    values: Mapping[TensorId, Floats]
-    name: TensorId
+    tensor: Callable[[], Any]
+    shape: tuple[int, ...]
 
-    def tensor(self) -> Any:
-        """Return it as a tensor."""
-        return shared_tensor(self.values[self.name], runs=True)
+    @staticmethod
+    def of(values: Mapping[TensorId, Floats], name: TensorId, shape: tuple[int, ...]) -> Deferred:
+        """Return one of these values, which may make it when it is asked for."""
+        return Deferred(lambda: shared_tensor(values[name], runs=True), shape)
 
 
 class Renamed(Mapping[TensorId, Floats]):
@@ -136,6 +138,8 @@ class ReplaceableConstant:
         How many numbers lie before those of the first of these, which `places` leave out: layers of one shape share theirs.
     is_unpacked
         Whether it is one of the model's as that has it.
+    is_deferred
+        Whether a single constant that is only moved is made for one call at a time.
     """
 
     value: Any
@@ -143,21 +147,20 @@ class ReplaceableConstant:
     names: frozenset[TensorId] = frozenset()
     before: int = 0
     is_unpacked: bool = False
+    is_deferred: bool = False
 
     def with_values(self, values: Mapping[TensorId, Floats], starts: Mapping[TensorId, int]) -> Any:
-        """Return the tensor with the numbers of others in it; of one that is not packed a `Deferred`."""
+        """Return the tensor with the numbers of others in it; of a large one a `Deferred`."""
         if self.names.isdisjoint(values):
             return self.value
         if self.is_unpacked:
-            return Deferred(values, *self.names)
+            [name] = self.names
+            return Deferred.of(values, name, self.value.shape)
         if self.places is None:
             return self.value
         if isinstance(self.places, _Walk):
-            [name] = self.names
-            result = tvm.runtime.empty(self.value.shape, str(values[name].dtype))
-            read = self.places.read(np.ascontiguousarray(values[name]).reshape(-1))
-            np.copyto(np.from_dlpack(result).reshape(read.shape), read)
-            return result
+            made = partial(self._walked, values, self.places)
+            return Deferred(made, self.value.shape) if self.is_deferred else made()
         found = np.from_dlpack(self.value)
         for name in self.names & values.keys():
             value = values[name].reshape(-1)
@@ -165,6 +168,16 @@ class ReplaceableConstant:
             is_own = (places >= 0) & (places < value.size)
             found = np.where(is_own, np.take(value, places, mode="clip"), found)
         return tvm.runtime.tensor(found)
+
+    def _walked(self, values: Mapping[TensorId, Floats], walk: _Walk) -> Any:
+        """Return the tensor of a single constant's numbers."""
+        [name] = self.names
+        read = walk.read(np.ascontiguousarray(values[name]).reshape(-1))
+        if self.is_deferred and read.flags.c_contiguous:  # it lies there as it is in the model
+            return shared_tensor(read.reshape(self.value.shape), runs=True)
+        result = tvm.runtime.empty(self.value.shape, str(read.dtype))
+        np.copyto(np.from_dlpack(result).reshape(read.shape), read)
+        return result
 
 
 def unpacked_weights(model: Model) -> dict[str, Any]:
@@ -185,7 +198,8 @@ def unpacked_weights(model: Model) -> dict[str, Any]:
         if _is_matrix_of_products(view, param):
             # What lies where kernels can't read it is copied for one call at a time.
             name = TensorId(param.name)
-            found[param.name] = shared_tensor(value, runs=True) if can_share(value) else Deferred(model.params, name)
+            can_read = can_share(value)
+            found[param.name] = shared_tensor(value, runs=True) if can_read else Deferred.of(model.params, name, value.shape)
     return found
 
 
@@ -277,10 +291,12 @@ class Finder:
     ----------
     model
         The model; `starts` of its constants are those of `starts_of`.
+    defers
+        Whether large ones are made for one call at a time.
     """
 
-    def __init__(self, model: Model, starts: Mapping[TensorId, int]) -> None:
-        self._params, self._starts = model.params, starts
+    def __init__(self, model: Model, starts: Mapping[TensorId, int], *, defers: bool = False) -> None:
+        self._params, self._starts, self._defers = model.params, starts, defers
         self._known: dict[tuple[int, ...], list[npt.NDArray[np.int32]]] = {}
 
     def constant(self, value: Any, place: Any) -> ReplaceableConstant:
@@ -313,7 +329,13 @@ class Finder:
         if not np.array_equal(flat[places].view(np.int32), own.view(np.int32)):
             raise NotImplementedError("kernels compute with constants of the model")
         walk = _Walk.of(places - 1) if len(names) == 1 else None
-        return ReplaceableConstant(value=value, places=walk or self._shared(places), names=names, before=start - 1)
+        return ReplaceableConstant(
+            value=value,
+            places=walk or self._shared(places),
+            names=names,
+            before=start - 1,
+            is_deferred=self._defers and own.nbytes >= SHARED_BYTES,
+        )
 
     def _shared(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return these places, as one array for all layers that have the same."""

@@ -26,6 +26,7 @@ from ...ir.graph.weighted import biased_product
 from ...ir.identity import TensorId
 from ...numerics import PerAxis, QuantParams, bias_params, dequantize, quantize
 from ...numerics.arrays import Samples
+from ...runtime.heap import trim_heap
 from ..plan.corrections import Corrections
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
@@ -118,6 +119,7 @@ class Corrector:
         if self._floats is None:
             wanted = [each for each in self._products.values() if self.program.variable(each.read) is not None]
             self._floats = run_float(self.program, wanted, self._samples)
+            trim_heap(self.program.simple.constant_bytes)  # of sums, and of what files hold
         return self._floats
 
 
