@@ -54,7 +54,7 @@ def forget_pages() -> None:
 def may_be_mapped(array: npt.NDArray[Any]) -> None:
     """Let `forget_pages` give back what of an array lies in a file that others mapped, and nobody wrote to."""
     if array.nbytes >= SHARED_BYTES and array.flags.c_contiguous:
-        _OTHERS[array.ctypes.data] = array
+        _OTHERS.setdefault(array.ctypes.data, array)  # another one there may go sooner
 
 
 def _forget_pages_of(array: npt.NDArray[Any]) -> None:

@@ -71,6 +71,8 @@ def test_pages_of_a_mapped_file_are_given_back_and_what_was_written_stays(tmp_pa
         layers[1].weight[WIDTH // 2] = 7.0
     before = [each.weight.detach().clone().numpy() for each in layers]
     model = octavo.load(torch.export.export(layers, (torch.zeros(1, WIDTH),)))
+    for value in model.params.values():
+        value.sum()  # reads it
     forget_pages()
     rows = [layer.weight.detach().numpy()[100:-100] for layer in layers]  # far from the other one's first page
     assert [resident(row) for row in rows] == [False, True]
