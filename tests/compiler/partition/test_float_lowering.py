@@ -220,6 +220,28 @@ def test_products_of_two_activations_have_a_kernel(rng: np.random.Generator) -> 
     assert [kernel.name for kernel in lowered(module).kernels.values()] == ["float.batch_matmul"]
 
 
+@pytest.mark.parametrize("is_read_twice", [False, True])
+@pytest.mark.parametrize("mask", [(1, 1, 9, 9), (9,), (2, 1, 1)])
+def test_softmax_takes_the_mask_before_it_and_the_quantize_behind_it(
+    rng: np.random.Generator, mask: tuple[int, ...], is_read_twice: bool
+) -> None:
+    """A mask of one column is added by TVM, and a softmax that others read is quantized by itself."""
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        s = w.emit("s", relax.op.multiply(x["x"], relax.const(np.float32(0.25))))
+        p = w.emit("p", relax.op.nn.softmax(w.emit("t", relax.op.add(s, x["mask"])), axis=-1))
+        q = w.emit("q", relax.op.quantize(p, relax.const(np.float32(1 / 255)), relax.const(0, "int32"), -1, "uint8"))
+        y = w.emit("y", relax.op.dequantize(q, relax.const(np.float32(1 / 255)), relax.const(0, "int32"), -1))
+        return w.emit("both", relax.op.add(y, w.emit("sine", relax.op.sin(p if is_read_twice else y))), is_output=True)
+
+    module = graph({"x": ((1, 2, 9, 9), "float32"), "mask": (mask, "float32")}, body)
+    inputs = floats(rng, 1, 2, 9, 9), floats(rng, *mask)
+    assert np.abs(run_lowered(module, *inputs) - run_float(module, *inputs)).max() < 1.1 * 2 / 255  # a step, by the last bit
+    names = [kernel.name for kernel in lowered(module).kernels.values()]
+    assert ("quantize" in names) == is_read_twice
+    assert ("multiply" in float_ops(module)) == (mask[-1] == 1)
+
+
 def attention(*, reads_queries: bool = False) -> Any:
     """Two heads over nine tokens; the scores are divided, the heads joined again."""
 

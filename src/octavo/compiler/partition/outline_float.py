@@ -27,7 +27,13 @@ from ...ir.graph.rules import Rule, partition
 from ...ir.qdq.matchers.conv.float_conv2d import match_float_conv2d, match_float_conv2d_transpose, match_float_matmul
 from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
 from ...ir.qdq.matchers.elementwise.float_elementwise import match_float_elementwise, match_mixed_elementwise
-from ...ir.qdq.matchers.float_norms import match_float_group_norm, match_float_layer_norm, match_float_softmax
+from ...ir.qdq.matchers.float_norms import (
+    match_float_group_norm,
+    match_float_layer_norm,
+    match_float_softmax,
+    match_masked_softmax,
+    match_scaled_softmax,
+)
 from ...ir.qdq.matchers.half_float import half_rules, is_widening
 from ...ir.qdq.matchers.matmul import match_float_batch_matmul
 from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
@@ -43,7 +49,10 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_conv2d_transpose", ops=("nn.conv2d_transpose",), match=match_float_conv2d_transpose),
     Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
-    Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
+    *(
+        Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match)
+        for match in (match_scaled_softmax, match_masked_softmax, match_float_softmax)  # what a product took is not there
+    ),
     Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
     Rule(composite="octavo.float_group_norm", ops=("nn.group_norm",), match=match_float_group_norm),
     Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),

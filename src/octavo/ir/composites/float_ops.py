@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
+from ...numerics.affine import TieRounding
 from ...numerics.floats.float_function import FloatFunction
 from ...numerics.floats.half import HalfDtype
-from .base import FloatOp, Layout
+from .base import NO_ARITHMETIC, UNQUANTIZED, Arithmetic, CompositeOp, FloatOp, Layout, QuantizedOutput
 from .matrix_view import MatrixView
 
 
@@ -36,10 +37,43 @@ class FloatBatchMatmulOp(FloatOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatSoftmaxOp(FloatOp):
-    """softmax over the last axis."""
+    """softmax over the last axis of x; with an `addend`, of x + addend, or of x * factor + addend, rounded once.
+
+    Parameters
+    ----------
+    x, shape
+        The tensor that is read, and its shape.
+    factor
+        None where x is only added to.
+    addend
+        A tensor, by its name, or numbers; it broadcasts to the shape, and has all of its columns.
+    addend_shape
+        Of the addend; () where there is none.
+    y
+        What the result is quantized to; None where it stays float32.
+    rounding
+        Where ties of the result go.
+    """
 
     x: str
     shape: tuple[int, ...]
+    factor: float | None = None
+    addend: str | npt.NDArray[np.float32] | None = None
+    addend_shape: tuple[int, ...] = ()
+    y: QuantizedOutput | None = None
+    rounding: TieRounding = "half_even"
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return that of the result, nothing where it stays float32."""
+        return {} if self.y is None else CompositeOp.quantize_info(self)
+
+    def roles(self) -> dict[str, Any]:
+        """Return the result where it is quantized."""
+        return {} if self.y is None else {"input": {"id": self.x, **UNQUANTIZED}, **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return the rounding of real / scale; none of a result that stays float32."""
+        return NO_ARITHMETIC if self.y is None else Arithmetic("float_multiplier", self.rounding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

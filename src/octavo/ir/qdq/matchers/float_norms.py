@@ -1,6 +1,6 @@
 """Rules of normalizations of float32: softmax and layer norm over the last axis, group norm of channels that lie last.
 
-The last takes the function of single elements behind it along. Nothing of them is quantized.
+The last takes the function of single elements behind it along; a softmax what is added before it, and a quantize behind it.
 
 Before::
 
@@ -11,6 +11,7 @@ After: one composite "octavo.float_group_norm" from x to y.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,24 +20,120 @@ from tvm.relax import Expr, Var
 
 from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
-from ...graph.dataflow import DataflowView, dtype_of, static_shape
+from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.group_norm import GroupNorm, read_group_norm
 from ...graph.rules import Region, Rejection
 from ..values import constant_value, real_values
 from .conv.float_tail import constants_behind
 from .elementwise.float_chain import chain_from
+from .elementwise.float_elementwise import quantized_behind
 
 
 def match_float_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim softmax of float32 over the last axis."""
+    """Claim softmax of float32 over the last axis, and the quantize that alone reads it."""
+    return _softmax(view, core, _Before())
+
+
+def match_masked_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
+    """Claim the same with the addend before it, a mask.
+
+    Before::
+
+        t = R.add(s, mask); p = R.nn.softmax(t, axis=-1); y = R.quantize(p, ...)
+
+    After: one composite "octavo.float_softmax" from s and mask to y.
+    """
+    return _with_addend(view, core, takes_factor=False)
+
+
+def match_scaled_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
+    """Claim the same with a constant factor before the addend."""
+    return _with_addend(view, core, takes_factor=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Before:
+    """What is computed before a softmax: of `x`, None for what the softmax reads itself; `members` compute it."""
+
+    x: Var | None = None
+    factor: float | None = None
+    addend: Var | npt.NDArray[np.float32] | None = None
+    members: tuple[Var, ...] = ()
+
+
+def _softmax(view: DataflowView, core: Var, before: _Before) -> Region[CompositeOp] | Rejection:
     call: Any = view.definition(core)
-    x, shape = call.args[0], static_shape(core)
+    x, shape = call.args[0] if before.x is None else before.x, static_shape(core)
     if not isinstance(x, Var) or shape is None or 0 in shape or not shape or dtype_of(core) != "float32":
         return Rejection(reason=f"{core.name} is not a float32 softmax of static shape")
     if int(call.attrs.axis) % len(shape) != len(shape) - 1 or constant_value(view, x) is not None:
         return Rejection(reason=f"{core.name} is not over the last axis of an activation")
-    op = FloatSoftmaxOp(op="nn.softmax", x=x.name, shape=shape)
-    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)
+    end = quantized_behind(view, core)
+    addend = before.addend
+    op = FloatSoftmaxOp(
+        op="nn.softmax",
+        x=x.name,
+        shape=shape,
+        factor=before.factor,
+        addend=addend.name if isinstance(addend, Var) else addend,
+        addend_shape=(static_shape(addend) or ()) if isinstance(addend, Var) else () if addend is None else addend.shape,
+        y=None if end is None else end[1],
+        rounding="half_even" if end is None else end[2],
+    )
+    output = core if end is None else end[0]
+    inputs = (x, addend) if isinstance(addend, Var) else (x,)
+    members = tuple(dict.fromkeys((*before.members, core, output)))
+    return Region(core=core, output=output, members=members, inputs=tuple(dict.fromkeys(inputs)), op=op)
+
+
+def _with_addend(view: DataflowView, core: Var, *, takes_factor: bool) -> Region[CompositeOp] | Rejection:
+    before = _before(view, core, takes_factor=takes_factor)
+    if before is None:
+        return Rejection(reason=f"{core.name} is no softmax of a sum with a tensor that broadcasts")
+    return _softmax(view, core, before)
+
+
+def _before(view: DataflowView, core: Var, *, takes_factor: bool) -> _Before | None:
+    call: Any = view.definition(core)
+    total = call.args[0]
+    added = call_to(view.definition(total), "add") if isinstance(total, Var) and view.only_user(total) is not None else None
+    if added is None:
+        return None
+    for x, other in (added.args, added.args[::-1]):
+        addend = _addend(view, other, core)
+        if addend is None or not isinstance(x, Var) or dtype_of(x) != "float32" or static_shape(x) != static_shape(core):
+            continue
+        members = (*addend[1], total)
+        if not takes_factor:
+            return _Before(x=x, addend=addend[0], members=members)
+        scaled = _scaled(view, x)
+        if scaled is not None:
+            return _Before(x=scaled[0], factor=scaled[1], addend=addend[0], members=(*scaled[2], *members))
+    return None
+
+
+def _addend(view: DataflowView, arg: Expr, core: Var) -> tuple[Var | npt.NDArray[np.float32], tuple[Var, ...]] | None:
+    """Return a float32 tensor or numbers that broadcast to the softmax along other axes than the last, and what computes them."""
+    constant, shape = constant_value(view, arg), static_shape(arg)
+    own = static_shape(core)
+    if not shape or own is None or len(shape) > len(own) or dtype_of(arg) != "float32":
+        return None
+    if shape[-1] != own[-1] or any(size not in (1, extent) for size, extent in zip(shape[::-1], own[::-1], strict=False)):
+        return None
+    if constant is not None:
+        return np.ascontiguousarray(real_values(constant), np.float32), constant.members
+    return (arg, ()) if isinstance(arg, Var) else None
+
+
+def _scaled(view: DataflowView, var: Var) -> tuple[Var, float, tuple[Var, ...]] | None:
+    """Return what is multiplied by a number, the number, and the variables that compute the product; it has one reader."""
+    call = call_to(view.definition(var), "multiply") if view.only_user(var) is not None else None
+    for x, other in () if call is None else (call.args, call.args[::-1]):
+        constant = constant_value(view, other)
+        if constant is None or constant.values.size != 1 or not isinstance(x, Var) or static_shape(x) != static_shape(var):
+            continue
+        return x, float(real_values(constant).reshape(())), (*constant.members, var)
+    return None
 
 
 def match_float_layer_norm(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:

@@ -5,8 +5,10 @@ import pytest
 import tvm
 from kernel_runner import EACH_ISA, Compiled
 
-from octavo.compiler.backends.cpu.kernels import FloatSoftmaxSpec, float_softmax
+from octavo.compiler.backends.cpu.kernels import FloatSoftmaxSpec, QuantizeSpec, SoftmaxAddend, float_softmax
+from octavo.numerics import QuantParams, quantize
 from octavo.numerics.floats import float_function as numerics
+from octavo.numerics.rounding.fused_multiply_add import fused_multiply_add
 from octavo.runtime.llvm_host import host_target
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
@@ -72,3 +74,27 @@ def test_exponentials_are_those_of_the_definition(isa: str) -> None:
     factors = np.float32(1) / (np.float32(1) + powers)
     got = run(isa, np.stack([np.zeros_like(exponents), exponents], axis=1))
     assert np.array_equal(got, np.stack([factors, powers * factors], axis=1))
+
+
+@every_isa
+@pytest.mark.parametrize(
+    ("own", "factor"),
+    [((2, 1, 5, 37), 0.177), ((3, 1, 37), None), ((2, 3, 5, 3), 0.177), ((16,), None), ((1, 1, 5, 16), -3.0)],
+)
+def test_an_addend_before_and_a_quantize_behind_change_no_bit(isa: str, own: tuple[int, ...], factor: float | None) -> None:
+    rng, columns = np.random.default_rng(own[-1]), own[-1]
+    shape = (2, 3, 5, columns)
+    x, addend = (rng.normal(0, 4, each).astype(np.float32) for each in (shape, own))
+    addend.reshape(-1, columns)[0, 1:] = np.finfo(np.float32).min
+    before = x + addend if factor is None else fused_multiply_add(x, np.float32(factor), addend)
+    real = run(isa, before.reshape(-1, columns))
+    params = QuantParams(dtype="uint8", scale=np.float32(1 / 255), zero_point=np.int32(3))
+    for result in (None, QuantizeSpec(size=x.size, scale=1 / 255, zero_point=3)):
+        spec = FloatSoftmaxSpec(
+            rows=30, columns=columns, addend=SoftmaxAddend(shape=shape, own=own, factor=factor), result=result, threads=2
+        )
+        got = tvm.runtime.tensor(np.full(x.size, 77, "float32" if result is None else "uint8"))
+        function = Compiled({"kernel": float_softmax(spec, isa=isa).func}, host_target())["kernel"]
+        function(tvm.runtime.tensor(x.ravel()), tvm.runtime.tensor(addend.ravel()), got)
+        expected = real if result is None else quantize(real, params)
+        assert np.array_equal(got.numpy().reshape(real.shape), expected)

@@ -25,6 +25,8 @@ from ..kernels import (
     Kernel,
     L2NormalizeSpec,
     LayerNormSpec,
+    QuantizeSpec,
+    SoftmaxAddend,
     SoftmaxSpec,
 )
 
@@ -142,11 +144,25 @@ def emit_l2_normalize(op: L2NormalizeOp, context: KernelContext, inputs: dict[st
 @emits(FloatSoftmaxOp)
 def emit_float_softmax(op: FloatSoftmaxOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    columns = op.shape[-1]
-    spec = FloatSoftmaxSpec(rows=math.prod(op.shape) // columns, columns=columns, threads=context.threads)
-    kernel = kernels.float_softmax(spec, isa=context.isa)
-    result = context.call(output.name, kernel, [context.storage.source(inputs[op.x])], op.shape, "float32")
-    context.put(output, result, is_nhwc=False)
+    columns, y = op.shape[-1], op.y
+    rows = math.prod(op.shape) // columns
+    result = None
+    if y is not None:
+        result = QuantizeSpec(
+            size=rows * columns,
+            scale=float(y.tensor.params.scale),
+            zero_point=y.tensor.zero_point,
+            dtype=y.kernel_dtype,
+            ties=op.rounding,
+        )
+    numbers = None if op.addend is None or isinstance(op.addend, str) else op.addend
+    addend = None if op.addend is None else SoftmaxAddend(shape=op.shape, own=op.addend_shape, factor=op.factor)
+    spec = FloatSoftmaxSpec(rows=rows, columns=columns, addend=addend, result=result, threads=context.threads)
+    kernel = kernels.float_softmax(spec, addend=numbers, isa=context.isa)
+    names = (op.x, op.addend) if isinstance(op.addend, str) else (op.x,)
+    values = [context.storage.source(inputs[name]) for name in names]
+    dtype = "float32" if y is None else y.kernel_dtype
+    context.put(output, context.call(output.name, kernel, values, op.shape, dtype), is_nhwc=False)
 
 
 @emits(FloatLayerNormOp)

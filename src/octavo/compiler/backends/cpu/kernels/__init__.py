@@ -65,7 +65,7 @@ from .move.transpose import TransposeSpec, transpose
 from .norms.channel_groups import ChannelGroups
 from .norms.float_group_norm import FloatGroupNormSpec, float_group_norm
 from .norms.float_layer_norm import FloatLayerNormSpec, float_layer_norm
-from .norms.float_softmax import FloatSoftmaxSpec, float_softmax
+from .norms.float_softmax import FloatSoftmaxSpec, SoftmaxAddend, float_softmax
 from .norms.group_norm import GroupNormSpec, group_norm
 from .norms.l2_normalize import L2NormalizeSpec, l2_normalize
 from .norms.layer_norm import LayerNormSpec, layer_norm
@@ -161,6 +161,7 @@ __all__ = [
     "Schedule",
     "Schedules",
     "Side",
+    "SoftmaxAddend",
     "SoftmaxSpec",
     "StrassenSchedule",
     "SumOutput",

@@ -52,7 +52,7 @@ def match_mixed_elementwise(view: DataflowView, core: Var) -> Region[CompositeOp
     if isinstance(chain, Rejection):
         return chain
     read = {var: side for var in chain.inputs if (side := _integers(view, var)) is not None}
-    end = _quantized(view, chain.output)
+    end = quantized_behind(view, chain.output)
     if not read and end is None:
         return Rejection(reason=f"{core.name} reads no integers, and its result becomes none")
     sources = [read[var][0] if var in read else var for var in chain.inputs]
@@ -111,8 +111,8 @@ def _integers(view: DataflowView, var: Var) -> tuple[Var, QuantizedTensor] | Non
     return side.source, QuantizedTensor(name=side.source.name, shape=shape, params=side.params)
 
 
-def _quantized(view: DataflowView, var: Var) -> tuple[Var, QuantizedOutput, TieRounding] | None:
-    """Return the quantize that alone reads a chain's result; None where there is none that is computed in float32."""
+def quantized_behind(view: DataflowView, var: Var) -> tuple[Var, QuantizedOutput, TieRounding] | None:
+    """Return the quantize that alone reads a float result; None where there is none that is computed in float32."""
     user, shape = view.only_user(var), static_shape(var)
     call = None if user is None else call_to(view.definition(user), "quantize")
     params = None if call is None or user is None else params_of(call, dtype_of(user))

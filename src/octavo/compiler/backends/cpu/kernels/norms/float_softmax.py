@@ -1,5 +1,7 @@
 """Softmax of float32 rows in plain vectors: largest value, exponentials and their sum, quotients. One text for every ISA.
 
+An addend before it, a mask say, and a quantize behind it are done while a row is in the nearest cache.
+
 A row with a NaN becomes NaN. The order of a row's sum is fixed, so a result doesn't depend on threads.
 """
 
@@ -10,12 +12,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ......runtime.size import is_open
+from ......runtime.size import dimension, is_open
+from ..language.broadcast import merged_axes
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Buffer, Expr, across_lanes, chunked, load, prim_func, splat, store, worthwhile
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    across_lanes,
+    chunked,
+    load,
+    prim_func,
+    splat,
+    split,
+    store,
+    store_partial,
+    worthwhile,
+)
+from ..quantization.quantize import QuantizeSpec, quantized_vector
 
 _LANES = 16
 _OPERATIONS = 8
@@ -27,71 +45,149 @@ no normal float32, and a product that reads such takes a hundred cycles for each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SoftmaxAddend:
+    """What a row's values are before: x + addend, or x * factor + addend, rounded once.
+
+    `shape` is that of x; that of the addend, `own`, broadcasts to it, and its last axis is as long.
+    """
+
+    shape: tuple[int, ...]
+    own: tuple[int, ...]
+    factor: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FloatSoftmaxSpec:
-    """float32 [rows, columns] to the same."""
+    """float32 [rows, columns] to the same; `addend` says what is added before, `result` what the quotients are quantized to."""
 
     rows: int
     columns: int
+    addend: SoftmaxAddend | None = None
+    result: QuantizeSpec | None = None
     threads: int = 1
 
 
-def float_softmax(spec: FloatSoftmaxSpec, *, isa: str) -> Kernel:
-    """Return the kernel of y = exp(x - max(row)) / sum(exp(x - max(row)))."""
+def float_softmax(spec: FloatSoftmaxSpec, *, addend: npt.NDArray[np.float32] | None = None, isa: str) -> Kernel:
+    """Return the kernel of y = exp(x - max(row)) / sum(exp(x - max(row))), x with its addend.
+
+    The addend is the kernel's second argument, or the constant `addend`.
+    """
     size = spec.rows * spec.columns
 
-    def emit(x: Buffer, y: Buffer) -> None:
+    def emit(*buffers: Buffer) -> None:
+        x, *addends, y = buffers
         with chunked(spec.rows, worthwhile(spec.threads, size * _OPERATIONS, spec.rows)) as row:
-            _emit_row(x, y, B.Bind(row * spec.columns), spec.columns)
+            _Row(spec, x, addends[0] if addends else None, y).emit(row)
 
-    return Kernel(name="float.softmax", isa=isa, func=prim_func([("x", size, "float32"), ("y", size, "float32")], emit))
+    dtype = "float32" if spec.result is None else spec.result.dtype
+    arguments = [("x", size, "float32"), ("y", size, dtype)]
+    if spec.addend is not None:
+        arguments.insert(1, ("addend", math.prod(spec.addend.own), "float32"))
+    constants = () if addend is None else (addend.reshape(-1),)
+    return Kernel(name="float.softmax", isa=isa, func=prim_func(arguments, emit), constants=constants)
 
 
-def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
-    """Emit a row in whole vectors; what is behind them is one more, filled with what counts for nothing."""
-    vectors, rest = divmod(columns, _LANES)
-    # A lane's state lies in memory of its own, which LLVM keeps in a register.
-    state: Any = B.alloc_buffer((3 * _LANES,), "float32", scope="local")
-    last = 2 * _LANES
-    store(state, 0, splat(B.float32(-math.inf), _LANES), _LANES)
-    store(state, _LANES, splat(B.float32(0), _LANES), _LANES)
-    has_rest = is_open(rest) or rest
+Place = tuple[Buffer, Expr]
+"""A buffer, and where 16 values lie in it."""
 
-    def over_row(body: Callable[[Buffer, Expr, Buffer, Expr], None]) -> None:
-        """Emit the body of (values read, their place, values written, their place)."""
-        if is_open(vectors) or vectors:
-            with B.serial(0, vectors) as index:
-                at = B.Bind(base + index * _LANES)
-                body(x, at, y, at)
-        if has_rest:
-            body(state, last, state, last)
 
-    if has_rest:
-        store(state, last, splat(B.float32(-math.inf), _LANES), _LANES)
-        with B.serial(0, rest) as index:
-            store(state, last + index, load(x, base + vectors * _LANES + index, 1), 1)
+class _Row:
+    """Emits a row in whole vectors; what is behind them is one more, filled with what counts for nothing."""
 
-    def grow(source: Buffer, at: Expr, target: Buffer, to: Expr) -> None:
-        del target, to
-        store(state, 0, B.max(load(state, 0, _LANES), load(source, at, _LANES)), _LANES)
+    def __init__(self, spec: FloatSoftmaxSpec, x: Buffer, addend: Buffer | None, y: Buffer) -> None:
+        self._spec, self._x, self._addend, self._y = spec, x, addend, y
+        self._vectors, self._rest = divmod(spec.columns, _LANES)
+        self._has_rest = is_open(self._rest) or bool(self._rest)
 
-    def add(source: Buffer, at: Expr, target: Buffer, to: Expr) -> None:
-        value = B.Bind(_exponential(load(source, at, _LANES) - splat(largest, _LANES), _LANES))
-        store(target, to, value, _LANES)
-        store(state, _LANES, load(state, _LANES, _LANES) + value, _LANES)
+    def emit(self, row: Expr) -> None:
+        """Emit everything."""
+        base = B.Bind(row * self._spec.columns)
+        is_real = self._spec.result is None
+        # A lane's state lies in memory of its own, which LLVM keeps in a register.
+        state: Any = B.alloc_buffer((2 * _LANES,), "float32", scope="local")
+        largest_at, sum_at = 0, _LANES
+        store(state, largest_at, splat(B.float32(-math.inf), _LANES), _LANES)
+        store(state, sum_at, splat(B.float32(0), _LANES), _LANES)
+        values: Any = self._y if is_real else B.alloc_buffer((dimension(self._vectors * _LANES + _LANES),), "float32")
+        start = base if is_real else B.int32(0)
+        last: Any = B.alloc_buffer((_LANES,), "float32", scope="local")
+        sums = self._sums(row, base, last)
 
-    def divide(source: Buffer, at: Expr, target: Buffer, to: Expr) -> None:
-        del source
-        store(target, to, load(target, at, _LANES) * splat(factor, _LANES), _LANES)
+        def grow(number: Expr | None, place: Place) -> None:
+            value = B.Bind(sums(number))
+            store(state, largest_at, B.max(load(state, largest_at, _LANES), value), _LANES)
+            if self._addend is not None or number is None:
+                store(*place, value, _LANES)
 
-    over_row(grow)
-    largest = B.Bind(across_lanes(load(state, 0, _LANES), _LANES, B.max))
-    over_row(add)
-    total = across_lanes(load(state, _LANES, _LANES), _LANES, lambda a, b: a + b)
-    factor = B.Bind(B.float32(1) / total)
-    over_row(divide)
-    if has_rest:
-        with B.serial(0, rest) as index:
-            store(y, base + vectors * _LANES + index, load(state, last + index, 1), 1)
+        def add(number: Expr | None, place: Place) -> None:
+            read = place if self._addend is not None or number is None else (self._x, base + number * _LANES)
+            value = B.Bind(_exponential(load(*read, _LANES) - splat(largest, _LANES), _LANES))
+            store(*place, value, _LANES)
+            store(state, sum_at, load(state, sum_at, _LANES) + value, _LANES)
+
+        def divide(number: Expr | None, place: Place) -> None:
+            value = load(*place, _LANES) * splat(factor, _LANES)
+            result, dtype = self._spec.result, "float32"
+            if result is not None:
+                value, dtype = quantized_vector(result, value, _LANES), result.dtype
+            first = self._vectors * _LANES if number is None else number * _LANES
+            store_partial(self._y, base + first, value, _LANES, self._rest if number is None else _LANES, dtype)
+
+        def over_row(body: Callable[[Expr | None, Place], None]) -> None:
+            """Emit the body of each vector's number, None for the one that is not whole, and the place of its values."""
+            if is_open(self._vectors) or self._vectors:
+                with B.serial(0, self._vectors) as index:
+                    body(index, (values, B.Bind(start + index * _LANES)))
+            if self._has_rest:
+                body(None, (last, B.int32(0)))
+
+        over_row(grow)
+        largest = B.Bind(across_lanes(load(state, largest_at, _LANES), _LANES, B.max))
+        over_row(add)
+        total = across_lanes(load(state, sum_at, _LANES), _LANES, lambda a, b: a + b)
+        factor = B.Bind(B.float32(1) / total)
+        over_row(divide)
+
+    def _sums(self, row: Expr, base: Expr, last: Buffer) -> Callable[[Expr | None], Expr]:
+        """Emit copies of what is behind whole vectors; return what gives a vector of x with its addend."""
+        before = self._spec.addend
+        at = None if before is None else B.Bind(_start(before, row))
+        addends: Any = None if before is None else B.alloc_buffer((_LANES,), "float32", scope="local")
+        if self._has_rest:
+            # Beside an addend of minus infinity, any x counts for nothing.
+            store(last, 0, splat(B.float32(0 if before is not None else -math.inf), _LANES), _LANES)
+            if before is not None:
+                store(addends, 0, splat(B.float32(-math.inf), _LANES), _LANES)
+            with B.serial(0, self._rest) as index:
+                behind = self._vectors * _LANES + index
+                store(last, index, load(self._x, base + behind, 1), 1)
+                if at is not None:
+                    store(addends, index, load(self._addend, at + behind, 1), 1)
+
+        def of_vector(number: Expr | None) -> Expr:
+            x = load(last, 0, _LANES) if number is None else load(self._x, base + number * _LANES, _LANES)
+            if before is None:
+                return x
+            addend = load(addends, 0, _LANES) if number is None else load(self._addend, at + number * _LANES, _LANES)
+            if before.factor is None:
+                return x + addend
+            math_ = ElementMath(_LANES)
+            return math_.fused(x, math_.constant(before.factor), addend)
+
+        return of_vector
+
+
+def _start(addend: SoftmaxAddend, row: Expr) -> Expr:
+    """Return where the addend of a row of x begins."""
+    own = (1,) * (len(addend.shape) - len(addend.own)) + addend.own
+    axes = merged_axes(addend.shape[:-1], own[:-1])
+    at: Expr = B.int32(0)
+    stride = addend.own[-1]
+    for number, axis in enumerate(reversed(axes)):
+        row, place = (row, row) if number == len(axes) - 1 else split(row, axis.extent)
+        if axis.has_b:
+            at, stride = at + place * stride, stride * axis.extent
+    return at
 
 
 def _exponential(value: Expr, lanes: int) -> Expr:
