@@ -6,13 +6,16 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from plan_edits import drop, edited
+from tvm import relax
 
 import octavo
-from nets import residual_net
+from nets import model_of, residual_net
+from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.plan.journal import Journal, JournalEntry
 from octavo.quantizer.plan.plan import QuantizationPlan
 
@@ -28,6 +31,7 @@ JOURNALS = {
     ),
     "exact": Journal(entries=(KEPT,), held_back=4, plain_db=math.inf, sqnr_db=math.inf),
     "broken": Journal(entries=(NOTHING,), held_back=4, plain_db=-math.inf, sqnr_db=20.0),
+    "carried": Journal(entries=(KEPT,), held_back=4, plain_db=10.0, sqnr_db=20.0, carried=("state",)),
     "none": Journal(),
 }
 
@@ -47,6 +51,24 @@ def test_a_plan_s_file_keeps_it(quantized: tuple[octavo.Model, octavo.QuantizedM
     assert read.journal == JOURNALS[name]
     read.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
+
+
+def test_inputs_that_look_like_state_are_said(rng: np.random.Generator) -> None:
+    """Errors that add up from run to run are nowhere in what was compared."""
+
+    def body(writer: BodyWriter, **v: Any) -> relax.Expr:
+        product = writer.emit("_product", relax.op.matmul(v["x"], v["w"]))
+        state = writer.emit("next", relax.op.add(product, v["state"]), is_output=True)
+        return relax.Tuple([writer.emit("y", relax.op.matmul(state, v["head"]), is_output=True), state])
+
+    weights = {"w": rng.normal(size=(8, 4)).astype(np.float32), "head": rng.normal(size=(4, 4)).astype(np.float32)}
+    model = model_of({"x": ((1, 8), "float32"), "state": ((1, 4), "float32")}, weights, body, ("y", "next"))
+    samples = [{"x": rng.normal(size=(1, 8)), "state": rng.normal(size=(1, 4))} for _ in range(8)]
+    samples = [{name: value.astype(np.float32) for name, value in each.items()} for each in samples]
+    journal = octavo.quantize(model, octavo.profile(model, samples, keep_samples=8)).plan.journal
+    assert journal.carried == ("net/state:0",)
+    assert "each with the float model's net/state:0: evaluate with --state" in journal.summary
+    assert not replace(journal, sqnr_db=None).summary
 
 
 def test_a_plan_that_is_applied_has_it_still(quantized: tuple[octavo.Model, octavo.QuantizedModel], tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ def test_the_step_of_the_page_is_tried_and_judged(
     monkeypatch.undo()
     with pytest.raises(QuantizationError, match="names a step 'clip', and there is none here: register it"):
         octavo.quantize(model, plan=tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text().replace('"step": "clip"', f'"step": "{steps.FORMER[0]}"')
+    (tmp_path / "plan.json").write_text(text)
+    assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == quantized.fingerprint
 
 
 def test_two_steps_of_one_name_are_refused() -> None:

@@ -28,7 +28,7 @@ from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .request import ParamsOf
 from .sample_runs import Programs, SampleRuns, may_divide, runs_on
-from .steps import order
+from .steps import FORMER, order
 from .tune import MIN_SAMPLES, Split, is_tried, places_held_back, planned_plainly, tuned
 from .uncovered_outputs import uncovered_outputs
 
@@ -84,7 +84,7 @@ def quantize(
             raise QuantizationError("a plan says all that profile, recipe, preset and params decide: give it alone")
         read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
         known = [kind.name for kind in order()]
-        unknown = next((entry.step for entry in read.journal.entries if entry.step not in known), None)
+        unknown = next((entry.step for entry in read.journal.entries if entry.step not in (*known, *FORMER)), None)
         if unknown is not None:
             raise QuantizationError(
                 f"the plan's journal names a step {unknown!r}, and there is none here: register it (register_step), or take its "

@@ -11,10 +11,11 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import QuantizationWarning
+from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
 from ..numerics.arrays import Samples
 from .choices import Choices
@@ -209,6 +210,7 @@ class Tuning:
             plain_db=plain.sqnr_db,
             sqnr_db=score.sqnr_db,
             agreement=score.agreement,
+            carried=tuple(_carried(self.planner.model)),
         )
         quantized = self._fitted_to_all(best).quantized
         return replace(quantized, plan=replace(quantized.plan, journal=journal))
@@ -403,6 +405,13 @@ def _uncorrected(steps: Steps) -> Steps:
 def _is_clear(gain: Gain) -> bool:
     """Return whether more samples would hardly change what is made of a gain."""
     return abs(gain.db) + gain.standard_error < _IMMATERIAL_DB or abs(gain.db) > _CLEAR * gain.standard_error
+
+
+def _carried(model: Model) -> Iterator[str]:
+    """Yield the names of inputs that look like state: behind the first, and float as one of the outputs behind the first."""
+    given, made = ([model.tensors[name] for name in names[1:]] for names in (model.input_ids, model.output_ids))
+    shapes = [each.shape for each in made if each.dtype == "float32"]
+    yield from (each.source_name for each in given if each.dtype == "float32" and each.shape and each.shape in shapes)
 
 
 def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float = 0.0) -> JournalEntry:

@@ -42,7 +42,7 @@ _MORE_KEYS = ("equalization", "rotations", "bias_shifts", "weight_values", "deri
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "block", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
 _INTEGERS = ("dtype", "shape", "params", "data")
-_LATER = ("per_row", "block", "weight_block", "block_activations", "rotations")
+_LATER = ("per_row", "block", "weight_block", "block_activations", "rotations", "carried")
 """Fields that files from before lack: they are as by default there."""
 _RECIPE = tuple(each.name for each in fields(Recipe) if each.name != "tensors")
 FoundT = TypeVar("FoundT")
@@ -164,7 +164,7 @@ def _decoded(data: Any) -> dict[str, Any]:
         "enclosed": read(tuple[TensorId, ...], "derived: enclosed", derived["enclosed"]),
         "folds": read(tuple[Fold, ...], "derived: folds", derived["folds"]),
         "shared": read(tuple[tuple[TensorId, ...], ...], "derived: shared", derived["shared"]),
-        "journal": read(Journal, "journal", header["journal"]),
+        "journal": read(Journal, "journal", header["journal"], _LATER),
     }
     _check_ops(plan["layers"], plan["float_ops"], corrections)
     return plan

@@ -57,6 +57,9 @@ class Journal:
         Share of these samples of which the model names the float model's class, in [0; 1]; None where outputs are no scores.
     entries
         Steps in the order in which they were tried.
+    carried
+        Inputs that look like state, which an output of the run before gives: each sample had the float model's. What errors
+        add up to from run to run nobody saw.
     """
 
     held_back: int = 0
@@ -64,6 +67,7 @@ class Journal:
     sqnr_db: float | None = None
     agreement: float | None = None
     entries: tuple[JournalEntry, ...] = ()
+    carried: tuple[str, ...] = ()
 
     @property
     def kept(self) -> list[str]:
@@ -82,10 +86,13 @@ class Journal:
         if self.sqnr_db is None or self.plain_db is None:
             return ""
         kept = ", ".join(dict.fromkeys(self.kept)) or "no step"
+        unseen = f"; each with the float model's {', '.join(self.carried)}: evaluate with --state" if self.carried else ""
         if self.sqnr_db == math.inf:
-            return f"{kept} kept: outputs are the float model's on {self.held_back} samples held back"
+            return f"{kept} kept: outputs are the float model's on {self.held_back} samples held back{unseen}"
         gained = f" ({self.plain_db:.1f} dB without)" if math.isfinite(self.plain_db) and self.kept else ""
-        return f"{kept} kept: outputs {self.sqnr_db:.1f} dB above their error on {self.held_back} samples held back{gained}"
+        return (
+            f"{kept} kept: outputs {self.sqnr_db:.1f} dB above their error on {self.held_back} samples held back{gained}{unseen}"
+        )
 
 
 def _number(value: float | None) -> str:

@@ -35,6 +35,9 @@ _ORDER: list[type[Step]] = [
 ]
 """In which steps are applied: each is fitted to what those before it leave. The last makes up for what all others leave."""
 
+FORMER = ("weigh float",)
+"""Names of steps in plans of before: what they chose is in the plan."""
+
 
 def order() -> tuple[type[Step], ...]:
     """Return all kinds of steps, in the order in which they are applied."""
@@ -57,6 +60,7 @@ def register_step(kind: type[Step]) -> None:
 
 
 __all__ = [
+    "FORMER",
     "Correct",
     "Evidence",
     "FloatTensors",
