@@ -14,8 +14,22 @@ if TYPE_CHECKING:
     from types import UnionType
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_BREAKS = {**_CONTROLS, ord("\n"): "\\n", ord("\t"): "\\t", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped, which a model's names may hold and a terminal would obey."""
+    return text if text.isprintable() else text.translate(_CONTROLS)
+
+
 class OctavoError(Exception):
     """Base of every error that Octavo raises for a user's input."""
+
+    def __str__(self) -> str:
+        """Return the message as one line without control characters."""
+        text = super().__str__()
+        return text if text.isprintable() else text.translate(_BREAKS)
 
 
 class OctavoWarning(UserWarning):

@@ -32,6 +32,15 @@ def write_truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:3000])
 
 
+def write_huge_claim(path: Path) -> None:
+    """A header of 1.5 TiB on an array of one number."""
+    header = io.BytesIO()
+    claim = {"descr": "<f4", "fortran_order": False, "shape": (2**31, 3, 8, 8)}
+    np.lib.format.write_array_header_1_0(header, claim)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(4))
+
+
 def write_no_arrays(path: Path) -> None:
     np.savez(path)
 
@@ -50,6 +59,7 @@ def write_zip_of_text(path: Path) -> None:
         (lambda path: path.write_text("1, 2, 3\n"), "not a .npz or .npy file of numbers"),
         (write_pickle, "not a .npz or .npy file of numbers"),
         (write_objects, "not a .npz or .npy file of numbers"),
+        (write_huge_claim, "x.npy claims float32"),
         (write_truncated, "not a .npz or .npy file of numbers"),
         (write_no_arrays, "the file holds no arrays"),
         (write_zip_of_text, "notes.txt is not an array"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 import octavo
 from child_python import run_python
-from octavo.errors import DataError, ExecutableError, TargetError
+from octavo.errors import CompileError, DataError, ExecutableError, TargetError
 from octavo.frontends import load
 from octavo.runtime.executable import Executable
 
@@ -49,6 +53,29 @@ def test_bound_inputs_are_written_in_place(executable, batch):
     call.inputs[executable.inputs[0].source_name][:] = other
     np.testing.assert_array_equal(*call().values(), *executable(other).values())
     assert not np.array_equal(*first.values(), *call().values())
+
+
+def test_copies_and_pickles_give_the_same(executable, batch, saved):
+    expected = list(executable(batch).values())
+    for made in (copy.deepcopy(executable), pickle.loads(pickle.dumps(Executable.load(saved)))):
+        np.testing.assert_array_equal(list(made(batch).values()), expected)
+
+
+@pytest.mark.parametrize(("count", "said"), [(2**20, "compiled"), (2**17, "called")])
+def test_more_memory_than_there_is_takes_one_line(count, said):
+    """Two tiles, one of the other, and the greatest of all."""
+    nodes = [helper.make_node("Tile", [name, "n"], [made]) for name, made in (("x", "a"), ("a", "b"))]
+    nodes.append(helper.make_node("ReduceMax", ["b"], ["y"], keepdims=0))
+    ends = [[helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", [4]), ("y", []))]
+    graph = helper.make_graph(nodes, "tiles", *ends, [numpy_helper.from_array(np.array([count]), "n")])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    if said == "compiled":
+        with pytest.raises(CompileError, match=r"a call would need \d+ TiB"):
+            octavo.compile(model)
+        return
+    executable = octavo.compile(model)
+    with pytest.raises(ExecutableError, match=r"a call needs \d+ bytes .* for what it computes on its way"):
+        executable(np.ones(4, np.float32))
 
 
 def test_weight_bytes_are_those_of_the_packed_constants(executable, model):

@@ -21,7 +21,7 @@ from ..errors import DataError
 from ..profiling import ImageFolder
 from ..runtime.inputs import InputSpec, at_sizes, split_batch
 from ..runtime.size import names_in
-from .samples import Samples, named, read_samples
+from .samples import Samples, check_members, named, read_samples
 from .sources import UsageError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -199,6 +199,7 @@ def _npz_headers(path: Path) -> dict[str, _Header] | None:
     try:
         if not path.is_file() or not zipfile.is_zipfile(path):
             return None
+        check_members(path)
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as stream:

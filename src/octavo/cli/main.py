@@ -6,15 +6,17 @@ Exit codes: 0 done, 1 failed, 2 bad usage (argparse's and UsageError), 130 inter
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from octavo_parser import base_parser
 
-from ..errors import OctavoError, OctavoWarning
+from ..errors import OctavoError, OctavoWarning, printable
 from ..runtime.native_stderr import native_stderr_closed
 from . import (
     bench,
@@ -76,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if debug:
             return args.call(args)
-        with native_stderr_closed(), warnings.catch_warnings():
+        with native_stderr_closed(), warnings.catch_warnings(), contextlib.redirect_stdout(_Printable(sys.stdout)):
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", OctavoWarning)
             warnings.showwarning = lambda message, *_, **__: _report(f"warning: {message}")
@@ -98,6 +100,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
+class _Printable:
+    """A stream of text that gets control characters of names escaped; everything else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def flush(self) -> None:
+        """Write what is kept back."""
+        self._stream.flush()
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        return self._stream.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the stream has."""
+        return getattr(self._stream, name)
+
+
 def _describe(error: Exception) -> str:
     if isinstance(error, OctavoError):
         return str(error)
@@ -109,7 +130,7 @@ def _describe(error: Exception) -> str:
 
 
 def _report(message: str) -> None:
-    print(f"octavo: {' '.join(message.split())}", file=sys.stderr)
+    print(f"octavo: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

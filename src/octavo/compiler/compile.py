@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import TargetError, check_type
+from ..errors import CompileError, TargetError, check_type
 from ..ir.graph import Model
 from ..ir.graph.growing_states import with_growing_states
 from ..ir.graph.inputs import check_fixed, input_specs
@@ -25,6 +25,9 @@ from .device_models import compiled_for
 from .explanation import explained_ops, output_specs
 from .partition.pipeline import linked, lower
 from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, resolve_target
+
+_MAX_WORKSPACE = 2**40
+"""Of a call's workspace: no machine that a model is compiled for gives more."""
 
 MAX_THREADS = 256
 """Of one call."""
@@ -76,6 +79,10 @@ def build_executable(
     module = linked(lowered, target.llvm)
     forget_pages()  # weights are packed now
     code = generate(module, target.llvm, threads=threads)
+    if isinstance(code.workspace, int) and code.workspace > _MAX_WORKSPACE:
+        raise CompileError(
+            f"a call would need {code.workspace / 2**40:.0f} TiB for what it computes on its way; make its tensors smaller"
+        )
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,

@@ -262,6 +262,17 @@ class Executable:
             raise ExecutableError("a loaded executable keeps no assembly text; compile the model in this process to read it")
         return text
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Executable], tuple[bytes]]:
+        """Copy and pickle by the bytes that `save` writes; ExecutableError for code that runs on a device."""
+        if not isinstance(self._code, Code):
+            raise ExecutableError(
+                f"an executable for {self.description.device} is not pickled or copied; save it, and load it there"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            saved = Path(folder) / "executable"
+            self.save(saved)
+            return _from_bytes, (saved.read_bytes(),)
+
     def save(self, path: str | Path) -> None:
         """Write one file (library, weights, description), under a temporary name first. Needs a C compiler to link."""
         write_executable(path, self._code.export, self._code.constants, self.description.to_json())
@@ -309,15 +320,16 @@ class Executable:
     def _of_library(path: Path, start: int, kept: Contents, description: Description) -> Executable:
         """Return the executable of a shared library, which starts there in a file."""
         try:
-            library = _loaded(path, start, kept.library)
+            library, image = _loaded(path, start, kept.library)
             if description.workspace is None:
-                return Executable(Code(library=library), description)
+                return Executable(Code(library=library, image=image), description)
             outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)
             control = None
             if description.shared_units:
                 control = control_layout(description.threads, len(description.inputs), len(outputs), description.shared_units)
             code = Code(
                 library=library,
+                image=image,
                 constants=kept.constants,
                 workspace=description.workspace,
                 outputs=outputs,
@@ -327,6 +339,14 @@ class Executable:
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
+
+
+def _from_bytes(data: bytes) -> Executable:
+    """Return the executable of a saved file's bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "executable"
+        path.write_bytes(data)
+        return Executable.load(path)
 
 
 DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], DeviceCode]
@@ -393,8 +413,8 @@ def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:
     return [tensor_from(array) for array in arrays]
 
 
-def _loaded(path: Path, start: int, length: int) -> Any:
-    """Load a copy of a library that lies within a file, under a name of its own.
+def _loaded(path: Path, start: int, length: int) -> tuple[Any, bytes]:
+    """Load a copy of a library that lies within a file, under a name of its own; return it with its bytes.
 
     TVM knows a library by the suffix .so alone, and the loader of the system takes a name that it has seen before for the file it
     saw then, which may have been written anew.
@@ -402,5 +422,6 @@ def _loaded(path: Path, start: int, length: int) -> Any:
     with tempfile.TemporaryDirectory() as folder, path.open("rb") as file:
         copied = Path(folder) / "library.so"
         file.seek(start)
-        copied.write_bytes(file.read(length))
-        return tvm.runtime.load_module(str(copied))
+        image = file.read(length)
+        copied.write_bytes(image)
+        return tvm.runtime.load_module(str(copied)), image

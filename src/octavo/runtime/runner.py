@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -111,6 +112,13 @@ def runner_of(
     return NativeRunner(code, Dimensions(places=dimension_places(shapes), others=dict(others)))
 
 
+def _no_memory(size: int, what: str) -> ExecutableError:
+    return ExecutableError(
+        f"a call needs {size} bytes ({size / 2**30:.1f} GiB) for {what}, more than this machine gives; feed less, or compile "
+        "the model for smaller shapes"
+    )
+
+
 class ForeignRunner:
     """Stands for code of another architecture, which can be saved and not called."""
 
@@ -161,7 +169,12 @@ class NativeRunner:
     def empty_outputs(self, sizes: Mapping[str, int]) -> list[Any]:
         """Return memory for the results at these sizes."""
         numbers = self._in_order(sizes)
-        return [empty_tensor(shape(*numbers), dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
+        shapes = [shape(*numbers) for shape in self._shapes]
+        try:
+            return [empty_tensor(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+        except Exception as error:  # std::bad_alloc, as TVM passes it on
+            count = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in zip(shapes, self._dtypes, strict=True))
+            raise _no_memory(count, "its results") from error
 
     def run_on(self, inputs: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]) -> None:
         """Run on memory for inputs and outputs, whose shapes count for nothing: the sizes of open dimensions are these."""
@@ -188,7 +201,11 @@ class NativeRunner:
         return [sizes[name] for name in self._names]
 
     def _call_state(self, size: int) -> _CallState:
-        workspace, sizes = empty_bytes(size), empty_tensor((len(self._names),), "int64")
+        try:
+            workspace = empty_bytes(size)
+        except MemoryError as error:
+            raise _no_memory(size, "what it computes on its way") from error
+        sizes = empty_tensor((len(self._names),), "int64")
         if self._control is None:
             return _CallState(arguments=(workspace,), workspace=size, sizes=sizes)
         pool = WorkerPool(self._library, self._control)

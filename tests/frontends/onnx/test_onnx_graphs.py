@@ -279,6 +279,27 @@ def test_a_negative_first_dimension_is_an_open_batch(make_onnx):
     assert model.any_batch
 
 
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((1, -5, 3), "has -5 along axis 1, which is no size"),
+        ((2**31,) * 3, r"of shape \(2147483648, .*more elements than any memory"),
+    ],
+)
+def test_sizes_that_no_tensor_has(make_onnx, shape, said):
+    proto = make_onnx([make_node("Relu", ["x"], ["y"])], {"x": shape}, {"y": None})
+    with pytest.raises(ModelError, match=said):
+        load(proto)
+
+
+def test_control_characters_of_names_are_escaped(make_onnx):
+    proto = make_onnx([make_node("Relu", ["x\x1b[31m\n"], ["y"])], {"x\x1b[31m\n": (2, 3)}, {"y": None})
+    with pytest.raises(ModelError) as caught:
+        load(proto, shapes={"z": (1,)})
+    assert str(caught.value).isprintable()
+    assert "x\\x1b[31m\\n" in str(caught.value)
+
+
 def test_an_input_without_an_element_type(make_onnx):
     proto = make_onnx([make_node("Relu", ["x"], ["y"])], {"x": (1, 3)}, {"y": None}, dtype=onnx.TensorProto.UNDEFINED)
     with pytest.raises(ModelError, match="input 'x' states no element type"):

@@ -6,6 +6,7 @@ name that is arithmetic of others ("past + sequence") is that. One without a nam
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx
@@ -23,6 +24,8 @@ _PASTS: dict[tuple[str, str], tuple[tuple[int, ...], int]] = {
     ("QAttention", MICROSOFT): ((8,), 3),
 }
 """By op and domain: which inputs are pasts, and the axis along which these grow."""
+_MAX_ELEMENTS = 2**47
+"""As many bytes as a process can address."""
 
 
 def input_shapes(graph: onnx.GraphProto, asked: Asked) -> InputShapes:
@@ -62,7 +65,8 @@ def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple
             )
     elif not tensor.HasField("shape"):
         raise ModelError(f"{origin}: input {name!r} states no shape; give one: {shape_advice(name)}")
-    dims = tuple(_declared_dim(name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
+    dims = tuple(_declared_dim(name, axis, dim, origin if given is None else "") for axis, dim in enumerate(tensor.shape.dim))
+    _check_count(name, tuple(dims if given is None else given), origin)
     if given is None and 0 in dims:
         raise ModelError(
             f"{origin}: input {name!r} of shape ({', '.join(map(str, dims))}) has no elements; "
@@ -71,8 +75,22 @@ def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple
     return dims
 
 
-def _declared_dim(name: str, axis: int, dim: Any) -> int | str:
-    if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write an unknown one as negative
+def _check_count(name: str, dims: tuple[int | str, ...], origin: str) -> None:
+    """Raise ModelError for a tensor of more elements than any memory holds."""
+    if math.prod(dim for dim in dims if isinstance(dim, int)) > _MAX_ELEMENTS:
+        raise ModelError(
+            f"{origin}: input {name!r} of shape ({', '.join(map(str, dims))}) has more elements than any memory holds; "
+            f"give it another one: {shape_advice(name)}"
+        )
+
+
+def _declared_dim(name: str, axis: int, dim: Any, origin: str) -> int | str:
+    """Return one dimension; ModelError for one that is no size, but where `origin` is ""."""
+    if origin and dim.HasField("dim_value") and dim.dim_value < -1:
+        raise ModelError(
+            f"{origin}: input {name!r} has {dim.dim_value} along axis {axis}, which is no size; give one: {shape_advice(name)}"
+        )
+    if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write an unknown one as -1
         return dim.dim_value
     return dim.dim_param if dim.dim_param.strip() not in ("", "?") else symbol_name(f"{name}_dim{axis}")
 
