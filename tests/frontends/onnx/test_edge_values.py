@@ -224,3 +224,27 @@ def test_shapes_that_depend_on_what_is_fed_are_refused(op, fed):
     with pytest.raises(octavo.OctavoError, match=rf"op {op} \(output tensor 'y0'\)[: ].*(depends on values|Shape)") as caught:
         octavo.load(model_of([(op, " ".join(fed), {})], fed, {}))
     assert "\n" not in str(caught.value)
+
+
+def test_inputs_without_elements_are_known():
+    """An empty list of axes, and a tensor that gives its type alone; what else depends on them is computed at import."""
+    x, empty = np.arange(6, dtype=np.float32).reshape(2, 3), {"axes": np.zeros(0, np.int64), "like": np.zeros((2, 0), np.int32)}
+    nodes: Nodes = [
+        ("ReduceSum", "x axes", {"keepdims": 0}),
+        ("CastLike", "x like", {}),
+        ("ReduceProd", "like one", {"keepdims": 0}),
+    ]
+    model = model_of(
+        [*nodes, ("Concat", "i like", {"axis": 1})], {"x": x, "i": x.astype(np.int32), **empty}, {"one": np.array([1])}
+    )
+    fed = {"x": x, "i": x.astype(np.int32), **empty}
+    executable = octavo.compile(octavo.load(model, shapes={name: array.shape for name, array in fed.items()}))
+    compare(list(executable(fed).values()), [x.sum(), x.astype(np.int32), np.ones(2, np.int32), x.astype(np.int32)])
+
+
+def test_ops_that_onnx_defines_by_others_that_it_defines(rng):
+    x, labels = rng.normal(size=(3, 4)).astype(np.float32), np.array([1, 0, 3])
+    got = results([("SoftmaxCrossEntropyLoss", "x labels", {}), ("Swish", "x", {})], {"x": x, "labels": labels}, opset=24)
+    logs = x - np.log(np.exp(x).sum(1, keepdims=True))
+    np.testing.assert_allclose(got[0], -logs[np.arange(3), labels].mean(), rtol=1e-5)
+    np.testing.assert_allclose(got[1], x / (1 + np.exp(-x)), rtol=1e-5)

@@ -41,7 +41,7 @@ def test_shapes_override_what_the_model_states(make_onnx):
     [
         ({"z": (1, 4)}, "there is no input 'z' to give a shape; the inputs are x"),
         ({"x": (1, 4, 4)}, "has 3 dimensions, the model states 2"),
-        ({"x": (0, 4)}, "must hold positive sizes only"),
+        ({"x": (-1, 4)}, "must hold no negative sizes"),
     ],
 )
 def test_shapes_that_do_not_fit(make_onnx, shapes, message):

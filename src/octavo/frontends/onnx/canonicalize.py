@@ -32,6 +32,8 @@ _ALWAYS_DECOMPOSED = frozenset({"Attention"})
 """Ops that have a converter, but for another op of that name."""
 
 _DEFINITIONS = "octavo.definitions"
+_MAX_DEFINITIONS = 4
+"""How deep an op is defined by others that are."""
 
 
 def canonicalize(
@@ -59,10 +61,12 @@ def canonicalize(
         For an If whose condition depends on what is fed.
     """
     model = source
+    if any(0 in shape for shape in shapes.values()):
+        model = _copy(model)
+        _read_no_empty_inputs(model.graph, shapes)
     if model.functions:
-        model = onnx.inliner.inline_local_functions(_copy(source))
-    if any(_definition(node, opset_of(model), supported) is not None for node in model.graph.node):
-        model = onnx.inliner.inline_local_functions(_with_definitions(model, supported))
+        model = onnx.inliner.inline_local_functions(_copy(model))
+    model = _decomposed(model, supported)
     if {"If", "Einsum"}.intersection(node.op_type for node in model.graph.node) or has_float16(model.graph):
         model = _copy(model)
         _inline_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
@@ -71,6 +75,32 @@ def canonicalize(
     if has_runtime_ops(model.graph, opset_of(model)):
         model = _copy(model) if model is source else model
         write_standard(model, shapes, origin)
+    return model
+
+
+def _read_no_empty_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[Size]]) -> None:
+    """Let nodes read constants in place of inputs without elements: these have one value, and what depends on it is known."""
+    names: dict[str, str] = {}
+    for value in graph.input:
+        shape = shapes.get(value.name, ())
+        if 0 in shape and all(isinstance(size, int) for size in shape):
+            names[value.name] = f"{value.name}::empty"
+            tensor = onnx.TensorProto(name=names[value.name], dims=[int(str(size)) for size in shape])
+            tensor.data_type, tensor.raw_data = value.type.tensor_type.elem_type, b""
+            graph.initializer.append(tensor)
+    for node in graph.node:
+        _rename(node, names)
+
+
+def _decomposed(model: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """Return the model with ops that ONNX defines by others as these."""
+    for _ in range(_MAX_DEFINITIONS):
+        if not any(_definition(node, opset_of(model), supported) is not None for node in model.graph.node):
+            break
+        made = _with_definitions(model, supported)
+        if not made.functions:
+            break
+        model = onnx.inliner.inline_local_functions(made, True)  # definitions may be of an older operator set
     return model
 
 
@@ -92,8 +122,8 @@ def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProt
     ONNX's inliner could look the definitions up itself, but for inputs that are constants or left out.
     """
     opset = opset_of(model)
-    made = _copy(model)
-    typed = onnx.shape_inference.infer_shapes(model).graph
+    made = onnx.shape_inference.infer_shapes(model)  # the inliner asks for types
+    typed = made.graph
     types = {value.name: value.type for value in (*typed.input, *typed.value_info, *typed.output)}
     types |= {each.name: onnx.helper.make_tensor_type_proto(each.data_type, each.dims) for each in typed.initializer}
     for number, node in enumerate(made.graph.node):
@@ -106,13 +136,31 @@ def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProt
         else:
             inputs = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
             function = onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), inputs))
-        if not all(supported(step) for step in function.node):  # the message shall name the op that the file has
-            continue
+        if not all(supported(step) or _is_defined(step, opset_of(model)) for step in function.node):
+            continue  # the message shall name the op that the file has
+        _state_defaults(node, schema)
         function.domain, function.name = _DEFINITIONS, f"{node.op_type}_{number}"
         node.domain, node.op_type = function.domain, function.name
         made.functions.append(function)
-    made.opset_import.append(onnx.helper.make_opsetid(_DEFINITIONS, 1))
+    if all(each.domain != _DEFINITIONS for each in made.opset_import):
+        made.opset_import.append(onnx.helper.make_opsetid(_DEFINITIONS, 1))
     return made
+
+
+def _state_defaults(node: onnx.NodeProto, schema: Any) -> None:
+    """Write out the attributes that a node leaves out: what a definition refers to would be missing."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+            node.attribute.append(attribute.default_value)
+
+
+def _is_defined(node: onnx.NodeProto, opset: int) -> bool:
+    """Return whether ONNX defines an op by others."""
+    if node.domain not in STANDARD_DOMAINS or not onnx.defs.has(node.op_type, opset, ""):
+        return False
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    return schema.has_function or schema.has_context_dependent_function
 
 
 def _copy(source: onnx.ModelProto) -> onnx.ModelProto:

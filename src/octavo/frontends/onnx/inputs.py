@@ -56,8 +56,8 @@ def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple
     if tensor.elem_type == onnx.TensorProto.STRING:
         raise ModelError(f"{origin}: input {name!r} is text, and kernels take numbers only; cut off what reads it")
     if given is not None:
-        if any(not isinstance(dim, str) and dim < 1 for dim in given) or "" in given:
-            raise ModelError(f"{origin}: shape {tuple(given)} for input {name!r} must hold positive sizes only")
+        if any(not isinstance(dim, str) and dim < 0 for dim in given) or "" in given:
+            raise ModelError(f"{origin}: shape {tuple(given)} for input {name!r} must hold no negative sizes")
         if tensor.HasField("shape") and len(tensor.shape.dim) != len(given):
             raise ModelError(
                 f"{origin}: shape {tuple(given)} for input {name!r} has {len(given)} dimensions, "
