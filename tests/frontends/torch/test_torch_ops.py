@@ -168,6 +168,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "seen through a view": (seen_through_a_view, (IMAGE,)),
     "written by a wider number": (promoted, (IMAGE,)),
     "masked by positions": (masked_by_positions, (VECTORS,)),
+    "masked by infinity": (lambda x: x.masked_fill(x > 0, float("-inf")).amax(-1).exp(), (VECTORS,)),
     "to a device": (lambda x: x.to("cpu", torch.float32) + x.to("cpu", torch.int32), (IMAGE,)),
     "add in place": (lambda x, y: (x * 1).add_(y), (IMAGE, IMAGE)),
     "clamp from below": (lambda x: x.clamp(min=0.1), (IMAGE,)),

@@ -40,6 +40,7 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
         **{op: _function(name) for op, name in functions.items()},
         **dict.fromkeys(chains, _chain),
         **dict.fromkeys(_EXTREMES, _from_infinity),
+        **dict.fromkeys(("relax.full", "relax.full_like"), _full),
         "relax.power": _power,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.image.resize2d": _resize2d,
@@ -91,6 +92,20 @@ def _from_infinity(builder: relax.BlockBuilder, call: Any) -> Expr:
     starts = [(FloatImm, _as_infinity)] + [(IntImm, _as_last_place)] * call.op.name.startswith("relax.arg")
     builder.update_func(made.args[0], function.with_body(tvm_ffi.structural_map(function.body, starts)))
     return made
+
+
+def _full(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Fill with infinity or NaN, which TVM takes for text; leave other values to it."""
+    dtype, shape, fill = str(call.ty.dtype), list(call.ty.shape.values), call.args[1]
+    value = fill.value.numpy().reshape(-1) if isinstance(fill, tvm.ir.GenericConst) else np.zeros(1)
+    is_static = all(isinstance(size, IntImm) for size in shape)
+    if value.size != 1 or np.isfinite(value[0]) or not is_static or dtype not in ("float32", "float64"):
+        return call.op.get_attr("FLegalize")(builder, call)
+
+    def filled() -> Any:
+        return te.compute(shape, lambda *_: FloatImm(dtype, float(value[0])), name="full")
+
+    return builder.call_te(filled, primfunc_name_hint="full")
 
 
 def _as_infinity(node: Any) -> Any:
