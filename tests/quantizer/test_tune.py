@@ -117,6 +117,16 @@ def test_steps_are_tried_beside_the_last_kind_and_applied_in_their_order(profile
     assert plan.journal.summary == "r3, r1, r2 kept: outputs 30.0 dB above their error on 4 samples held back (20.0 dB without)"
 
 
+def test_another_of_a_kind_is_not_tried_that_gains_nothing_over_the_first_without_the_last(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = by_names({PLAIN: 20, R1: 20, R2: 20, R3: 25, R1 | R3: 28, R2 | R3: 30})
+    with_fakes(monkeypatch, errors, first=[First(name="r1"), First(name="r2")], last=[Last(name="r3")])
+    plan = quantized(profiled)
+    assert taken(plan) == R1 | R3
+    assert "it gains 0.00 dB where nothing is corrected" in next(each.proposal for each in plan.journal.entries if not each.kept)
+
+
 @pytest.mark.parametrize(("alone_db", "whole_db", "is_tried"), [(20.3, 20, False), (20.6, 20, True), (20.0, 21, True)])
 def test_what_gains_little_without_the_last_kind_is_not_tried_beside_it(
     profiled: Any, monkeypatch: pytest.MonkeyPatch, alone_db: float, whole_db: float, is_tried: bool

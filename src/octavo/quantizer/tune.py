@@ -271,12 +271,10 @@ class Tuning:
                 if all(entry.step != step.name for _, entry in self.entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
                 continue
-            promised = self._promised(step, steps, best)
-            if promised and all(each.db + each.standard_error < max(_IMMATERIAL_DB, step.min_gain_db) for each in promised):
-                gained = max(each.db for each in promised)
-                said = (
-                    f"{self._said(_uncorrected(steps), _uncorrected(best))}: it gains {gained:.2f} dB where nothing is corrected"
-                )
+            refuted = self._refuted(step, steps, best, kept)
+            if refuted is not None:
+                said = self._said(_uncorrected(steps), _uncorrected(best))
+                said = f"{said}: it gains {refuted.db:.2f} dB where nothing is corrected"
                 self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain = self.score(steps).gain_over(self.score(best))
@@ -297,16 +295,22 @@ class Tuning:
                     break
         return kept
 
-    def _promised(self, step: Step, steps: Steps, best: Steps) -> list[Gain]:
-        """Return what a step gains where activations alone are rounded, and where weights are, too, without corrections.
+    def _refuted(self, step: Step, steps: Steps, best: Steps, kept: Steps) -> Gain | None:
+        """Return what a step gains without corrections if that is too little: beside them it is hardly more.
 
-        Beside these, which take most of the time of a step that is tried, it is hardly more than the greater one. Empty where
-        nothing is corrected, and of what somebody knows to gain.
+        With activations alone rounded, or weights, too, whichever is more. None where nothing is corrected, which takes most of
+        the time of a step that is tried, and of what somebody knows to gain.
         """
-        after, before = _uncorrected(steps), _uncorrected(best)
+        after = _uncorrected(steps)
         if step.is_presumed or step not in after or after == steps:
-            return []
-        return [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
+            return None
+        for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
+            before = _uncorrected(others)
+            gains = [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
+            least = max(least, self._demanded_db(step, after, before))
+            if all(gain.db + gain.standard_error < least for gain in gains):
+                return max(gains, key=lambda gain: gain.db)
+        return None
 
     def _score_of_activations(self, steps: Steps) -> Score:
         if steps not in self._of_activations:
