@@ -39,6 +39,9 @@ from .weights import WeightParameters
 
 FoundT = TypeVar("FoundT")
 
+_ROOM = 4
+"""Plans of which is known what targets take of them: two that are compared on several folds are made in turn, step by step."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Planned:
@@ -67,20 +70,28 @@ class Planned:
 
 @dataclass(slots=True, eq=False)
 class Last(Generic[FoundT]):
-    """What was found last, and what decided it: to find it again takes most of the time. It changes no result."""
+    """What was found last, and what decided it: to find it again takes most of the time. It changes no result.
 
-    _known: tuple[Any, FoundT] | None = None
+    Parameters
+    ----------
+    room
+        For how many: two models that are compared on several folds are planned in turn.
+    """
+
+    room: int = 1
+    _known: list[tuple[Any, FoundT]] = field(default_factory=list["tuple[Any, FoundT]"])
 
     @property
     def value(self) -> FoundT | None:
         """What was found last."""
-        return None if self._known is None else self._known[1]
+        return self._known[-1][1] if self._known else None
 
     def find(self, decided_by: object, find: Callable[[], FoundT]) -> FoundT:
         """Return what was found for the same, else what is found now."""
-        if self._known is None or self._known[0] != decided_by:
-            self._known = decided_by, find()
-        return self._known[1]
+        place = next((place for place, (known, _) in enumerate(self._known) if known == decided_by), None)
+        found = (decided_by, find()) if place is None else self._known.pop(place)
+        self._known = [*self._known, found][-self.room :]
+        return found[1]
 
 
 @dataclass(slots=True, eq=False)
@@ -88,8 +99,8 @@ class _Equalized:
     """A float model with its channels divided, and what planning it with similar choices found."""
 
     floats: EqualizedFloat
-    rejections: Last[Rejections] = field(default_factory=Last[Rejections])
-    claims: Last[Claims] = field(default_factory=Last[Claims])
+    rejections: Last[Rejections]
+    claims: Last[Claims]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,7 +180,8 @@ class Planner:
             if equalization:
                 _ = found.model  # what making it leaves behind goes now
                 trim_heap(self.model.constant_bytes)
-            return _Equalized(found)
+            room = 1 if self.model.is_large else _ROOM
+            return _Equalized(found, Last[Rejections](room), Last[Claims](room))
 
         # Equal factors may come with statistics of other samples.
         statistics = (*equalization.statistics.values(), *equalization.rotated.values())

@@ -104,7 +104,8 @@ class RowSteps(Rounder):
     def rounded(self, value: Any) -> Any:
         """Return a tensor of the nearest such numbers."""
         result = tvm.runtime.empty(value.shape, "float32")
-        given, rounded = np.from_dlpack(value), np.from_dlpack(result)
+        given: Any = np.from_dlpack(value)
+        rounded = np.from_dlpack(result)
         if self.factors is _ONE:
             steps, scale = row_steps(given, self.axis)
             np.multiply(steps, scale, out=rounded)
