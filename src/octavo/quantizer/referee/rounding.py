@@ -110,8 +110,8 @@ class RowSteps(Rounder):
             steps, scale = row_steps(given, self.axis)
             np.multiply(steps, scale, out=rounded)
         else:
-            divided: Floats = np.divide(given, self.factors, dtype=np.float32)
-            steps, scale = row_steps(divided, self.axis)
+            by_factors: Floats = np.divide(given, self.factors, dtype=np.float32)
+            steps, scale = row_steps(by_factors, self.axis)
             np.multiply(np.multiply(steps, scale, out=steps), self.factors, out=rounded)
         return result
 
