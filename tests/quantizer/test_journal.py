@@ -103,6 +103,7 @@ def test_it_is_said_in_words() -> None:
     assert KEPT.said == "correct: 2 biases: +1.25 dB (0.12 standard error), kept"
     assert NOTHING.said == "equalize: nothing to propose"
     assert WORSE.said == "ranges by mse: ranges by mse: -inf dB (0.00 standard error), left out"
+    assert replace(NOTHING, proposal="4 ranges").said == "equalize: 4 ranges, left out"
     assert UNSURE.said == "x: 1 ranges: +inf dB (unknown standard error), left out"
     full = JOURNALS["full"]
     assert full.kept == ["correct"]

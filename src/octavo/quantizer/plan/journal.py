@@ -18,7 +18,7 @@ class JournalEntry:
         What it proposed, in words; "" where it had nothing to propose.
     gain_db, standard_error_db
         What the worst output's error on held-back samples was less with it, and the standard error of that over the samples;
-        None where nothing was scored.
+        None where that was not scored.
     kept
         Whether the plan has it.
     seconds
@@ -37,7 +37,8 @@ class JournalEntry:
         """One line."""
         verdict = "kept" if self.kept else "left out"
         if self.gain_db is None:
-            return f"{self.step}: {self.proposal or 'nothing to propose'}"
+            left = f", {verdict}" if self.proposal and not self.kept else ""
+            return f"{self.step}: {self.proposal or 'nothing to propose'}{left}"
         gain = f"{self.gain_db:+.2f} dB ({_number(self.standard_error_db)} standard error)"
         return f"{self.step}: {self.proposal}: {gain}, {verdict}"
 
