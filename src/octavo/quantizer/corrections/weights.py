@@ -21,7 +21,7 @@ from .layers import Product
 BLOCK_INPUTS = 1536
 """Of a layer whose weights make up for each other's errors, at most. Memory grows with the second power, work with the third."""
 
-_PART_INPUTS = 768
+_PART_INPUTS = 1024
 """Of each block, all of equal size, that a layer with more has: of large layers hardly anything is left to gain by more."""
 
 MIN_ROWS = 0.1
