@@ -15,6 +15,7 @@ import octavo
 from octavo.errors import UnsupportedOpError
 from octavo.ir.graph import Model
 from open_recognizer import GATES, draw, recognizer
+from plain_code import plain_code
 from reference_sessions import reference_session
 
 FEATURES, HIDDEN = 5, 19
@@ -81,7 +82,8 @@ def test_any_steps_equal_those_written_out(case: str, rng: np.random.Generator, 
         for result, expected in zip(results, session.run(None, inputs), strict=True):
             assert result.shape == expected.shape
             np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-        written_out = octavo.compile(loaded(proto, tmp_path, sizes={"steps": steps, "batch": batch}))
+        with plain_code():
+            written_out = octavo.compile(loaded(proto, tmp_path, sizes={"steps": steps, "batch": batch}))
         for result, expected in zip(results, written_out(inputs).values(), strict=True):
             assert result.tobytes() == expected.tobytes()
 
@@ -123,7 +125,8 @@ def test_a_recognizer_of_any_width(kind: str, rng: np.random.Generator, tmp_path
     proto = recognizer(kind)
     model = loaded(proto, tmp_path)
     samples = [draw(rng, int(rng.integers(1, 4)), int(rng.integers(4, 60))) for _ in range(8)]
-    quantized = octavo.quantize(model, octavo.profile(model, samples), preset="fast")
+    with plain_code():
+        quantized = octavo.quantize(model, octavo.profile(model, samples), preset="fast")
     compiled, session = octavo.compile(quantized), reference_session(proto)
     integer = {op.op for op in octavo.explain(compiled).ops if op.integer}
     assert {"conv2d", "matmul"} <= integer
@@ -134,7 +137,9 @@ def test_a_recognizer_of_any_width(kind: str, rng: np.random.Generator, tmp_path
         error = np.mean((result - expected) ** 2) / np.mean(expected**2)
         assert error < 10**-2.5
         module = relax.transform.BindSymbolicVars({"batch": batch, "width": width})(quantized.module)
-        [own] = octavo.compile(replace(quantized, module=module, sizes={}))(inputs).values()
+        with plain_code():
+            alone = octavo.compile(replace(quantized, module=module, sizes={}))
+        [own] = alone(inputs).values()
         assert result.tobytes() == own.tobytes()
 
 

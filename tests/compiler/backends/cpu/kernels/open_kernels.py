@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
-from unittest.mock import patch
 
 import numpy as np
 import tvm
 from kernel_runner import GUARD, Case
 
 from octavo.compiler.backends.cpu.kernels import Kernel
-from octavo.compiler.codegen import tir_passes
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.ir.graph.nodes import tensor_buffer
@@ -20,6 +18,7 @@ from octavo.ir.graph.sizes import buffers_and_dimensions, size_of
 from octavo.runtime.llvm_host import host_target
 from octavo.runtime.shapes import evaluated
 from octavo.runtime.size import Size
+from plain_code import plain_code
 
 Make = Callable[[Callable[[str], Any]], Kernel]
 """Makes a kernel of sizes that it asks for by name."""
@@ -81,7 +80,7 @@ def results_of(kernels: Sequence[Kernel], inputs: Sequence[Sequence[np.ndarray]]
     """Run static kernels on this machine, once each: unoptimized, which changes no bit of what they compute."""
     names = [f"kernel_{place}" for place in range(len(kernels))]
     named = {name: each.func.with_attr(KERNEL_ATTR, name) for name, each in zip(names, kernels, strict=True)}
-    with patch.object(tir_passes, "KERNEL_LEVEL", 0):
+    with plain_code():
         library = llvm_module(named, host_target())
         functions = [library[name] for name in names]  # LLVM compiles the first time that one is asked for
     results: list[np.ndarray] = []
