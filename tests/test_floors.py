@@ -136,18 +136,24 @@ def circles(package: Path) -> list[set[Path]]:
     return [set(circle) for circle in found if circle]
 
 
+@cache
+def name_fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(field for field in ("id", "attr", "arg", "name") if field in kind._fields)
+
+
 def words_of(file: Path) -> Iterator[tuple[int, str]]:
     """Yield every name and every string of a file that the program sees: neither comments nor docstrings."""
     nodes = nodes_of(file.read_text(encoding="utf-8"))
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
     for node in nodes:
-        line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Constant):
             if isinstance(node.value, str) and id(node) not in docstrings:
-                yield line, node.value
-        else:
-            names = (getattr(node, field, None) for field in ("id", "attr", "arg", "name"))
-            yield from ((line, name) for name in names if isinstance(name, str))
+                yield node.lineno, node.value
+            continue
+        for field in name_fields(type(node)):
+            name = getattr(node, field)
+            if isinstance(name, str):
+                yield getattr(node, "lineno", 0), name
 
 
 def quantization_words(package: Path) -> list[str]:
