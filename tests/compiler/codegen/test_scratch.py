@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+import tvm
 from tvm import relax
 from tvm.script import tirx as T
 
 from octavo.compiler.backends.cpu.link import float_passes
-from octavo.compiler.codegen.program import call_plan
+from octavo.compiler.codegen.program import call_plan, native_program
 from octavo.compiler.codegen.scratch import with_scratch
 from octavo.ir.graph.dataflow import BodyWriter, write_function
+from octavo.runtime.code import ENTRY
 from octavo.runtime.llvm_host import host_target
 
 
@@ -39,8 +42,9 @@ def test_what_fits_the_stack_stays_there() -> None:
     assert (made, sizes) == (kernel, [])
 
 
-def test_intermediate_tensors_of_a_fused_op_are_in_the_workspace() -> None:
-    x = relax.Var("x", relax.TensorType((64, 128), "float32"))
+def turned_square(rows: object) -> tvm.IRModule:
+    """A fused op that keeps a tensor of its own."""
+    x = relax.Var("x", relax.TensorType((rows, 128), "float32"))  # pyright: ignore[reportArgumentType]
 
     def write(writer: BodyWriter) -> relax.Expr:
         root = writer.emit("root", relax.op.sqrt(x))
@@ -50,14 +54,25 @@ def test_intermediate_tensors_of_a_fused_op_are_in_the_workspace() -> None:
     builder = relax.BlockBuilder()
     write_function(builder, "main", [x], write)
     with host_target():
-        module = float_passes()(builder.get())
-    plan = call_plan(module, on_stack=1024)
+        return float_passes()(builder.get())
+
+
+def test_intermediate_tensors_of_a_fused_op_are_in_the_workspace() -> None:
+    plan = call_plan(turned_square(64), on_stack=1024)
     assert plan is not None
     (call,) = plan.calls
     assert [operand.region for operand in call.operands] == ["input", "output", "workspace"]
     assert call.reads == 1
     assert plan.workspace == 64 * 128 * 4
     assert "alloc_buffer" not in next(function for _, function in plan.module.functions_items()).script()
+
+
+@pytest.mark.parametrize("rows", [64, tvm.tirx.Var("rows", "int64")])
+def test_in_this_process_tensors_of_open_sizes_alone_are_in_the_workspace(rows: object) -> None:
+    program = native_program(turned_square(rows))
+    assert program is not None
+    [kernel] = [function for var, function in program.module.functions_items() if var.name_hint != ENTRY]
+    assert ("alloc_buffer" in kernel.script()) == isinstance(rows, int)
 
 
 def test_copies_are_calls_too() -> None:

@@ -9,7 +9,7 @@ where dimensions are open. A module that calls anything but PrimFuncs on tensors
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -257,22 +257,11 @@ class _Plan:
     # ------------------------------------------------------------------------------------------------------- writing
 
     def program(self, module: tvm.IRModule, tasks: int) -> Program:
-        """Place the intermediate tensors and write the entry."""
-        self._write_over(module)
+        """Place the intermediate tensors, with kernels' own buffers of open sizes, and write the entry."""
+        made, chunks = self._on_pointers(module, math.inf, 1 if self._has_table else tasks)
+        kernels = {callee: GlobalVar(_own_name(callee)) for callee in made}
+        functions = {kernels[callee]: function for callee, function in made.items()}
         workspace = self._place()
-        tasks = 1 if self._has_table else tasks
-        kernels: dict[GlobalVar, GlobalVar] = {}
-        functions: dict[GlobalVar, Any] = {}
-        chunks: dict[GlobalVar, int] = {}
-        for call in self._calls:
-            if call.callee is not None and call.callee not in kernels:
-                name = _own_name(call.callee)
-                kernels[call.callee] = GlobalVar(name)
-                shared = shared_kernel(module[call.callee]) if tasks > 1 else None
-                self._kernels[call.callee] = on_pointers(module[call.callee], name, shared)
-                functions[kernels[call.callee]] = self._kernels[call.callee].function
-                if shared is not None:
-                    chunks[call.callee] = shared.chunks
         buffers = self._buffers(workspace)
         control = None
         if chunks:
@@ -281,9 +270,8 @@ class _Plan:
         else:
             functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
-        made = tvm.IRModule(functions)
         return Program(
-            module=made,
+            module=tvm.IRModule(functions),
             constants=self._blob,
             dimensions=tuple(sorted(self._dimensions)),
             workspace=workspace,
@@ -293,27 +281,37 @@ class _Plan:
 
     def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
         """Place the intermediate tensors and the kernels' own buffers, and return the calls."""
-        functions: dict[str, Any] = {}
-        scratch: dict[str, list[int | Size]] = {}
-        calls: list[_KernelCall] = []
-        for number, call in enumerate(self._calls):
-            if call.callee is None:
-                calls.append(call)
-                continue
-            name = _own_name(call.callee)
-            if name not in functions:
-                self._kernels[call.callee] = on_pointers(module[call.callee], name)
-                functions[name], scratch[name] = with_scratch(self._kernels[call.callee].function, on_stack)
-            given = self._kernels[call.callee].named(self._sizes_of(call))
-            sizes = [size.substitute(given) if isinstance(size, Size) else size for size in scratch[name]]
-            own = [_Memory(size=size, first=number, last=number) for size in sizes]
-            calls.append(replace(call, operands=(*call.operands, *own), results=call.results + len(own)))
-        self._calls = calls
-        self._write_over(module)
+        made, _ = self._on_pointers(module, on_stack)
         workspace = self._place()
-        kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
-        planned = tuple(self._planned(call) for call in calls)
+        kernels = tvm.IRModule({GlobalVar(_own_name(callee)): function for callee, function in made.items()})
+        planned = tuple(self._planned(call) for call in self._calls)
         return CallPlan(module=kernels, calls=planned, constants=self._blob, workspace=workspace)
+
+    def _on_pointers(
+        self, module: tvm.IRModule, on_stack: float, tasks: int = 1
+    ) -> tuple[dict[GlobalVar, Any], dict[GlobalVar, int]]:
+        """Return the kernels on pointers, and the chunks of those that are shared; calls get memory for kernels' own buffers."""
+        functions: dict[GlobalVar, Any] = {}
+        chunks: dict[GlobalVar, int] = {}
+        scratch: dict[GlobalVar, list[int | Size]] = {}
+        for callee in dict.fromkeys(call.callee for call in self._calls if call.callee is not None):
+            shared = shared_kernel(module[callee]) if tasks > 1 else None
+            made = self._kernels[callee] = on_pointers(module[callee], _own_name(callee), shared)
+            functions[callee], scratch[callee] = with_scratch(made.function, on_stack) if shared is None else (made.function, [])
+            if shared is not None:
+                chunks[callee] = shared.chunks
+        self._calls = [self._with_own(number, call, scratch) for number, call in enumerate(self._calls)]
+        self._write_over(module)
+        return functions, chunks
+
+    def _with_own(self, number: int, call: _KernelCall, scratch: Mapping[GlobalVar, Sequence[int | Size]]) -> _KernelCall:
+        """Return a call with memory for the kernel's own buffers."""
+        if call.callee is None or not scratch[call.callee]:
+            return call
+        given = self._kernels[call.callee].named(self._sizes_of(call))
+        sizes = [size.substitute(given) if isinstance(size, Size) else size for size in scratch[call.callee]]
+        own = [_Memory(size=size, first=number, last=number) for size in sizes]
+        return replace(call, operands=(*call.operands, *own), results=call.results + len(own))
 
     def _planned(self, call: _KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)

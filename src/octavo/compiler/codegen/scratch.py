@@ -6,7 +6,6 @@ After:   kernel(x, y, buffer_data): buffer = decl_buffer((20000,), "uint8", data
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -19,7 +18,7 @@ from ...ir.untyped import s_tir, tirx
 from ...runtime.size import Size, is_open
 
 
-def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int | Size]]:
+def with_scratch(kernel: Any, on_stack: float) -> tuple[Any, list[int | Size]]:
     """Return a kernel on pointers that takes its own buffers as further pointers, before any sizes, and the bytes of each.
 
     Those of an open size are Sizes of the kernel's parameters, by their names.
@@ -29,7 +28,7 @@ def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int | Size]]:
     kernel
         What `pointer_kernels.on_pointers` returns.
     on_stack
-        Bytes up to which buffers stay what they are. Accumulators stay anyway: they are registers.
+        Bytes up to which buffers of known sizes stay what they are. Accumulators stay anyway: they are registers.
     """
     found: list[Any] = []
 
@@ -42,9 +41,11 @@ def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int | Size]]:
     tvm_ffi.structural_walk(kernel.body, ((AllocBuffer, allocated), (s_tir.SBlock, in_block)))
     found_sizes = {buffer: _bytes(buffer) for buffer in found}
     sizes = {buffer: size for buffer, size in found_sizes.items() if size is not None}
-    if len(sizes) < len(found_sizes) or not _surpasses(list(sizes.values()), on_stack):
+    known = sum(size for size in sizes.values() if not is_open(size))
+    moved = [buffer for buffer in sizes if is_open(sizes[buffer]) or known > on_stack]
+    if len(sizes) < len(found_sizes) or not moved:
         return kernel, []
-    pointers = {buffer: _pointer(buffer) for buffer in found if str(buffer.ty.storage_scope) != "local"}
+    pointers = {buffer: _pointer(buffer) for buffer in moved if str(buffer.ty.storage_scope) != "local"}
 
     def declared(node: Any) -> Any:
         return tirx.DeclBuffer(node.buffer, data=pointers[node.buffer]) if node.buffer in pointers else node
@@ -80,8 +81,3 @@ def _bytes(buffer: Any) -> int | Size | None:
     known = [dim for dim in dims if dim is not None]
     item = -(-int(tvm.DataType(str(buffer.ty.dtype)).bits) // 8)
     return prod(known) * item if len(known) == len(dims) else None
-
-
-def _surpasses(sizes: Sequence[int | Size], most: int) -> bool:
-    """Return whether buffers are more bytes than this; open ones are, for the stack holds none."""
-    return any(is_open(size) for size in sizes) or sum(sizes) > most
