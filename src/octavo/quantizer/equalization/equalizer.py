@@ -235,7 +235,7 @@ class ModelEqualizer:
         """
         rounded = [var for site in self._sites for var in site.rounded]
         known = {var: values for var in rounded if (values := self._known_values(var)) is not None}
-        totals = {var: GroupValues(self._found.of[var], self._found.count) for var in rounded if var not in known}
+        totals = {var: GroupValues(self._found.of[var]) for var in rounded if var not in known}
         samples = self._given.samples_for(self._simple)
         samples = samples if totals else samples[:_SAMPLES]
         totals |= {var: GroupValues.by_channel(static_shape(var) or ()) for var in self._streams}
@@ -251,7 +251,7 @@ class ModelEqualizer:
         profiled, groups = self._profile.get(TensorId(var.name)), self._found.of[var]
         if profiled is None or not channel_ranges(profiled, groups.shape):
             return None
-        return profiled_values(profiled, groups, self._found.count)
+        return profiled_values(profiled, groups)
 
     def _unknown(self, statistics: Mapping[TensorId, ScaledValues]) -> dict[TensorId, ScaledValues]:
         """Return those that samples have to tell."""

@@ -49,24 +49,31 @@ _STEPS = 255
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ChannelValues:
-    """What samples say of a tensor, by group: float64 (groups,), of groups that it doesn't have 0; bool `is_there`."""
+    """What samples say of a tensor, by group: float64 (groups,), of groups that it doesn't have 0; bool `is_there`.
 
+    A model has many groups, and a tensor few of them: `groups` are those that are held, in order.
+    """
+
+    groups: npt.NDArray[np.int64]
     is_there: npt.NDArray[np.bool_]
     minimum: Floats
     maximum: Floats
     variance: Floats
 
     @classmethod
-    def of(cls, low: Floats, high: Floats, variance: Floats) -> ChannelValues:
+    def of(cls, groups: npt.NDArray[np.int64], low: Floats, high: Floats, variance: Floats) -> ChannelValues:
         """Return what is said of groups whose least and greatest values these are; infinite where there are none."""
         is_there = np.isfinite(low)
         ends = np.where(is_there, low, 0.0), np.where(is_there, high, 0.0)
-        return cls(is_there=is_there, minimum=ends[0], maximum=ends[1], variance=variance)
+        return cls(groups=groups, is_there=is_there, minimum=ends[0], maximum=ends[1], variance=variance)
 
     def only(self, groups: npt.NDArray[np.int64]) -> ChannelValues:
         """Return what is said of some groups."""
-        low, high = self.minimum[groups], self.maximum[groups]
-        return ChannelValues(is_there=self.is_there[groups], minimum=low, maximum=high, variance=self.variance[groups])
+        places = np.searchsorted(self.groups, groups).clip(max=self.groups.size - 1)
+        is_own = self.groups[places] == groups
+        low, high, variance = (np.where(is_own, each[places], 0.0) for each in (self.minimum, self.maximum, self.variance))
+        is_there = is_own & self.is_there[places]
+        return ChannelValues(groups=groups, is_there=is_there, minimum=low, maximum=high, variance=variance)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

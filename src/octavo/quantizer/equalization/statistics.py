@@ -24,7 +24,7 @@ _POSITIONS = 1024
 """Of a sample whose values are summed, evenly spread: enough for the variance of channels."""
 
 
-def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64], size: int) -> ChannelValues:
+def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64]) -> ChannelValues:
     """Return what a profile says of a tensor of which it has the ranges of channels (see `channel_ranges`).
 
     Their variances are taken to be alike in shares of the squares of their ranges: of all values together they are what the
@@ -32,16 +32,16 @@ def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64], s
 
     Parameters
     ----------
-    groups, size
+    groups
         As `GroupValues` takes them.
     """
-    of_channel = groups.reshape(-1)
-    low, high = np.full(size, np.inf), np.full(size, -np.inf)
+    own, of_channel = np.unique(groups.reshape(-1), return_inverse=True)
+    low, high = np.full(own.size, np.inf), np.full(own.size, -np.inf)
     _extend(low, high, of_channel, profiled.channel_minimum, profiled.channel_maximum)
     squares = np.where(np.isfinite(low), high - low, 0.0) ** 2
     deviation = moments(profiled.histogram, profiled.minimum, profiled.maximum).deviation
     share = deviation**2 / max(float(squares[of_channel].mean()), 1e-30)
-    return ChannelValues.of(low, high, share * squares)
+    return ChannelValues.of(own, low, high, share * squares)
 
 
 def _extend(low: Floats, high: Floats, groups: npt.NDArray[np.int64], least: Array, largest: Array) -> None:
@@ -56,20 +56,19 @@ class GroupValues:
     ----------
     groups
         Of its elements, 1 along axes that they don't depend on.
-    size
-        Number of groups of the model.
     """
 
-    def __init__(self, groups: npt.NDArray[np.int64], size: int) -> None:
-        self._groups = groups.reshape(-1)
+    def __init__(self, groups: npt.NDArray[np.int64]) -> None:
+        self._own, self._groups = np.unique(groups.reshape(-1), return_inverse=True)
         self._axes = tuple(axis for axis, each in enumerate(groups.shape) if each == 1)
+        size = self._own.size
         self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
         self._sum, self._squares, self._count = np.zeros(size), np.zeros(size), np.zeros(size)
 
     @classmethod
     def by_channel(cls, shape: tuple[int, ...]) -> GroupValues:
         """Return what sums up each channel of the last axis by itself."""
-        return cls(np.arange(shape[-1]).reshape((1,) * (len(shape) - 1) + (-1,)), shape[-1])
+        return cls(np.arange(shape[-1]).reshape((1,) * (len(shape) - 1) + (-1,)))
 
     def add(self, value: Array) -> None:
         """Take one sample's values."""
@@ -89,7 +88,8 @@ class GroupValues:
     def result(self) -> ChannelValues:
         """Return what was seen."""
         count = np.maximum(self._count, 1)
-        return ChannelValues.of(self._low, self._high, np.maximum(self._squares / count - (self._sum / count) ** 2, 0.0))
+        variance = np.maximum(self._squares / count - (self._sum / count) ** 2, 0.0)
+        return ChannelValues.of(self._own, self._low, self._high, variance)
 
 
 def channel_ranges(profiled: TensorStatistics, shape: tuple[int, ...]) -> bool:
