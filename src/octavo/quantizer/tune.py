@@ -277,10 +277,9 @@ class Tuning:
                 said = f"{said}: it gains {refuted.db:.2f} dB where nothing is corrected"
                 self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
-            gain = self.score(steps).gain_over(self.score(best))
-            if not (step.is_presumed and gain.db > -_NO_LOSS_DB):
+            gain, least = self.score(steps).gain_over(self.score(best)), self._demanded_db(step, steps, best)
+            if not (_is_presumed(step, least) and gain.db > -_NO_LOSS_DB):
                 gain = self._gain(steps, best)
-            least = self._demanded_db(step, steps, best)
             may_gain = _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (
@@ -299,16 +298,18 @@ class Tuning:
         """Return what a step gains without corrections if that is too little: beside them it is hardly more.
 
         With activations alone rounded, or weights, too, whichever is more. None where nothing is corrected, which takes most of
-        the time of a step that is tried, and of what somebody knows to gain.
+        the time of a step that is tried, and of what is kept unless it loses.
         """
         after = _uncorrected(steps)
-        if step.is_presumed or step not in after or after == steps:
+        if step not in after or after == steps:
             return None
         for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
             before = _uncorrected(others)
+            demanded = self._demanded_db(step, after, before)
+            if others is best and _is_presumed(step, demanded):
+                continue
             gains = [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
-            least = max(least, self._demanded_db(step, after, before))
-            if all(gain.db + gain.standard_error < least for gain in gains):
+            if all(gain.db + gain.standard_error < max(least, demanded) for gain in gains):
                 return max(gains, key=lambda gain: gain.db)
         return None
 
@@ -433,7 +434,12 @@ def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool,
 def _stays(step: Step, gain: Gain, least: float) -> bool:
     """Return whether a step that gains so much is kept, where it must gain so much at least."""
     is_loss = -gain.db > max(_NO_LOSS_DB, min(_CLEAR * gain.standard_error, _SURE_DB))
-    return not is_loss if step.is_presumed else _is_worth(gain, least)
+    return not is_loss if _is_presumed(step, least) else _is_worth(gain, least)
+
+
+def _is_presumed(step: Step, least: float) -> bool:
+    """Return whether a step is kept unless it loses: not one that must gain much for the time that it takes."""
+    return step.is_presumed and least <= _IMMATERIAL_DB
 
 
 def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:

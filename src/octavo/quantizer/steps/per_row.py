@@ -33,6 +33,7 @@ class PerRow(Step):
     """
 
     name: ClassVar = "per row"
+    is_presumed: ClassVar = True  # a row's own range is no wider than that of all
     products: Literal["", "too", "float"] = ""
 
     @property

@@ -26,8 +26,8 @@ class Step(ABC):
     """It is tried where the worst output's signal to noise ratio is less."""
 
     is_presumed: ClassVar[bool] = False
-    """Whether it is kept unless the referee finds a loss: what it proposes was found best already, on more samples than are held
-    back."""
+    """Whether it is kept unless the referee finds a loss, where it takes little time: what it proposes was found best already, on
+    more samples than are held back, or can only be nearer."""
 
     measures_each: ClassVar[bool] = False
     """Whether it measures activation by activation on all samples. Where these are small, whatever outputs have."""
