@@ -1,12 +1,10 @@
 """Our converters of ONNX ops that TVM lowers to code that does not build here: CumSum, scattering, Celu; and of TopK.
 
-All become plain ops. Scattering is gathering seen from the other side: each element of the result is the last update that names
-its place, or what was there. Ops whose results' shapes depend on values are refused.
+All become plain ops. Ops whose results' shapes depend on values are refused.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,9 @@ from tvm.ir import GenericConst as Constant
 from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import celu, dtype_of, nonnegative_indices, running_sum, shape_of
+from ..placed import scatter_elements, scatter_slices
+from ..relax_ops import celu, dtype_of, running_sum, shape_of
 from .ops import Converter, NodeContext
-
-_MAX_PAIRS = 1 << 22
-"""Places times updates that are compared where places are known at run time only."""
 
 
 def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
@@ -86,95 +82,14 @@ def _top_k_of_integers(context: NodeContext, data: Any, count: int) -> Any:
 
 
 def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
-    """Write slices at places that tuples of indices name."""
     data, indices, updates = inputs
-    shape, named = shape_of(data), shape_of(indices)
-    depth = named[-1]
-    if depth > len(shape):
-        raise RejectedOpError(f"indices of {depth} axes into {shape}")
-    outer, inner = shape[:depth], shape[depth:]
-    strides = [math.prod(outer[i + 1 :]) for i in range(depth)]
-    count = math.prod(named[:-1])
-    emit = context.builder.emit
-    if not isinstance(indices, Constant):
-        indices = emit(ops.reshape(emit(ops.astype(indices, "int64")), [count, depth]))
-    index = nonnegative_indices(emit, indices, outer, f"of {outer}")
-    if isinstance(index, np.ndarray):
-        places: Any = (index.reshape(count, depth) * strides).sum(axis=1)
-    else:
-        weighted = emit(ops.multiply(index, relax.const(np.asarray(strides, np.int64).reshape(1, depth), "int64")))
-        places = emit(ops.sum(weighted, axis=[1]))
-    return _placed(context, data, places, updates, math.prod(outer), math.prod(inner))
+    return scatter_slices(context.builder.emit, data, indices, updates, context.text("reduction", "none"))
 
 
 def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
-    """Write single elements at places along one axis."""
+    axis, reduction = int(context.attrs.get("axis", 0)), context.text("reduction", "none")
     data, indices, updates = inputs
-    shape, named = shape_of(data), shape_of(indices)
-    axis = int(context.attrs.get("axis", 0)) % max(len(shape), 1)
-    rest = np.indices(named).astype(np.int64)
-    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    own = sum(rest[i] * strides[i] for i in range(len(shape)) if i != axis) + np.zeros(named, np.int64)
-    emit = context.builder.emit
-    if not isinstance(indices, Constant):
-        indices = emit(ops.astype(indices, "int64"))
-    index = nonnegative_indices(emit, indices, shape[axis], f"on axis {axis} of {shape}")
-    if isinstance(index, np.ndarray):
-        places: Any = (own + index * strides[axis]).reshape(-1)
-    else:
-        scaled = emit(ops.multiply(index, relax.const(strides[axis], "int64")))
-        places = emit(ops.reshape(emit(ops.add(scaled, relax.const(own, "int64"))), [-1]))
-    return _placed(context, data, places, updates, math.prod(shape), 1)
-
-
-def _reduced(context: NodeContext, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
-    """Return `data` as `rows` rows, each with the updates that name it added, multiplied, or the greatest or least of all."""
-    emit, dtype, reduction = context.builder.emit, dtype_of(data), context.text("reduction", "none")
-    count = math.prod(shape_of(updates)) // max(width, 1)
-    ends: Any = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
-    kinds = {
-        "add": (0, ops.sum, ops.add),
-        "mul": (1, ops.prod, ops.multiply),
-        "max": (ends.min, ops.max, ops.maximum),
-        "min": (ends.max, ops.min, ops.minimum),
-    }
-    if reduction not in kinds:
-        raise RejectedOpError(f"reduction {reduction!r} is none of none, {', '.join(kinds)}")
-    if rows * count * width > _MAX_PAIRS:
-        raise RejectedOpError(f"{count} updates of {rows} places by reduction {reduction!r} are too many; split the op")
-    nothing, over, joined = kinds[reduction]
-    here = np.arange(rows).reshape(rows, 1, 1)
-    if isinstance(places, np.ndarray):
-        meets: Any = relax.const(here == places.reshape(1, count, 1), "bool")
-    else:
-        meets = emit(ops.equal(relax.const(here, "int64"), emit(ops.reshape(places, [1, count, 1]))))
-    wide = emit(ops.reshape(updates, [1, count, width]))
-    parts = emit(over(emit(ops.where(meets, wide, relax.const(nothing, dtype))), axis=[1]))
-    return ops.reshape(emit(joined(emit(ops.reshape(data, [rows, width])), parts)), shape_of(data))
-
-
-def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
-    """Return `data` as `rows` rows with row i of `updates` at row places[i], the last where several name one."""
-    emit, shape = context.builder.emit, shape_of(data)
-    count = math.prod(shape_of(updates)) // max(width, 1)
-    if not count or not rows or not width:
-        return data
-    if context.text("reduction", "none") != "none":
-        return _reduced(context, data, places, updates, rows, width)
-    if isinstance(places, np.ndarray):
-        source = np.arange(rows, dtype=np.int64)
-        source[places] = rows + np.arange(count)
-        chosen: Any = relax.const(source, "int64")
-    else:
-        if rows * count > _MAX_PAIRS:
-            raise RejectedOpError(f"{count} updates at run-time indices of {rows} places; make the indices constant")
-        here = relax.const(np.arange(rows).reshape(rows, 1), "int64")
-        meets = emit(ops.equal(here, emit(ops.reshape(places, [1, count]))))
-        order = relax.const(rows + np.arange(count).reshape(1, count), "int64")
-        chosen = emit(ops.max(emit(ops.where(meets, order, here)), axis=[1]))
-    parts = [emit(ops.reshape(data, [rows, width])), emit(ops.reshape(updates, [count, width]))]
-    taken = emit(ops.take(emit(ops.concat(parts, 0)), chosen, axis=0, mode="clip"))
-    return ops.reshape(taken, shape)
+    return scatter_elements(context.builder.emit, data, indices, updates, axis, reduction)
 
 
 CONVERTERS: dict[str, Converter] = {

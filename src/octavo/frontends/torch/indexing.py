@@ -15,6 +15,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
+from ..placed import scatter_elements, scatter_slices
 from ..relax_ops import dtype_of, nonnegative_indices, shape_of
 from .ops import Arguments, Converter
 
@@ -88,10 +89,42 @@ def _joined(args: Arguments, first: Any, second: Any, size: int) -> Any:
     return args.emit(ops.add(args.emit(ops.multiply(first, relax.const(size, "int64"))), second))
 
 
+def _scatter(args: Arguments) -> Any:
+    """Write single elements, or one number, at places along an axis."""
+    index, values = args["index"], args.values
+    shape = shape_of(index)
+    if "src" in values:
+        updates = values["src"]
+        if shape_of(updates) != shape:  # of a larger one its first corner
+            updates = args.step("part", ops.strided_slice(updates, list(range(len(shape))), [0] * len(shape), shape))
+    else:
+        updates = relax.const(np.full(shape, values["value"]), dtype_of(args["self"]))
+    return scatter_elements(args.emit, args["self"], index, updates, int(args["dim"]))
+
+
+def _index_put(args: Arguments) -> Any:
+    """Write slices at the places that indices of the first axes name, or add to what is there."""
+    x, indices = args["self"], [index for index in args["indices"] if index is not None]
+    if len(indices) != len(args["indices"]) or any(dtype_of(index) not in ("int32", "int64") for index in indices):
+        return NotImplemented
+    if len({tuple(shape_of(index)) for index in indices}) > 1:
+        raise RejectedOpError("its indices have several shapes; give them one, by torch.broadcast_tensors")
+    shape, named = shape_of(x), shape_of(indices[0])
+    columns = [args.emit(ops.reshape(args.emit(ops.astype(index, "int64")), [*named, 1])) for index in indices]
+    places = columns[0] if len(columns) == 1 else args.step("places", ops.concat(columns, -1))
+    wanted, updates = [*named, *shape[len(indices) :]], args["values"]
+    if shape_of(updates) != wanted:
+        updates = args.step("values", ops.broadcast_to(updates, wanted))
+    return scatter_slices(args.emit, x, places, updates, "add" if args["accumulate"] else "none")
+
+
 INDICES: dict[str, Converter] = {
     "aten.embedding.default": _embedding,
     "aten.index.Tensor": _index,
+    "aten.index_put.default": _index_put,
     "aten.index_select.default": _index_select,
+    "aten.scatter.src": _scatter,
+    "aten.scatter.value": _scatter,
     "aten.select.int": _select,
 }
 """Our converters by op and overload."""
