@@ -28,6 +28,10 @@ from tvm.ir import Call, GlobalVar, TensorLoad
 from tvm.relax import Expr, Var
 from tvm.relax.utils import gen_call_tir_inputs
 from tvm.tirx import (
+    GE,
+    GT,
+    LE,
+    LT,
     Add,
     BufferLoad,
     BufferStore,
@@ -193,16 +197,21 @@ def _bound(function: Any, call: Any, known: dict[int, Any]) -> list[tuple[Any, E
 
 
 def _is_exact(loop: _Loop) -> bool:
-    """Return whether an op computes nothing that is rounded."""
-    rounded: list[Any] = []
+    """Return whether an op computes nothing that is rounded, and nothing that TVM can't simplify, as numbers without sign."""
+    found: list[Any] = []
 
     def seen(node: Any) -> None:
         is_choice = isinstance(node, Call) and isinstance(node.op, tvm.ir.Op) and str(node.op.name) == "tirx.if_then_else"
         if "float" in str(node.ty.dtype) and not is_choice:
-            rounded.append(node)
+            found.append(node)
+
+    def compared(node: Any) -> None:
+        if str(node.a.ty.dtype) in ("uint32", "uint64"):
+            found.append(node)
 
     tvm_ffi.structural_walk(loop.value, ((Add, Sub, Mul, Div, Min, Max, Call), seen))
-    return not rounded
+    tvm_ffi.structural_walk(loop.value, ((Add, Sub, Mul, Div, Min, Max, LT, LE, GT, GE), compared))
+    return not found
 
 
 def _is_reshape(function: Any) -> bool:
@@ -269,8 +278,9 @@ def _inlined(view: DataflowView, loops: Mapping[Var, _Loop]) -> dict[Var, _Loop]
             in_memory.update(operand_vars(binding.value))
         elif readers or var in in_memory:
             kept[var] = loop
-            if loop.is_view:
-                in_memory.update(operand_vars(binding.value))
+            # What a loop is given and does not read (zeros of its shape) its function still takes.
+            read = () if loop.is_view else loop.read.values()
+            in_memory.update(each for each in operand_vars(binding.value) if not any(each.same_as(expr) for expr in read))
     return kept
 
 
