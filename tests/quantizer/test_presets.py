@@ -33,7 +33,7 @@ def test_best_tries_ranges_too_and_takes_what_gains():
     assert {"ranges", "tune ranges"} <= set(names)
     assert "ranges" not in usual
     tried = [entry for entry in best.plan.journal.entries if entry.step == "ranges" and "again" not in entry.proposal]
-    assert [entry.proposal.rpartition(" ")[2] for entry in tried] == ["mean", "mse", "percentile:99.99"]
+    assert [entry.proposal.split(":")[0] for entry in tried] == ["mean", "mse", "percentile"]
     assert best.plan.journal.plain_db == balanced.plan.journal.plain_db
     assert min(each.plan.journal.sqnr_db - each.plan.journal.plain_db for each in (balanced, best)) > 0.1
     kept = [entry.proposal.rpartition(" ")[2] for entry in tried if entry.kept]

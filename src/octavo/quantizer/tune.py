@@ -278,7 +278,7 @@ class Tuning:
                 self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain, least = self.score(steps).gain_over(self.score(best)), self._demanded_db(step, steps, best)
-            if not (_is_presumed(step, least) and gain.db > -_NO_LOSS_DB):
+            if not (step.is_presumed and gain.db > -_NO_LOSS_DB):
                 gain = self._gain(steps, best)
             may_gain = _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
@@ -306,7 +306,7 @@ class Tuning:
         for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
             before = _uncorrected(others)
             demanded = self._demanded_db(step, after, before)
-            if others is best and _is_presumed(step, demanded):
+            if others is best and step.is_presumed:
                 continue
             gains = [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
             if all(gain.db + gain.standard_error < max(least, demanded) for gain in gains):
@@ -434,12 +434,7 @@ def journal_entry(name: str, proposal: str, gain: Gain | None, *, is_kept: bool,
 def _stays(step: Step, gain: Gain, least: float) -> bool:
     """Return whether a step that gains so much is kept, where it must gain so much at least."""
     is_loss = -gain.db > max(_NO_LOSS_DB, min(_CLEAR * gain.standard_error, _SURE_DB))
-    return not is_loss if _is_presumed(step, least) else _is_worth(gain, least)
-
-
-def _is_presumed(step: Step, least: float) -> bool:
-    """Return whether a step is kept unless it loses: not one that must gain much for the time that it takes."""
-    return step.is_presumed and least <= _IMMATERIAL_DB
+    return not is_loss if step.is_presumed else _is_worth(gain, least)
 
 
 def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:

@@ -40,9 +40,13 @@ class KeepFloat(Step):
 
     name: ClassVar = "keep float"
     measures_each: ClassVar = True
-    min_gain_db: ClassVar = _MIN_GAIN_DB
     goal_db: float
     below_db: float
+
+    @property
+    def min_gain_db(self) -> float:
+        """What is worth an activation of four bytes."""
+        return _MIN_GAIN_DB
 
     @property
     def below_db_if_large(self) -> float:

@@ -33,8 +33,12 @@ class PerRow(Step):
     """
 
     name: ClassVar = "per row"
-    is_presumed: ClassVar = True  # a row's own range is no wider than that of all
     products: Literal["", "too", "float"] = ""
+
+    @property
+    def min_gain_db(self) -> float:
+        """What is worth that ops behind such layers become float: of a network whose last layer alone is dense hardly ever."""
+        return 1.0 if self.products else 2.0
 
     @property
     def detail(self) -> str:

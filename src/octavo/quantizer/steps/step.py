@@ -19,18 +19,20 @@ class Step(ABC):
     name: ClassVar[str]
     """What the journal calls it, and all others of its kind."""
 
-    min_gain_db: ClassVar[float] = 0.1
-    """What it must gain in dB to be kept, though it takes no time: what gains less is not worth what it makes of a plan."""
-
     below_db: float = inf
     """It is tried where the worst output's signal to noise ratio is less."""
 
     is_presumed: ClassVar[bool] = False
-    """Whether it is kept unless the referee finds a loss, where it takes little time: what it proposes was found best already, on
-    more samples than are held back, or can only be nearer."""
+    """Whether it is kept unless the referee finds a loss: what it proposes was found best already, on more samples than are held
+    back."""
 
     measures_each: ClassVar[bool] = False
     """Whether it measures activation by activation on all samples. Where these are small, whatever outputs have."""
+
+    @property
+    def min_gain_db(self) -> float:
+        """What it must gain in dB to be kept, though it takes no time: what gains less is not worth what it makes of a plan."""
+        return 0.1
 
     @property
     def below_db_if_large(self) -> float:
