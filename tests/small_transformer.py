@@ -84,8 +84,8 @@ def transformer(width: int = 32, heads: int = 4, *, groups: int = 1, kind: str =
     x = net.dense("x", width, width)
     if kind == "layer":
         # As exporters write what every sample of a batch gets.
-        sizes = net.constant(np.array([1, TOKENS, width]))
-        x = net.node("Add", x, net.node("Expand", net.normal(TOKENS, width), sizes))
+        places = net.constant(net.rng.normal(size=(TOKENS, width)).astype(np.float32))
+        x = net.node("Add", x, net.node("Expand", places, net.constant(np.array([1, TOKENS, width]))))
     elif kind != "bare":
         x = net.node("Add", x, net.normal(1, TOKENS, width))
     for _ in range(blocks):

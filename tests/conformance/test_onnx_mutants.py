@@ -126,4 +126,4 @@ def test_damaged_files(rng: np.random.Generator, form, tmp_path, capfd):
     assert [message for message in messages if "\n" in message] == []
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
-    assert min(outcomes.values()) > 5, outcomes
+    assert min(outcomes.values()) >= 5, outcomes

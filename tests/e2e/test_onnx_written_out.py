@@ -134,15 +134,6 @@ def test_running_sums_and_scattering(rng, tmp_path):
 REFUSED = {
     "lengths": (recurrent(RNG, "LSTM", "a", everything=True), {"a_lengths": np.int32([3, 2])}, "sequence_lens"),
     "activation": (recurrent(RNG, "RNN", "a", activations=["Softsign"]), {}, "activation 'Softsign'"),
-    "reduction": (
-        (
-            make_node("ScatterND", ["x", "i", "u"], ["y"], reduction="add"),
-            {"i": np.int64([[0]]), "u": draw(RNG, 1, 2, 5)},
-            {"y": "float32"},
-        ),
-        {},
-        "reduction 'add'",
-    ),
     "places": ((make_node("NonZero", ["x"], ["y"]), {}, {"y": "int64"}), {}, "depends on values"),
 }
 

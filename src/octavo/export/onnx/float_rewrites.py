@@ -191,7 +191,7 @@ class FloatRewrites:
             elif any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
                 continue
             else:
-                new = self._written(constant, value, source)
+                new = self._exchanged(constant, value, source)
             # The module's constants may hold a Gemm's own factors, too.
             if any(attribute(node, each, 1.0) != 1.0 for node in self.nodes.graph.readers(name) for each in ("alpha", "beta")):
                 self._refuse(constant)
@@ -215,9 +215,9 @@ class FloatRewrites:
         place = places[operands.index(param.name)]
         source = self.nodes.graph.constant(node.input[place])
         assert source is not None, "it was looked for"
-        self.nodes.graph.set_input(node, place, self._written(constant, value, source))
+        self.nodes.graph.set_input(node, place, self._exchanged(constant, value, source))
 
-    def _written(self, constant: TensorId, value: npt.NDArray[Any], source: npt.NDArray[Any]) -> str:
+    def _exchanged(self, constant: TensorId, value: npt.NDArray[Any], source: npt.NDArray[Any]) -> str:
         """Add what equalization made of a constant of the file, in its layout; return its name."""
         if source.squeeze().shape == value.squeeze().shape:
             value = value.reshape(source.shape)
