@@ -75,3 +75,21 @@ def test_several_runs_are_cut_where_the_first_dimension_is_fixed(rng: np.random.
     np.testing.assert_array_equal(executable(x)["y"], -x)
     with pytest.raises(DataError, match=r"input x must have shape \[2,3,5\], got \[3,3,5\]"):
         executable(x[:3])
+
+
+def test_layers_that_share_a_kernel_have_memory_for_their_own_sizes(rng: np.random.Generator) -> None:
+    """The kernel, of a strip of rows and a row of sums, gets both in the workspace, as large as each layer's width asks."""
+    text = """<ir_version: 8, opset_import: ["" : 13]> net (float[1,16,h,w] x) => (float[1,16,c,d] y)
+        <float[16,16,3,3] first, float[16,16,3,3] second> {
+        a = Conv <pads = [1, 1, 1, 1]> (x, first)
+        b = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
+        y = Conv <pads = [1, 1, 1, 1]> (b, second)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    values = {name: (rng.normal(size=(16, 16, 3, 3)) / 12).astype(np.float32) for name in ("first", "second")}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in values.items())
+    executable = octavo.compile(octavo.load(proto))
+    for height, width in ((30, 44), (8, 90), (61, 7)):
+        x = rng.normal(size=(1, 16, height, width)).astype(np.float32)
+        alone = octavo.compile(octavo.load(proto, sizes={"h": height, "w": width}))
+        np.testing.assert_array_equal(executable(x)["y"], alone(x)["y"])

@@ -43,7 +43,9 @@ class PointerKernel:
     def named(self, sizes: Sequence[int]) -> dict[str, int]:
         """Return the same by the names of its parameters."""
         _, params = buffers_and_dimensions(self.function)
-        return {str(each.name): size for each, size in zip(params, sizes, strict=True)}
+        found = {str(each.name): size for each, size in zip(params, sizes, strict=True)}
+        assert len(found) == len(params), "a kernel's sizes are told apart by their names"
+        return found
 
 
 def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) -> PointerKernel:

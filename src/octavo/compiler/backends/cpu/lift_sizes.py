@@ -41,7 +41,11 @@ def lifted(func: Any) -> LiftedKernel:
     made = tvm_ffi.structural_map(plain, ((tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes)), order="pre")
     tvm_ffi.structural_walk(made.body, (tirx.Var, taken.read))
     params = [*made.params[:-1], *taken.variables.values(), made.params[-1]]
-    return LiftedKernel(tirx.PrimFunc(params, made.body, made.ret_type), tuple(taken.variables))
+    func = tirx.PrimFunc(params, made.body, made.ret_type)
+    # Whoever asks how large a kernel's own buffers are knows its parameters by their names.
+    known = {hash(each): tirx.Var(f"size.{place}", "int32") for place, each in enumerate(taken.variables.values())}
+    named = tvm_ffi.structural_map(func, (tirx.Var, lambda each: known.get(hash(each), each)))
+    return LiftedKernel(named, tuple(taken.variables))
 
 
 class _Taken:
