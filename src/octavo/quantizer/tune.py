@@ -304,10 +304,10 @@ class Tuning:
         if step not in after or after == steps:
             return None
         for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
-            before = _uncorrected(others)
-            demanded = self._demanded_db(step, after, before)
             if others is best and step.is_presumed:
                 continue
+            before = _uncorrected(others)
+            demanded = self._demanded_db(step, after, before)
             gains = [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
             if all(gain.db + gain.standard_error < max(least, demanded) for gain in gains):
                 return max(gains, key=lambda gain: gain.db)
