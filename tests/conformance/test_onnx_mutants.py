@@ -116,7 +116,7 @@ def test_damaged_files(rng: np.random.Generator, form, tmp_path, capfd):
         try:
             model = octavo.load(path)
             outcomes["model"] += 1
-            if index % 8 in (2, 7):
+            if index % 8 in (2, 5, 7):
                 octavo.compile(model)
                 outcomes["compiled"] += 1
         except OctavoError as error:
@@ -126,4 +126,4 @@ def test_damaged_files(rng: np.random.Generator, form, tmp_path, capfd):
     assert [message for message in messages if "\n" in message] == []
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
-    assert min(outcomes.values()) >= 5, outcomes
+    assert min(outcomes.values()) > 5, outcomes
