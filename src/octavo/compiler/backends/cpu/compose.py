@@ -15,7 +15,7 @@ nothing is written here, and the module of the partition, which vendors take ove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,26 +30,30 @@ from ....ir.composites.base import ElementFunction, QuantizedOutput, QuantizedTe
 from ....ir.composites.elementwise import LookupOp
 from ....ir.graph.dataflow import DataflowView, operand_vars
 
+TABLE = "lookup"
+"""Kernel of an op that a table of several ops stands for."""
+
 _EVERY: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Composed:
-    """What became of a partition's composites.
+    """What bindings of main compute in place of what they say.
 
     Parameters
     ----------
-    composites
-        Those of the module, with the tables in place of their last ops.
-    inputs
-        What each table reads, by the variable of main that holds its result.
+    calls
+        Composites and what they read, by the variable that holds the result.
     fused
-        Variables of main that are computed within tables alone.
+        Variables that are computed within these alone, with the kernel that does it; "" where it only reads past them.
     """
 
-    composites: dict[str, Composite]
-    inputs: dict[Var, Var]
-    fused: frozenset[Var]
+    calls: dict[Var, tuple[Composite, tuple[Var, ...]]]
+    fused: dict[Var, str]
+
+    def joined(self, other: Composed) -> Composed:
+        """Return both."""
+        return Composed(calls=self.calls | other.calls, fused=self.fused | other.fused)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -58,8 +62,8 @@ class _Function:
 
     Parameters
     ----------
-    name, composite
-        The composite that gives it.
+    composite
+        The one that gives it.
     entrance, x, entry
         The root within the composite that reads it first: its parameter, the tensor, its entry of the quantize_info.
     table
@@ -71,7 +75,6 @@ class _Function:
     """
 
     root: Var
-    name: str
     composite: Composite
     entrance: str
     x: QuantizedTensor
@@ -82,29 +85,28 @@ class _Function:
     is_gain: bool
 
 
-def compose_tables(module: tvm.IRModule, composites: dict[str, Composite]) -> Composed:
+def compose_tables(view: DataflowView, composites: Mapping[str, Composite]) -> Composed:
     """Find the composites that one table of another tensor can stand for."""
-    view = DataflowView(module["main"])
     functions: dict[Var, _Function] = {}
     for binding in view.bindings:
         value = binding.value
         if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
             continue
-        name = value.op.name_hint
-        if name in composites and composites[name].backend == HOST:
-            found = _function(name, composites[name], operand_vars(value), functions)
+        composite = composites.get(value.op.name_hint)
+        if composite is not None and composite.backend == HOST:
+            found = _function(composite, operand_vars(value), functions)
             functions |= {} if found is None else {binding.var: found}
     needed = _needed(view, functions)
-    tables = {var: function for var, function in functions.items() if function.is_gain and var in needed}
-    fused = frozenset(var for var in functions if var not in needed)
-    inner = {var: functions[var].composite for var in fused}
-    changed = {function.name: _table(function, inner) for function in tables.values()}
-    return Composed(
-        composites={**composites, **changed}, inputs={var: function.root for var, function in tables.items()}, fused=fused
-    )
+    fused = {var: function.composite for var, function in functions.items() if var not in needed}
+    calls = {
+        var: (_table(function, fused), (function.root,))
+        for var, function in functions.items()
+        if function.is_gain and var in needed
+    }
+    return Composed(calls=calls, fused=dict.fromkeys(fused, TABLE))
 
 
-def _function(name: str, composite: Composite, operands: Sequence[Var], functions: dict[Var, _Function]) -> _Function | None:
+def _function(composite: Composite, operands: Sequence[Var], functions: dict[Var, _Function]) -> _Function | None:
     """Return a composite's result as a function of what its operands are functions of, None if these are several tensors."""
     own: ElementFunction | None = composite.op.element_function()
     if own is None:
@@ -124,7 +126,6 @@ def _function(name: str, composite: Composite, operands: Sequence[Var], function
     earlier = [inner for function in before if function is not None for inner in function.passed]
     return _Function(
         root=roots.pop(),
-        name=name,
         composite=composite,
         entrance=x.name if first is None else first.entrance,
         x=x if first is None else first.x,

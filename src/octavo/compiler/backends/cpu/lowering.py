@@ -31,10 +31,11 @@ from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import Backend, where_of
 from .backend import CpuBackend
 from .compose import Composed, compose_tables
+from .compose_attention import compose_attention
 from .context import KernelContext, KernelTable, PlacedKernel
 from .emit.half_float import emit_cast, emit_concat
 from .float_layout import emit_nhwc
-from .kernels import NO_SCHEDULES, Schedules, has_float_adders
+from .kernels import NO_SCHEDULES, Kernel, Schedules, has_float_adders
 from .storage import TO_NHWC, StorageLayout
 
 
@@ -97,11 +98,13 @@ def lower_composites(
         The machine has no ISA that the target lists; a composite cannot be read, or is of none of the back ends.
     """
     isa = isa_for(target, isas)
-    composed = compose_tables(module, read_composites(module))
+    composites, view, state = read_composites(module), DataflowView(module["main"]), read_state(module)
+    composed = compose_tables(view, composites).joined(compose_attention(view, composites, state, isa))
     lowering = _Lowering(
-        view=DataflowView(module["main"]),
+        view=view,
+        composites=composites,
         composed=composed,
-        state=read_state(module),
+        state=state,
         target=target,
         isa=isa,
         float_adders=has_float_adders(isas),
@@ -113,8 +116,8 @@ def lower_composites(
     states = growing_states(module["main"])
     with sizes_of(module["main"], {name for state in states for name in (state.capacity, state.in_place)}):
         main, context = lowering.main(threads, schedules)
-    lowered = _with_others(main, module, composed.composites)
-    calls = _calls(lowering.view, composed.composites)
+    lowered = _with_others(main, module, composites)
+    calls = lowering.calls()
     announced = _announced(calls, lowering.state, context.storage.first(), context.recorded)
     kernels = {symbol: placed.func for symbol, placed in lowering.table.placed.items()}
     announce("octavo.lower", lambda: lowered, kernels, announced)
@@ -154,6 +157,7 @@ class _Lowering:
     """One "main" on its way: what is read, and the kernels and records that come of it."""
 
     view: DataflowView
+    composites: Mapping[str, Composite]
     composed: Composed
     state: PartitionState
     target: TargetDescription
@@ -179,8 +183,7 @@ class _Lowering:
             contexts.append(context)
             context.growing = self._growing()
             for binding in self.view.bindings:
-                composite = _composite(self.composed.composites, binding.value)
-                record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)
+                record = self._binding(context, binding)
                 self.records.extend([] if record is None else [record])
             results = self._returned(context)
             if not context.kept:
@@ -203,7 +206,7 @@ class _Lowering:
 
     def _concatenates(self, var: Var, state: GrowingState) -> bool:
         value = self.view.definition(var)
-        composite = _composite(self.composed.composites, value)
+        composite = _composite(self.composites, value)
         past = self.view.function.params[state.input]
         is_plain = composite is not None and isinstance(composite.op, FloatConcatOp) and composite.op.line is None
         return is_plain and operand_vars(value)[0].same_as(past) and len(self.view.users(past)) == 1
@@ -218,6 +221,30 @@ class _Lowering:
         self.stored = [is_nhwc for is_nhwc, _ in kept]
         return relax.Tuple([*own, *(value for _, value in kept)])
 
+    def calls(self) -> dict[str, Composite]:
+        """Return the composites by the names of the variables that their calls bind."""
+        found = ((binding.var, _composite(self.composites, binding.value)) for binding in self.view.bindings)
+        own = {var.name: composite for var, composite in found if composite is not None}
+        return own | {var.name: composite for var, (composite, _) in self.composed.calls.items()}
+
+    def _binding(self, context: KernelContext, binding: relax.VarBinding) -> OpRecord | None:
+        """Write a binding; return its record, None of what is no op of the source."""
+        var = binding.var
+        own = _composite(self.composites, binding.value)
+        if var in self.composed.fused:
+            record = None if own is None else composite_record(own, self.state, var, None)
+            return None if record is None else replace(record, kernel=self.composed.fused[var], isa=self.isa)
+        if var in self.composed.calls:
+            composite, operands = self.composed.calls[var]
+        elif own is not None:
+            composite, operands = own, operand_vars(binding.value)
+        else:
+            return self._float(context, binding)
+        kernel = self._emit(context, var, composite, list(operands))
+        if own is None or isinstance(own.op, ObserveOp) or var.name in self.state.cuts:
+            return None
+        return composite_record(own, self.state, var, kernel)
+
     def _float(self, context: KernelContext, binding: relax.VarBinding) -> OpRecord | None:
         """Write what no composite computes; return its record, None of what is no op of the source."""
         var, value, halves = binding.var, binding.value, self.state.half_names
@@ -228,27 +255,14 @@ class _Lowering:
         is_op = not isinstance(value, Var) and var.name not in self.state.cuts  # no other name of a value
         return float_record(self.view, self.state, var, self.target) if is_op else None
 
-    def _integer(self, context: KernelContext, binding: relax.VarBinding, composite: Composite) -> OpRecord | None:
-        """Let a composite's back end write its calls; return its record, None of what is no op of the source."""
-        var = binding.var
-        if var in self.composed.fused:
-            return replace(composite_record(composite, self.state, var, None), kernel=TABLE, isa=self.isa)
+    def _emit(self, context: KernelContext, var: Var, composite: Composite, operands: list[Var]) -> Kernel | None:
+        """Let a composite's back end write its calls; return the kernel that does its work."""
         backend = self._emitters.get(composite.backend)
         if backend is None:
             raise CompileError(
                 f"{where_of(composite)} is for the back end {composite.backend!r}, which was not given: pass it as target="
             )
-        root = self.composed.inputs.get(var)
-        kernel = context.write(backend, composite, operand_vars(binding.value) if root is None else [root], var)
-        if isinstance(composite.op, ObserveOp) or var.name in self.state.cuts:
-            return None
-        return composite_record(composite, self.state, var, kernel)
-
-
-def _calls(view: DataflowView, composites: Mapping[str, Composite]) -> dict[str, Composite]:
-    """Return the composites by the names of the variables that their calls bind."""
-    found = ((binding.var.name, _composite(composites, binding.value)) for binding in view.bindings)
-    return {name: composite for name, composite in found if composite is not None}
+        return context.write(backend, composite, operands, var)
 
 
 def _announced(
@@ -304,10 +318,6 @@ def _with_precision(
         )
         for record in records
     ]
-
-
-TABLE = "lookup"
-"""Kernel of an op that a table of several ops stands for."""
 
 
 def _composite(composites: Mapping[str, Composite], value: Expr) -> Composite | None:

@@ -2,6 +2,7 @@
 
 from ..emitters import emitter_of
 from . import (
+    attention,
     channels,
     conv2d,
     elementwise,
@@ -21,6 +22,7 @@ from . import (
 )
 
 __all__ = [
+    "attention",
     "channels",
     "conv2d",
     "elementwise",

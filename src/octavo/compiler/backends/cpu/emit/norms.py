@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .....ir.composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
@@ -155,14 +156,20 @@ def emit_float_softmax(op: FloatSoftmaxOp, context: KernelContext, inputs: dict[
             dtype=y.kernel_dtype,
             ties=op.rounding,
         )
-    numbers = None if op.addend is None or isinstance(op.addend, str) else op.addend
-    addend = None if op.addend is None else SoftmaxAddend(shape=op.shape, own=op.addend_shape, factor=op.factor)
+    addend, numbers, names = softmax_addend(op)
     spec = FloatSoftmaxSpec(rows=rows, columns=columns, addend=addend, result=result, threads=context.threads)
     kernel = kernels.float_softmax(spec, addend=numbers, isa=context.isa)
-    names = (op.x, op.addend) if isinstance(op.addend, str) else (op.x,)
-    values = [context.storage.source(inputs[name]) for name in names]
+    values = [context.storage.source(inputs[name]) for name in (op.x, *names)]
     dtype = "float32" if y is None else y.kernel_dtype
     context.put(output, context.call(output.name, kernel, values, op.shape, dtype), is_nhwc=False)
+
+
+def softmax_addend(op: FloatSoftmaxOp) -> tuple[SoftmaxAddend | None, npt.NDArray[np.float32] | None, tuple[str, ...]]:
+    """Return what a softmax's kernel is told of its addend, the numbers where it is a constant, and its name where it is none."""
+    if op.addend is None:
+        return None, None, ()
+    addend = SoftmaxAddend(shape=op.shape, own=op.addend_shape, factor=op.factor)
+    return (addend, None, (op.addend,)) if isinstance(op.addend, str) else (addend, op.addend, ())
 
 
 @emits(FloatLayerNormOp)

@@ -55,7 +55,7 @@ def emit_dequantize(op: DequantizeOp, context: KernelContext, inputs: dict[str, 
 def read_dynamic(op: DynamicTensor, context: KernelContext, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
     """Write its quantization, once for all kernels that read it, and return integers and parameters."""
     var = inputs[op.name]
-    key = (var, op.style, op.scales, is_nhwc, op.by_column)
+    key = (var, op.style, op.scales, is_nhwc, op.shape if op.by_column else ())
     if key not in context.quantized and op.by_column:
         context.quantized[key] = _columns(op, context, var)
     elif key not in context.quantized:

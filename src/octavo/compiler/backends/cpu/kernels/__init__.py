@@ -56,6 +56,7 @@ from .matmuls.block_matmul import SYMMETRIC, BlockMatmulSpec, block_matmul
 from .matmuls.block_rows import ROW_DIGITS, BlockRowsSpec, block_rows
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .matmuls.spec import BatchMatmulSpec
+from .matmuls.x86_attention import ATTENTION, AttentionSpec, attention, takes_attention
 from .move.concat import ConcatSpec, concat
 from .move.float_concat import FloatConcatSpec, dense_rows, float_concat
 from .move.gather import GatherSpec, gather
@@ -101,6 +102,7 @@ __all__ = [
     "ARM_DOTPROD",
     "ARM_I8MM",
     "ARM_NEON",
+    "ATTENTION",
     "AVX2",
     "AVX512_BF16",
     "AVX512_VNNI",
@@ -113,6 +115,7 @@ __all__ = [
     "SYMMETRIC",
     "AddSpec",
     "AffineRowsSpec",
+    "AttentionSpec",
     "BatchMatmulSpec",
     "Bfloat16Conv2dSpec",
     "BlockMatmulSpec",
@@ -173,6 +176,7 @@ __all__ = [
     "WinogradSchedule",
     "add",
     "affine_rows",
+    "attention",
     "batch_matmul",
     "bfloat16_conv2d",
     "bfloat16_extension_of",
@@ -233,6 +237,7 @@ __all__ = [
     "scheduled",
     "softmax",
     "take",
+    "takes_attention",
     "takes_views",
     "target_for",
     "transpose",

@@ -25,6 +25,9 @@ from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, load, shuf
 
 LANES = 16
 
+Operand = Buffer | tuple[Buffer, ...]
+"""A matrix, and what else there is to know of it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
@@ -85,7 +88,7 @@ class BatchProduct(ABC):
         self.rows, self.inner = a.shape[-2:]
         self.columns = b.shape[-1]
         self.batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
-        assert y.shape == (*self.batch, self.rows, self.columns), "the result has the shape of the product"
+        assert y.shape[-2:] == (self.rows, self.columns), "the result has the shape of the product"
         assert y.strides[-1] == 1, "results are stored as whole vectors"
         self.steps, self._tile = steps, tile
         self.vectors = -(-self.columns // LANES)
@@ -97,28 +100,35 @@ class BatchProduct(ABC):
     def emit(self, a: Buffer, b: Buffer, y: Buffer) -> None:
         """Emit everything."""
         with chunked(math.prod(self.batch), self.threads) as index:
-            a_at = T.Bind(matrix_start(self.a, index, self.batch))
-            b_at = T.Bind(matrix_start(self.b, index, self.batch))
-            y_at = T.Bind(matrix_start(self.y, index, self.batch))
-            packed, shared = self._pack(b, b_at), self._share(a, a_at)
+            a_at, b_at, y_at = self.starts(index, self.a, self.b, self.y)
+            self.emit_rows((a, self.pack(b, b_at), y), (a_at, y_at))
 
-            def panel(place: PanelPlace) -> None:
-                terms = self._prepare(packed, place)
+    def starts(self, index: Expr, *views: MatrixView) -> list[Expr]:
+        """Return where the matrices of some views begin that make matrix `index` of the result."""
+        return [T.Bind(matrix_start(view, index, self.batch)) for view in views]
 
-                def tile(first: Expr, rows: int) -> None:
-                    self._emit_tile((a, packed, y), (a_at, y_at), first, rows, place, (shared, terms))
+    def emit_rows(self, buffers: tuple[Operand, Operand, Buffer], at: tuple[Expr, Expr]) -> None:
+        """Emit the rows of one matrix: buffers are a, what `pack` returned and y; `at` says where the rows of a and y begin."""
+        _, packed, _ = buffers
+        shared = self._share(buffers[0], at[0])
 
-                if is_open(self.rows):
-                    for_open_tiles(self.rows, self._tile.open_rows[place.vectors], tile, overlaps=False)
-                    return
-                rows = min(self._tile.rows[place.vectors], self.rows)
-                if self.rows // rows:
-                    with T.serial(0, self.rows // rows) as number:
-                        tile(T.Bind(number * rows), rows)
-                if self.rows % rows:
-                    tile(T.int32(self.rows - self.rows % rows), self.rows % rows)
+        def panel(place: PanelPlace) -> None:
+            terms = self._prepare(packed, place)
 
-            self.for_panels(panel)
+            def tile(first: Expr, rows: int) -> None:
+                self._emit_tile(buffers, at, first, rows, place, (shared, terms))
+
+            if is_open(self.rows):
+                for_open_tiles(self.rows, self._tile.open_rows[place.vectors], tile, overlaps=False)
+                return
+            rows = min(self._tile.rows[place.vectors], self.rows)
+            if self.rows // rows:
+                with T.serial(0, self.rows // rows) as number:
+                    tile(T.Bind(number * rows), rows)
+            if self.rows % rows:
+                tile(T.int32(self.rows - self.rows % rows), self.rows % rows)
+
+        self.for_panels(panel)
 
     def for_panels(self, body: Callable[[PanelPlace], None]) -> None:
         """Call body(PanelPlace) for every panel; those alike in a loop."""
@@ -238,36 +248,39 @@ class BatchProduct(ABC):
                 with T.serial(0, len(results)) as row, T.serial(0, place.columns) as column:
                     T.buffer_store(y, staged[row * width + column], [start + row * pitch + column])
 
-    def copied_parameters(self, of_columns: Buffer, start: Expr) -> Buffer:
+    def copied_parameters(self, of_columns: Buffer, start: Expr, strides: tuple[Expr, Expr]) -> Buffer:
         """Emit a copy of the scales and zero points, float32 [2, columns] from `start` on, of each vector of columns behind each
-        other: lanes that are no columns are 0 and can be read."""
+        other: lanes that are no columns are 0 and can be read. `strides` are those of kinds and columns."""
+        down, across = strides
         copy = T.alloc_buffer((dimension(self.vectors * (2 * LANES)),), "float32")
 
         def of_vector(place: PanelPlace, vector: Expr, valid: Expr) -> None:
             target = T.Bind((place.first + vector) * (2 * LANES))
-            column = T.Bind(start + place.column + vector * LANES)
+            column = T.Bind(start + (place.column + vector * LANES) * across)
+            is_full = isinstance(valid, int) and valid == LANES
             for kind in range(2):
-                source, to = column + kind * self.columns, target + kind * LANES
-                if isinstance(valid, int) and valid == LANES:
+                source, to = column + kind * down, target + kind * LANES
+                if is_full and across == 1:
                     store(copy, to, load(of_columns, source, LANES), LANES)
                     continue
-                store(copy, to, T.broadcast(T.float32(0), LANES), LANES)
+                if not is_full:
+                    store(copy, to, T.broadcast(T.float32(0), LANES), LANES)
                 with T.serial(0, valid) as lane:
-                    T.buffer_store(copy, of_columns[source + lane], [to + lane])
+                    T.buffer_store(copy, of_columns[source + lane * across], [to + lane])
 
         self.for_vectors(of_vector)
         return copy
 
     @abstractmethod
-    def _pack(self, b: Buffer, at: Expr) -> Buffer:
+    def pack(self, b: Operand, at: Expr) -> Operand:
         """Emit the packing of one matrix of b; return its buffer."""
 
-    def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
+    def _share(self, a: Operand, at: Expr) -> tuple[Buffer, ...]:
         """Emit what all panels share of one matrix of a; return its buffers."""
         del a, at
         return ()
 
-    def _prepare(self, packed: Buffer, place: PanelPlace) -> tuple[Expr, ...]:
+    def _prepare(self, packed: Operand, place: PanelPlace) -> tuple[Expr, ...]:
         """Emit what the tiles of a panel share; return its vectors."""
         del packed, place
         return ()
@@ -275,7 +288,7 @@ class BatchProduct(ABC):
     @abstractmethod
     def _emit_tile(
         self,
-        buffers: tuple[Buffer, Buffer, Buffer],
+        buffers: tuple[Operand, Operand, Buffer],
         at: tuple[Expr, Expr],
         first: Expr,
         rows: int,

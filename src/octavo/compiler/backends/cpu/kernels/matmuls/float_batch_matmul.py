@@ -41,7 +41,7 @@ class _FloatProduct(BatchProduct):
         super().__init__(spec.a, spec.b, spec.y, threads=spec.threads, steps=spec.a.shape[-1], tile=tile)
         self._factor = spec.factor
 
-    def _pack(self, b: Buffer, at: Expr) -> Buffer:
+    def pack(self, b: Buffer, at: Expr) -> Buffer:
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * LANES),), "float32")
         down, across = self.b.strides[-2:]
 

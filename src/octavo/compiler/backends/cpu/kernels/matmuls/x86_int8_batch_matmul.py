@@ -18,7 +18,7 @@ from ......runtime.shapes import surpasses
 from ......runtime.size import dimension, is_open
 from ..language.vectors import Buffer, Expr, kept, load, shuffled, store
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
-from .batch_product import LANES, BatchProduct, PanelPlace, Tile, load_tile, transposed_tile
+from .batch_product import LANES, BatchProduct, Operand, PanelPlace, Tile, load_tile, transposed_tile
 
 MAX_INNER = (2**31 - 1) // (4 * 255 * 128)
 """Longest sum whose four terms together stay within int32 in any order."""
@@ -44,7 +44,8 @@ class BytesProduct(BatchProduct):
 
     # ---- operands
 
-    def _pack(self, b: Buffer, at: Expr) -> Buffer:
+    def pack(self, b: Buffer, at: Expr) -> Buffer:
+        """Emit the packing of one matrix of b: less 128, four rows woven byte by byte."""
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * 64),), "uint8")
         down, across = self.b.strides[-2:]
 
@@ -163,15 +164,15 @@ class BytesProduct(BatchProduct):
 
     def _emit_tile(
         self,
-        buffers: tuple[Buffer, Buffer, Buffer],
+        buffers: tuple[Operand, Operand, Buffer],
         at: tuple[Expr, Expr],
         first: Expr,
         rows: int,
         place: PanelPlace,
         shared: tuple[Sequence[Expr], Sequence[Expr]],
     ) -> None:
-        _, packed, y = buffers
-        source = shared[0][0]
+        _, operand, y = buffers
+        packed, source = operand[0] if isinstance(operand, tuple) else operand, shared[0][0]
         down = self.a.strides[-2] if self._in_place else self._pitch
         start = T.Bind((at[0] if self._in_place else T.int32(0)) + first * down)
         weights = T.Bind(place.first * (self.steps * 64))
@@ -183,12 +184,15 @@ class BytesProduct(BatchProduct):
             return T.reinterpret("int8x64", load(packed, weights + (step * place.vectors + vector) * 64, 64))
 
         acc = self.emit_sums("int32", rows, place.vectors, value, column, dot)
-        target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
         results: list[list[Expr]] = []
         for row in range(rows):
             sums = [load(acc, (row * place.vectors + j) * LANES, LANES) for j in range(place.vectors)]
             results.append(self._finished(sums, first + row, shared))
-        self.store_tile(y, target, results, place, self._out_dtype)
+        self._put(y, at[1], first, results, place)
+
+    def _put(self, y: Buffer, at: Expr, first: Expr, results: list[list[Expr]], place: PanelPlace) -> None:
+        """Emit what becomes of the results of some rows, of a panel's columns; the rows of y begin at `at`."""
+        self.store_tile(y, T.Bind(at + first * self.y.strides[-2] + place.column), results, place, self._out_dtype)
 
     @abstractmethod
     def _finished(self, sums: list[Expr], row: Expr, shared: tuple[Sequence[Expr], Sequence[Expr]]) -> list[Expr]:

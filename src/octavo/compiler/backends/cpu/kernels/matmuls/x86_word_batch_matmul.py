@@ -37,10 +37,12 @@ class WordProduct(BatchProduct):
         self._of_rows, self._of_columns = of_rows, of_columns
         self.emit(a, b, y)
 
-    def _pack(self, b: Buffer, at: Expr) -> Buffer:
+    def pack(self, b: Buffer, at: Expr) -> Buffer:
+        """Emit the packing of one matrix of b: less its zero points, two rows woven word by word."""
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * (_PAIR * LANES)),), "int16")
         if self._spec.by_row:
-            self._columns = self.copied_parameters(self._of_columns, T.Bind(T.floordiv(at, T.int32(0) + self.inner) * 2))
+            start = T.Bind(T.floordiv(at, T.int32(0) + self.inner) * 2)
+            self._columns = self.copied_parameters(self._of_columns, start, (self.columns, 1))
 
         def pack(place: PanelPlace, vector: Expr, valid: Expr) -> None:
             stride = place.vectors * (_PAIR * LANES)

@@ -121,7 +121,7 @@ class _Row:
 
         def add(number: Expr | None, place: Place) -> None:
             read = place if self._addend is not None or number is None else (self._x, base + number * _LANES)
-            value = B.Bind(_exponential(load(*read, _LANES) - splat(largest, _LANES), _LANES))
+            value = B.Bind(exponential(load(*read, _LANES) - splat(largest, _LANES), _LANES))
             store(*place, value, _LANES)
             store(state, sum_at, load(state, sum_at, _LANES) + value, _LANES)
 
@@ -151,7 +151,7 @@ class _Row:
     def _sums(self, row: Expr, base: Expr, last: Buffer) -> Callable[[Expr | None], Expr]:
         """Emit copies of what is behind whole vectors; return what gives a vector of x with its addend."""
         before = self._spec.addend
-        at = None if before is None else B.Bind(_start(before, row))
+        at = None if before is None else B.Bind(addend_start(before, row))
         addends: Any = None if before is None else B.alloc_buffer((_LANES,), "float32", scope="local")
         if self._has_rest:
             # Beside an addend of minus infinity, any x counts for nothing.
@@ -177,7 +177,7 @@ class _Row:
         return of_vector
 
 
-def _start(addend: SoftmaxAddend, row: Expr) -> Expr:
+def addend_start(addend: SoftmaxAddend, row: Expr) -> Expr:
     """Return where the addend of a row of x begins."""
     own = (1,) * (len(addend.shape) - len(addend.own)) + addend.own
     axes = merged_axes(addend.shape[:-1], own[:-1])
@@ -190,7 +190,7 @@ def _start(addend: SoftmaxAddend, row: Expr) -> Expr:
     return at
 
 
-def _exponential(value: Expr, lanes: int) -> Expr:
+def exponential(value: Expr, lanes: int) -> Expr:
     """Return exp of a float32 vector of values up to 0; NaN stays NaN."""
     value = B.Bind(value)
     exponential = B.Bind(ElementMath(lanes).exp_of_normal(value))

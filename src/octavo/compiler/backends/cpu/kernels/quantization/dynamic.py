@@ -29,7 +29,7 @@ from ..language.vectors import (
 )
 
 _LANES = 16
-_MAGNITUDE_BITS, _INFINITY_BITS, _NAN_BITS = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
+MAGNITUDE_BITS, _INFINITY_BITS, _NAN_BITS = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 """As integers, the bits of magnitudes of finite numbers lie below those of infinity, and NaN's above. A comparison of floats
 would lose NaN, in one order of its operands or the other."""
 
@@ -49,8 +49,7 @@ def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
 
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
-            low, high, largest = _range(x, row * spec.size, spec.size)
-            scale, zero_point = _finite(*_parameters(low, high, spec.style), largest, 1)
+            scale, zero_point = parameters_of(*_range(x, row * spec.size, spec.size), spec.style)
             B.buffer_store(y, scale, [2 * row])
             B.buffer_store(y, zero_point, [2 * row + 1])
 
@@ -165,7 +164,7 @@ def _nothing(lanes: int) -> list[Buffer]:
 
 def _extend(ends: list[Buffer], value: Expr, lanes: int) -> None:
     value = B.Bind(value)
-    magnitude = B.reinterpret(vector_type("int32", lanes), value) & splat(B.int32(_MAGNITUDE_BITS), lanes)
+    magnitude = B.reinterpret(vector_type("int32", lanes), value) & splat(B.int32(MAGNITUDE_BITS), lanes)
     for end, choose, other in zip(ends, (B.min, B.max, B.max), (value, value, magnitude), strict=True):
         store(end, 0, choose(load(end, 0, lanes), other), lanes)
 
@@ -202,6 +201,14 @@ def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
     where_at_least(size, _LANES, by_vectors, one_by_one)
     low, high, largest = (B.Bind(one[0]) for one in found)
     return low, high, largest
+
+
+def parameters_of(low: Expr, high: Expr, largest: Expr, style: DynamicStyle) -> tuple[Expr, Expr]:
+    """Return scale and zero point, float32, for a row between `low` and `high`; `largest` are the bits of its largest magnitude.
+
+    Both ends include 0. They are NaN and 0 where a value or the scale is not finite.
+    """
+    return _finite(*_parameters(low, high, style), largest, 1)
 
 
 def _parameters(low: Expr, high: Expr, style: DynamicStyle) -> tuple[Expr, Expr]:

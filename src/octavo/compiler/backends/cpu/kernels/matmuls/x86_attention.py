@@ -1,0 +1,306 @@
+"""Attention through VNNI: scores, softmax and the product with the values for some rows at a time; no scores are written.
+
+    for each matrix:   pack k and v
+      for each 12 rows:   scores = q @ k;   their exponentials and sums;   integers of the quotients;   y = integers @ v
+
+Queries, keys and values were quantized at run time, each row of q, each column of k and of v by itself; so are the rows of the
+softmax, here. Every value is that of the kernels of its steps: `batch_matmul`, `float_softmax`, `dynamic_quantize`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ......ir.composites.matrix_view import MatrixView
+from ......ir.composites.outputs import FloatOutput
+from ......numerics.dynamic import PER_ROW, style_bounds
+from ......runtime.shapes import limits, surpasses
+from ......runtime.size import dimension, is_open
+from ..language.float_function import ElementMath
+from ..language.isa import AVX512_VNNI, AVX_VNNI
+from ..language.kernel import Kernel
+from ..language.rounding import run_time_rounded
+from ..language.vectors import Buffer, Expr, across_lanes, chunked, load, prim_func, splat, store, where_at_least
+from ..language.x86.narrow import narrowed
+from ..norms.float_softmax import SoftmaxAddend, addend_start, exponential
+from ..quantization.dynamic import MAGNITUDE_BITS, parameters_of
+from .batch_product import LANES, PanelPlace, columns_of, tile_for
+from .x86_int8_batch_matmul import MAX_INNER
+from .x86_row_batch_matmul import RowInt8Product
+
+ATTENTION = "attention.rows"
+
+_ROWS, _OPEN_ROWS = 12, 8
+"""Rows of a block, so few that their scores stay in the nearest cache. The last block ends with the last row and may compute some
+again."""
+
+_PITCH = 64
+"""Bytes that a row of integers is a multiple of, so that its sum is one of whole vectors."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionSpec:
+    """softmax(q (..., rows, width) @ k (..., width, columns)) @ v (..., columns, features), the scores with their addend.
+
+    `of_q` says how the parameters of q's rows lie, [..., rows, 2], `of_k` and `of_v` those of columns, [..., 2, columns].
+    `scores` and `output` are what the sums of the two products become.
+    """
+
+    q: MatrixView
+    k: MatrixView
+    v: MatrixView
+    y: MatrixView
+    of_q: MatrixView
+    of_k: MatrixView
+    of_v: MatrixView
+    scores: FloatOutput
+    output: FloatOutput
+    addend: SoftmaxAddend | None = None
+    threads: int = 1
+
+
+def takes_attention(width: int, columns: int, *, isa: str) -> bool:
+    """Return whether an ISA has the kernel, for heads of this width and so many columns."""
+    return isa in (AVX512_VNNI, AVX_VNNI) and not surpasses(width, MAX_INNER) and not surpasses(columns, MAX_INNER)
+
+
+def attention(spec: AttentionSpec, *, addend: npt.NDArray[np.float32] | None = None, isa: str) -> Kernel:
+    """Return the kernel of integers and parameters of q, k and v; the addend is the next argument, or the constant `addend`."""
+    arguments: list[tuple[str, int, str]] = []
+    for name, view, parameters in (("q", spec.q, spec.of_q), ("k", spec.k, spec.of_k), ("v", spec.v, spec.of_v)):
+        arguments += [(name, view.size, "uint8"), (f"{name}_parameters", parameters.size, "float32")]
+    if spec.addend is not None:
+        arguments.append(("addend", math.prod(spec.addend.own), "float32"))
+    arguments.append(("y", spec.y.size, "float32"))
+    constants = () if addend is None else (addend.reshape(-1),)
+    func = prim_func(arguments, _Attention(spec, isa).emit)
+    if isa == AVX_VNNI:
+        func = narrowed(func, isa)
+    most = limits((spec.q.shape[-1], MAX_INNER), (spec.k.shape[-1], MAX_INNER))
+    return Kernel(name=ATTENTION, isa=isa, func=func, constants=constants, limits=most)
+
+
+_MATH = ElementMath(LANES)
+
+
+class _Scores(RowInt8Product):
+    """The first product: its results, with their addend, lie in rows of whole vectors, beside the largest value of each lane.
+
+    Lanes that are no columns are minus infinity.
+    """
+
+    def __init__(self, *views: MatrixView, addend: SoftmaxAddend | None, **how: Any) -> None:
+        super().__init__(*views, **how)
+        self._before = addend
+
+    def keeps(self, largest: Buffer, addend: Buffer | None, row: Expr) -> None:
+        """Take the buffer of the largest values, that of the addend, and which of all rows the first one is."""
+        self._largest, self._addend, self._row = largest, addend, row
+
+    def _put(self, y: Buffer, at: Expr, first: Expr, results: list[list[Expr]], place: PanelPlace) -> None:
+        results = [[T.Bind(result) for result in vectors] for vectors in results]
+
+        def put(columns: Callable[[int], Expr]) -> None:
+            for number, vectors in enumerate(results):
+                self._put_row(
+                    y, at, T.Bind(first + number), [*zip(vectors, map(columns, range(place.vectors)), strict=True)], place
+                )
+
+        if isinstance(place.columns, int):
+            put(lambda vector: columns_of(place, vector))
+            return
+        with T.If(place.columns == place.vectors * LANES):
+            with T.Then():
+                put(lambda _: LANES)
+            with T.Else():
+                put(lambda vector: columns_of(place, vector))
+
+    def _put_row(self, y: Buffer, at: Expr, row: Expr, vectors: list[tuple[Expr, Expr]], place: PanelPlace) -> None:
+        """Emit the vectors of one row, each with how many of its lanes are columns."""
+        target = T.Bind(at + row * self.y.strides[-2] + place.column)
+        before = None if self._before is None else T.Bind(addend_start(self._before, self._row + row) + place.column)
+        most = load(self._largest, row * LANES, LANES)
+        for vector, (result, valid) in enumerate(vectors):
+            score = T.Bind(self._score(result, before, vector, valid))
+            store(y, target + vector * LANES, score, LANES)
+            most = T.max(most, score)
+        store(self._largest, row * LANES, most, LANES)
+
+    def _score(self, result: Expr, before: Expr | None, vector: int, valid: Expr) -> Expr:
+        """Return a vector of results with their addend."""
+        if self._before is not None and before is not None:
+            added, factor = self._added(before + vector * LANES, valid), self._before.factor
+            return result + added if factor is None else _MATH.fused(result, _MATH.constant(factor), added)
+        if isinstance(valid, int) and valid == LANES:
+            return result
+        lanes = T.Ramp(T.int32(0), T.int32(1), LANES)
+        return T.Select(lanes < splat(T.int32(0) + valid, LANES), result, splat(T.float32(-math.inf), LANES))
+
+    def _added(self, start: Expr, valid: Expr) -> Expr:
+        """Return a vector of the addend; beside minus infinity any result counts for nothing."""
+        if isinstance(valid, int) and valid == LANES:
+            return load(self._addend, start, LANES)
+        staged = T.alloc_buffer((LANES,), "float32", scope="local")
+        store(staged, 0, splat(T.float32(-math.inf), LANES), LANES)
+        with T.serial(0, valid) as lane:
+            store(staged, lane, load(self._addend, start + lane, 1), 1)
+        return load(staged, 0, LANES)
+
+
+class _Weighted(RowInt8Product):
+    """The second product: of integers that lie in rows of whole vectors, 0 behind the last column."""
+
+    def __init__(self, *views: MatrixView, **how: Any) -> None:
+        super().__init__(*views, **how)
+        self._in_place = True
+
+    def _source(self, a: Buffer, at: Expr) -> tuple[Buffer, Expr, Expr, Expr]:
+        pitch = self.a.strides[-2]
+        return a, at, pitch, pitch
+
+
+class _Attention:
+    """Emits the kernel."""
+
+    def __init__(self, spec: AttentionSpec, isa: str) -> None:
+        self._spec, self._tile = spec, tile_for(isa)
+        self._rows, self._columns = spec.q.shape[-2], spec.k.shape[-1]
+
+    def emit(self, q: Buffer, of_q: Buffer, k: Buffer, of_k: Buffer, v: Buffer, of_v: Buffer, *rest: Buffer) -> None:
+        """Emit everything."""
+        *addends, y = rest
+        spec = self._spec
+        scores, weighted = self._products(_Block(1, self._columns))
+        with chunked(math.prod(scores.batch), scores.threads) as index:
+            q_at, k_at, v_at, y_at = scores.starts(index, spec.q, spec.k, spec.v, spec.y)
+            of_q_at, of_k_at, of_v_at = scores.starts(index, spec.of_q, spec.of_k, spec.of_v)
+            keys, values = scores.pack((k, of_k, of_k_at), k_at), weighted.pack((v, of_v, of_v_at), v_at)
+            before = T.Bind(index * self._rows)
+
+            def blocks(rows: int) -> None:
+                block = _Block(rows, self._columns)
+                first, second = self._products(block)
+                block.allocate()
+                with T.serial(0, -(-self._rows // rows)) as number:
+                    start = T.Bind(T.min(number * rows, self._rows - rows))
+                    block.begin()
+                    first.keeps(block.largest, addends[0] if addends else None, T.Bind(before + start))
+                    rows_of_q = q, of_q, T.Bind(of_q_at + start * spec.of_q.strides[-2])
+                    first.emit_rows((rows_of_q, keys, block.scores), (T.Bind(q_at + start * spec.q.strides[-2]), T.int32(0)))
+                    block.quantize()
+                    integers, target = (block.integers, block.parameters, T.int32(0)), y_at + start * spec.y.strides[-2]
+                    second.emit_rows((integers, values, y), (T.int32(0), T.Bind(target)))
+
+            if is_open(self._rows):
+                where_at_least(self._rows, _OPEN_ROWS, lambda: blocks(_OPEN_ROWS), lambda: blocks(1))
+            elif self._rows <= _ROWS:
+                blocks(self._rows)
+            else:
+                blocks(min((_ROWS, _OPEN_ROWS), key=lambda rows: -(-self._rows // rows) * rows))
+
+    def _products(self, block: _Block) -> tuple[_Scores, _Weighted]:
+        """Return what emits the two products of a block of rows."""
+        spec = self._spec
+
+        def some(view: MatrixView) -> MatrixView:
+            return replace(view, shape=(*view.shape[:-2], block.rows, view.shape[-1]), room=view.room or view.shape)
+
+        rows = {vectors: _divisor(block.rows, most) for vectors, most in self._tile.rows.items()}
+        how: dict[str, Any] = {"threads": spec.threads, "tile": replace(self._tile, rows=rows)}
+        scores = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.scores_pitch))
+        integers = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.pitch))
+        of_q_and_k, of_rows = (spec.of_q, spec.of_k), MatrixView.plain((block.rows, 2))
+        first = _Scores(some(spec.q), spec.k, scores, addend=spec.addend, parameters=of_q_and_k, output=spec.scores, **how)
+        return first, _Weighted(integers, spec.v, some(spec.y), parameters=(of_rows, spec.of_v), output=spec.output, **how)
+
+
+def _divisor(rows: int, most: int) -> int:
+    """Return how many rows a tile has, `most` at most: a divisor of a block's, where that isn't much less."""
+    found = next(each for each in range(min(rows, most), 0, -1) if rows % each == 0)
+    return found if 2 * found > most else most
+
+
+class _Block:
+    """What lies between the two products: some rows of scores, which become exponentials, and the integers of their softmax.
+
+    Each step is done for all rows before the next one: the reductions of one row, which wait for each other, are computed while
+    the others' are.
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows, self._columns = rows, columns
+        self._vectors = -(-columns // LANES)
+        self.scores_pitch = (self._vectors + 4) * LANES
+        """A panel of open columns may be wider than all of them."""
+        self.pitch = -(-columns // _PITCH) * _PITCH
+
+    def allocate(self) -> None:
+        """Emit the buffers, with zeros behind the last column of integers."""
+        rows = self.rows
+        self.scores: Any = T.alloc_buffer((dimension(rows * self.scores_pitch),), "float32")
+        self.integers: Any = T.alloc_buffer((dimension(rows * self.pitch),), "uint8")
+        self.parameters: Any = T.alloc_buffer((2 * rows,), "float32")
+        self.largest: Any = T.alloc_buffer((LANES * rows,), "float32")
+        self._sums: Any = T.alloc_buffer((LANES * rows,), "float32")
+        self._numbers: Any = T.alloc_buffer((2 * rows,), "float32")
+        with T.serial(0, rows) as row:
+            end = T.Bind((row + 1) * self.pitch)
+            for vector in range(_PITCH // LANES):
+                store(self.integers, end - (vector + 1) * LANES, splat(T.uint8(0), LANES), LANES)
+
+    def begin(self) -> None:
+        """Emit the start of a block: minus infinity as the largest values, and behind the last column, up to a whole vector."""
+        nothing = T.Bind(splat(T.float32(-math.inf), LANES))
+        with T.serial(0, self.rows) as row:
+            store(self.largest, row * LANES, nothing, LANES)
+            store(self.scores, T.Bind(row * self.scores_pitch + self._columns), nothing, LANES)
+
+    def quantize(self) -> None:
+        """Emit everything between scores and integers."""
+        self._exponentials()
+        self._parameters()
+        self._integers()
+
+    def _exponentials(self) -> None:
+        numbers, sums = self._numbers, self._sums
+        with T.serial(0, self.rows) as row:
+            T.buffer_store(numbers, across_lanes(load(self.largest, row * LANES, LANES), LANES, T.max), [row])
+        with T.serial(0, self.rows) as row:
+            largest, base = T.Bind(splat(numbers[row], LANES)), T.Bind(row * self.scores_pitch)
+            acc = T.alloc_buffer((LANES,), "float32", scope="local")
+            store(acc, 0, splat(T.float32(0), LANES), LANES)
+            with T.serial(0, self._vectors) as vector:
+                at = T.Bind(base + vector * LANES)
+                value = T.Bind(exponential(load(self.scores, at, LANES) - largest, LANES))
+                store(self.scores, at, value, LANES)
+                store(acc, 0, load(acc, 0, LANES) + value, LANES)
+            store(sums, row * LANES, load(acc, 0, LANES), LANES)
+
+    def _parameters(self) -> None:
+        """The largest quotient of a row is that of exp(0), the least is no less than 0."""
+        with T.serial(0, self.rows) as row:
+            total = across_lanes(load(self._sums, row * LANES, LANES), LANES, lambda a, b: a + b)
+            factor = T.Bind(T.float32(1) / total)
+            bits = T.reinterpret("int32", factor) & T.int32(MAGNITUDE_BITS)
+            scale, zero_point = parameters_of(T.float32(0), factor, T.Bind(bits), PER_ROW)
+            T.buffer_store(self.parameters, scale, [2 * row])
+            T.buffer_store(self.parameters, zero_point, [2 * row + 1])
+            T.buffer_store(self._numbers, factor, [2 * row])
+            T.buffer_store(self._numbers, T.float32(1) / self.parameters[2 * row], [2 * row + 1])
+
+    def _integers(self) -> None:
+        with T.serial(0, self.rows) as row:
+            factor, steps = (T.Bind(splat(self._numbers[2 * row + kind], LANES)) for kind in range(2))
+            zero_point = T.Bind(splat(self.parameters[2 * row + 1], LANES))
+            base, target = T.Bind(row * self.scores_pitch), T.Bind(row * self.pitch)
+            with T.serial(0, self._vectors) as vector:
+                value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
+                rounded = run_time_rounded(value * steps, zero_point, LANES, style_bounds(PER_ROW))
+                store(self.integers, target + vector * LANES, rounded, LANES)

@@ -1,0 +1,156 @@
+"""Attention in one kernel: bit for bit what its steps give one after the other, whatever its sizes, and however heads lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_runner import Case, check
+from open_kernels import check_open, results_of
+
+from machine_isas import each_isa
+from octavo.compiler.backends.cpu.kernels import (
+    AVX512_VNNI,
+    AVX_VNNI,
+    GENERIC,
+    AttentionSpec,
+    FloatOutput,
+    FloatSoftmaxSpec,
+    SoftmaxAddend,
+    attention,
+    float_softmax,
+)
+from octavo.ir.composites.matrix_view import MatrixView
+from octavo.numerics import dynamic
+from octavo.numerics.quantized.matmul import row_batch_matmul
+
+HEADS = (0, 2, 1, 3)
+"""Heads behind the tokens in memory."""
+KEYS = (0, 2, 3, 1)
+"""The same, of keys that are transposed."""
+
+every_isa = pytest.mark.parametrize("isa", each_isa((AVX512_VNNI, AVX_VNNI)))
+
+
+def spec_of(shape: tuple[int, int, int, int, int, int], axes: Any = (None, None, None, None), **how: Any) -> AttentionSpec:
+    """Attention of so many batches, heads, rows, columns, features of keys and of values."""
+    batch, heads, rows, columns, width, features = shape
+    shapes = ((rows, width), (width, columns), (columns, features), (rows, features))
+    views = [view_of((batch, heads, *each), lying) for each, lying in zip(shapes, axes, strict=True)]
+    parameters = ((rows, 2), (2, columns), (2, features))
+    of = [view_of((batch, heads, *each), lying) for each, lying in zip(parameters, axes[:3], strict=True)]
+    q, k, v, y = views
+    how = {"scores": FloatOutput(), "output": FloatOutput(low=-3, high=2.5), **how}
+    return AttentionSpec(q=q, k=k, v=v, y=y, of_q=of[0], of_k=of[1], of_v=of[2], **how)
+
+
+def view_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> MatrixView:
+    return MatrixView.plain(shape) if axes is None else MatrixView(shape=shape, axes=axes)
+
+
+def lying(values: np.ndarray, view: MatrixView) -> np.ndarray:
+    """Values of a view as memory has them."""
+    return np.ascontiguousarray(values.transpose(np.argsort(view.axes)))
+
+
+def quantized(values: np.ndarray, view: MatrixView, of: MatrixView, along: int) -> tuple[np.ndarray, np.ndarray]:
+    """Integers and parameters of rows along an axis, as memory has them."""
+    moved = np.moveaxis(values, along, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    parameters = dynamic.dynamic_parameters(rows, dynamic.PER_ROW)
+    integers = dynamic.dynamic_quantize(rows, parameters, dynamic.PER_ROW).reshape(moved.shape)
+    pairs = np.moveaxis(parameters.reshape(*moved.shape[:-1], 2), -1, along)
+    return lying(np.moveaxis(integers, -1, along), view), lying(pairs, of)
+
+
+def values_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:
+    """Real queries, keys and values, and the addend where there is one: most of its columns are masked."""
+    drawn = [rng.normal(size=view.shape).astype(np.float32) * rng.choice((0.1, 1, 4)) for view in (spec.q, spec.k, spec.v)]
+    if spec.addend is not None:
+        own = spec.addend.own
+        drawn.append(np.where(rng.random(own) < 0.4, np.float32(-3e38), rng.normal(size=own)).astype(np.float32))
+    return drawn
+
+
+def read_by(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndarray, *addend: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What the kernel reads of real values."""
+    sides = ((q, spec.q, spec.of_q, -1), (k, spec.k, spec.of_k, -2), (v, spec.v, spec.of_v, -2))
+    return (*(each for side in sides for each in quantized(*side)), *addend)
+
+
+def expected_of(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndarray, *addend: np.ndarray) -> np.ndarray:
+    """The steps one after the other: the products' oracle, and the kernel of softmax between them."""
+    scores = row_batch_matmul(q, k)
+    softmax = FloatSoftmaxSpec(rows=math.prod(scores.shape[:-1]), columns=scores.shape[-1], addend=spec.addend)
+    (shares,) = results_of([float_softmax(softmax, isa=GENERIC)], [[scores, *addend]])
+    return lying(row_batch_matmul(shares.reshape(scores.shape), v, low=spec.output.low, high=spec.output.high), spec.y)
+
+
+def masked(shape: tuple[int, ...], own: tuple[int, ...], factor: float | None) -> SoftmaxAddend:
+    return SoftmaxAddend(shape=shape, own=own, factor=factor)
+
+
+SHAPES = [
+    (1, 1, 1, 1, 1, 1),
+    (1, 2, 3, 15, 8, 5),
+    (2, 1, 12, 16, 20, 16),
+    (1, 3, 13, 17, 32, 33),
+    (2, 2, 16, 64, 64, 64),
+    (1, 2, 29, 65, 24, 40),
+    (3, 1, 7, 130, 17, 18),
+    (1, 4, 25, 200, 32, 32),
+]
+
+
+@every_isa
+def test_sizes_masks_and_heads(rng: np.random.Generator, isa: str) -> None:
+    cases: list[Case] = []
+    for number, shape in enumerate(SHAPES):
+        batch, heads, rows, columns = shape[:4]
+        owns = [(columns,), (batch, 1, 1, columns), (1, 1, rows, columns), (batch, heads, rows, columns)]
+        addend = masked((batch, heads, rows, columns), owns[number % 4], (None, 0.25)[number % 2]) if number % 3 else None
+        axes = ((None,) * 4, (HEADS, KEYS, HEADS, HEADS), (HEADS, None, None, None), ((0, 1, 3, 2), KEYS, (1, 0, 2, 3), HEADS))
+        spec = spec_of(shape, axes[number % 4], addend=addend, threads=1 + number % 2)
+        values = values_of(rng, spec)
+        kernel = attention(spec, isa=isa)
+        cases.append(Case(kernel=kernel, inputs=read_by(spec, *values), expected=expected_of(spec, *values), about=spec))
+    check(cases)
+
+
+@every_isa
+def test_what_is_not_finite_and_rows_of_nothing(rng: np.random.Generator, isa: str) -> None:
+    spec = spec_of((1, 2, 14, 21, 16, 9), addend=masked((1, 2, 14, 21), (14, 21), None))
+    q, k, v, addend = values_of(rng, spec)
+    q[0, 0, 3, 5], q[0, 0, 9], k[0, 1, 2, 7], v[0, 0, 4, 2], v[0, 1] = np.nan, 0, np.inf, -np.inf, 0
+    addend[5], addend[6] = -np.inf, -3e38
+    inputs, expected = read_by(spec, q, k, v, addend), expected_of(spec, q, k, v, addend)
+    assert np.isnan(expected).any()
+    assert np.isfinite(expected).any()
+    check([Case(kernel=attention(spec, isa=isa), inputs=inputs, expected=expected, about=spec)])
+
+
+@every_isa
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_open_sizes(rng: np.random.Generator, isa: str, is_masked: bool) -> None:
+    """One kernel for all rows and columns: fewer than a block, as many, more; fewer than a panel, and more."""
+
+    def make(dim: Callable[[str], Any]) -> Any:
+        rows, columns = dim("rows"), dim("columns")
+        addend = masked((1, 2, rows, columns), (rows, columns), 0.5) if is_masked else None
+        shape = (1, 2, rows, columns, 32, 16)
+        return attention(spec_of(shape, (HEADS, KEYS, HEADS, HEADS), addend=addend), isa=isa)
+
+    def draw(_: Any) -> tuple[np.ndarray, ...]:
+        known = sizes[len(drawn)]
+        addend = masked((1, 2, known["rows"], known["columns"]), (known["rows"], known["columns"]), 0.5) if is_masked else None
+        spec = spec_of((1, 2, known["rows"], known["columns"], 32, 16), (HEADS, KEYS, HEADS, HEADS), addend=addend)
+        drawn.append(known)
+        return read_by(spec, *values_of(rng, spec))
+
+    drawn: list[Any] = []
+    pairs = [(1, 1), (1, 40), (5, 7), (8, 16), (9, 31), (16, 32), (23, 33), (30, 100)]
+    sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
+    check_open(make, sizes, draw)

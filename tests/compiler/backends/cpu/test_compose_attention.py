@@ -1,0 +1,102 @@
+"""Attention as one kernel: found where nobody else reads what it doesn't write, the same bytes as its steps, and told of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import octavo
+from nets import model_of
+from octavo.compiler.backends.cpu import compose_attention
+from octavo.compiler.backends.cpu.kernels import ATTENTION
+from octavo.ir.graph import Model
+from octavo.ir.graph.dataflow import BodyWriter
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.runtime.llvm_host import host_target
+
+R: Any = relax.op
+PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none", min_sqnr=None)
+TOKENS, HEADS, WIDTH = 19, 2, 8
+X = (2, TOKENS, HEADS * WIDTH)
+
+pytestmark = pytest.mark.needs_isa("x86.avx_vnni")
+
+
+def network(kind: str) -> Model:
+    """Heads of one input; `kind` says what else there is."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        def head(name: str, axes: tuple[int, ...]) -> Any:
+            made = writer.emit(f"{name}p", R.matmul(v["x"], v[f"w{name}"]))
+            split = writer.emit(f"{name}s", R.reshape(made, (*X[:2], HEADS, WIDTH)))
+            return writer.emit(name, R.permute_dims(split, axes))
+
+        q, k, values = head("q", (0, 2, 1, 3)), head("k", (0, 2, 3, 1)), head("v", (0, 2, 1, 3))
+        s = writer.emit("s", R.matmul(q, k), is_output=kind == "scores are returned")
+        if kind != "plain":
+            s = writer.emit("m", R.add(s, v["mask"]))
+        p = writer.emit("p", R.nn.softmax(s), is_output=kind == "softmax is returned")
+        y = writer.emit("y", R.matmul(p, values), is_output=kind == "as it lies")
+        results = [y if kind == "as it lies" else writer.emit("z", R.permute_dims(y, (0, 2, 1, 3)), is_output=True)]
+        results += [s] if kind == "scores are returned" else [p] if kind == "softmax is returned" else []
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    rng = np.random.default_rng(5)
+    params = {f"w{name}": rng.normal(size=(16, 16)).astype(np.float32) / 3 for name in "qkv"}
+    mask = np.where(np.tri(TOKENS, dtype=bool), 0, -1e9).astype(np.float32)
+    names = ("z", "p") if kind == "softmax is returned" else ("y",) if kind == "as it lies" else ("z",)
+    return model_of({"x": (X, "float32")}, params | ({} if kind == "plain" else {"mask": mask}), body, names)
+
+
+def quantized_of(model: Model) -> tuple[Any, list[np.ndarray]]:
+    rng = np.random.default_rng(6)
+    samples = [rng.normal(size=X).astype(np.float32) for _ in range(4)]
+    profile = octavo.profile(model, samples)
+    layers = [layer for layer in quantize_graph(model, profile, recipe=PLAIN).plan.layers if "matmul" in layer.op]
+    return quantize_graph(
+        model, profile, recipe=PLAIN, changes=Choices(per_row={layer.output: "it is tried" for layer in layers})
+    ), samples
+
+
+def kernels_of(quantized: Any) -> dict[str, str]:
+    return {op.tensor: op.kernel for op in octavo.explain(quantized).ops if op.op in ("batch_matmul", "nn.softmax")}
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies"])
+def test_one_kernel_gives_the_bytes_of_its_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantized, samples = quantized_of(network(kind))
+    assert kernels_of(quantized) == dict.fromkeys(("s", "p", "y"), ATTENTION)
+    one = octavo.compile(quantized)
+    monkeypatch.setattr(compose_attention, "takes_attention", lambda *_, **__: False)
+    assert ATTENTION not in kernels_of(quantized).values()
+    steps = octavo.compile(quantized)
+    for sample in samples:
+        for name, value in steps(sample).items():
+            np.testing.assert_array_equal(one(sample)[name], value)
+
+
+def test_what_somebody_else_reads_is_written() -> None:
+    quantized, _ = quantized_of(network("softmax is returned"))
+    assert ATTENTION not in kernels_of(quantized).values()
+
+
+def test_each_tensor_is_told_of() -> None:
+    """Scores, softmax and moved heads are within what the kernel gives; that is the tensor it was."""
+    model = network("masked")
+    target = host_target()
+    lineage = octavo.Lineage(model, target=target)
+    with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        quantized, samples = quantized_of(model)
+        module = octavo.relax_pipeline(ids=quantized.tensors)(quantized.bound())
+    states = {name: lineage[name] for name in ("q", "k", "v", "s", "p", "y", "z")}
+    assert {name for name, state in states.items() if state.is_alive} == {"z"}
+    assert {(state.kind, state.evidence, state.composite) for state in states.values()} == {
+        ("inside", "announced", states["z"].composite)
+    }
+    (held,) = (check for check in octavo.verify_lineage(model, module, samples[0], lineage=lineage) if check.id == "z")
+    assert held.sqnr_db > 30
