@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -21,7 +21,20 @@ from ......ir.composites.matrix_view import MatrixView
 from ......runtime.size import dimension, is_open
 from ..language.broadcast import broadcast_shape, matrix_start
 from ..language.isa import AVX512_VNNI
-from ..language.vectors import Buffer, Expr, chunked, for_open_tiles, load, shuffled, store, store_partial, where_left, worthwhile
+from ..language.partial import load_first, store_first
+from ..language.vectors import (
+    Buffer,
+    Expr,
+    chunked,
+    for_open_tiles,
+    load,
+    shuffled,
+    store,
+    store_partial,
+    where_at_least,
+    where_left,
+    worthwhile,
+)
 
 LANES = 16
 
@@ -31,27 +44,28 @@ Operand = Buffer | tuple[Buffer, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
-    """What lies in registers: so many vectors of columns at most, and for each number of them so many rows.
+    """What lies in registers of an ISA: so many vectors of columns at most, and for each number of them so many rows.
 
     The open ones hold where columns, or rows, are open.
     """
 
+    isa: str
     vectors: int
     rows: Mapping[int, int]
     open_vectors: int
     open_rows: Mapping[int, int]
 
 
-_WIDE = Tile(vectors=4, rows={1: 12, 2: 12, 3: 8, 4: 6}, open_vectors=2, open_rows={1: 8, 2: 8, 3: 4, 4: 4})
+_WIDE = Tile(isa=AVX512_VNNI, vectors=4, rows={1: 12, 2: 12, 3: 8, 4: 6}, open_vectors=2, open_rows={1: 8, 2: 8, 3: 4, 4: 4})
 """24 accumulators where they can be had, and enough of them to hide the latency; 16 hide it, too, and where rows are open what is
 left behind whole tiles is less."""
-_NARROW = Tile(vectors=1, rows={1: 6}, open_vectors=1, open_rows={1: 4})
+_NARROW = Tile(isa="", vectors=1, rows={1: 6}, open_vectors=1, open_rows={1: 4})
 """Where a vector takes two registers of 16, or four of 32."""
 
 
 def tile_for(isa: str) -> Tile:
     """Return the tile that an ISA has registers for."""
-    return _WIDE if isa == AVX512_VNNI else _NARROW
+    return _WIDE if isa == AVX512_VNNI else replace(_NARROW, isa=isa)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +104,7 @@ class BatchProduct(ABC):
         self.batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
         assert y.shape[-2:] == (self.rows, self.columns), "the result has the shape of the product"
         assert y.strides[-1] == 1, "results are stored as whole vectors"
-        self.steps, self._tile = steps, tile
+        self.steps, self._tile, self.isa = steps, tile, tile.isa
         self.vectors = -(-self.columns // LANES)
         if is_open(self.columns):
             self.vectors = -(-self.columns // (tile.open_vectors * LANES)) * tile.open_vectors
@@ -151,15 +165,25 @@ class BatchProduct(ABC):
     def _for_open_panels(self, body: Callable[[PanelPlace], None]) -> None:
         """Call body(PanelPlace) for panels of which the last ends with the columns: it computes some of them again.
 
-        Fewer columns than a panel's are one that is not full.
+        Fewer columns than a panel's are one that is not full, of one vector where that holds them.
         """
         vectors = self._tile.open_vectors
         width = vectors * LANES
         columns = T.Bind(T.int32(0) + self.columns)
-        valid = T.Bind(T.min(columns, T.int32(width)))
-        with T.serial(0, T.shift_right(columns + (width - 1), T.int32(width.bit_length() - 1))) as number:
-            column = T.Bind(T.max(T.min(number * width, columns - width), T.int32(0)))
-            body(PanelPlace(first=T.Bind(number * vectors), column=column, vectors=vectors, columns=valid))
+
+        def several() -> None:
+            valid = T.Bind(T.min(columns, T.int32(width)))
+            with T.serial(0, T.shift_right(columns + (width - 1), T.int32(width.bit_length() - 1))) as number:
+                column = T.Bind(T.max(T.min(number * width, columns - width), T.int32(0)))
+                body(PanelPlace(first=T.Bind(number * vectors), column=column, vectors=vectors, columns=valid))
+
+        def one() -> None:
+            body(PanelPlace(first=T.int32(0), column=T.int32(0), vectors=1, columns=columns))
+
+        if vectors == 1:
+            several()
+            return
+        where_at_least(self.columns, LANES + 1, several, one)
 
     def for_vectors(self, pack: Callable[[PanelPlace, Expr, Expr], None]) -> None:
         """Call pack(place, vector, valid) for every vector of every panel, `valid` of whose lanes are columns."""
@@ -235,6 +259,12 @@ class BatchProduct(ABC):
         if isinstance(place.columns, int):
             stored(lambda vector: columns_of(place, vector))
             return
+        if self.isa == AVX512_VNNI:  # there, masks cost nothing
+            for row, vectors in enumerate(results):
+                for vector, result in enumerate(vectors):
+                    at, valid = start + row * pitch + vector * LANES, columns_of(place, vector)
+                    store_first(y, at, result, LANES, valid, dtype, isa=self.isa)
+            return
         results = [[T.Bind(result) for result in vectors] for vectors in results]
         width = place.vectors * LANES
         with T.If(place.columns == width):
@@ -262,6 +292,9 @@ class BatchProduct(ABC):
                 source, to = column + kind * down, target + kind * LANES
                 if is_full and across == 1:
                     store(copy, to, load(of_columns, source, LANES), LANES)
+                    continue
+                if across == 1:
+                    load_first(copy, to, of_columns, source, LANES, valid, T.float32(0), isa=self.isa)
                     continue
                 if not is_full:
                     store(copy, to, T.broadcast(T.float32(0), LANES), LANES)
@@ -317,6 +350,7 @@ def columns_of(place: PanelPlace, vector: Expr) -> Expr:
     return min(LANES, left) if isinstance(left, int) else T.min(left, T.int32(LANES))
 
 
-def load_tile(buffer: Buffer, at: Expr, stride: int, lanes: int) -> list[Expr]:
-    """Return 16 vectors of `lanes` elements, `stride` apart."""
-    return [load(buffer, at + i * stride, lanes) for i in range(LANES)]
+def load_tile(buffer: Buffer, at: Expr, stride: int, lanes: int, valid: Expr = LANES) -> list[Expr]:
+    """Return 16 vectors of `lanes` elements, `stride` apart; behind `valid` ones the last again."""
+    is_full = isinstance(valid, int) and valid == LANES
+    return [load(buffer, at + (i if is_full else T.min(T.int32(i), valid - 1)) * stride, lanes) for i in range(LANES)]

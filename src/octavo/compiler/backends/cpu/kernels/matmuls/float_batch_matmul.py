@@ -14,6 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from ......ir.composites.matrix_view import MatrixView
 from ......runtime.size import dimension
 from ..language.kernel import Kernel
+from ..language.partial import load_first
 from ..language.vectors import Buffer, Expr, load, prim_func, store, where_at_least
 from .batch_product import LANES, BatchProduct, PanelPlace, Tile, load_tile, tile_for, transposed_tile
 
@@ -53,12 +54,20 @@ class _FloatProduct(BatchProduct):
             if is_full and across == 1:
                 with T.serial(0, self.steps) as step:
                     store(packed, target + step * stride, load(b, column + step * down, LANES), LANES)
-            elif is_full and down == 1:
+            elif across == 1 and not isinstance(valid, int):
+                with T.serial(0, self.steps) as step:
+                    nothing = T.float32(0)
+                    load_first(packed, target + step * stride, b, column + step * down, LANES, valid, nothing, isa=self.isa)
+            elif down == 1 and (is_full or not isinstance(valid, int)):
+
+                def transposed() -> None:
+                    # A second vector of an open panel may have no column.
+                    count = valid if is_full else T.Bind(T.max(valid, T.int32(1)))
+                    start = column if is_full else T.Bind(at + T.min(place.column + vector * LANES, self.columns - 1) * across)
+                    self._pack_transposed(b, packed, start, target, stride, count)
+
                 where_at_least(
-                    self.steps,
-                    LANES,
-                    lambda: self._pack_transposed(b, packed, column, target, stride),
-                    lambda: self._pack_elements(b, packed, column, target, stride, valid),
+                    self.steps, LANES, transposed, lambda: self._pack_elements(b, packed, column, target, stride, valid)
                 )
             else:
                 self._pack_elements(b, packed, column, target, stride, valid)
@@ -75,11 +84,14 @@ class _FloatProduct(BatchProduct):
             with T.serial(0, valid) as lane:
                 T.buffer_store(packed, b[column + step * down + lane * across], [row + lane])
 
-    def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
-        """Pack 16 columns whose elements are neighbours in memory; the last tile overlaps the one before."""
+    def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr) -> None:
+        """Pack 16 columns whose elements are neighbours in memory; the last tile overlaps the one before.
+
+        Lanes that are no columns hold the last one.
+        """
         with T.serial(0, -(-self.steps // LANES)) as tile:
             step = T.Bind(T.min(tile * LANES, self.steps - LANES))
-            for i, row in enumerate(transposed_tile(load_tile(b, column + step, self.b.strides[-1], LANES))):
+            for i, row in enumerate(transposed_tile(load_tile(b, column + step, self.b.strides[-1], LANES, valid))):
                 store(packed, target + (step + i) * stride, row, LANES)
 
     def _emit_tile(

@@ -16,7 +16,8 @@ from tvm.script.ir_builder import tirx as T
 from ......ir.composites.matrix_view import MatrixView
 from ......runtime.shapes import surpasses
 from ......runtime.size import dimension, is_open
-from ..language.vectors import Buffer, Expr, kept, load, shuffled, store
+from ..language.partial import has_masks, load_first
+from ..language.vectors import Buffer, Expr, kept, load, shuffled, store, where_left
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
 from .batch_product import LANES, BatchProduct, Operand, PanelPlace, Tile, load_tile, transposed_tile
 
@@ -56,6 +57,9 @@ class BytesProduct(BatchProduct):
             is_full = isinstance(valid, int) and valid == LANES
             if is_full and across == 1 and (is_open(self.inner) or self.inner % _STEP == 0):
                 self._pack_interleaved(b, packed, column, target, stride)
+            elif across == 1 and has_masks(self.isa, "uint8") and not isinstance(valid, int):
+                with T.serial(0, self.steps) as step:
+                    self._pack_some(b, packed, column, target, stride, (step, valid))
             elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= LANES:
                 self._pack_transposed(b, packed, column, target, stride)
             elif down == 1 and not is_open(self.inner) and self.inner % _STEP == 0:
@@ -73,8 +77,26 @@ class BytesProduct(BatchProduct):
         with T.serial(0, self.inner // _STEP) as step:
             rows = [T.Bind(load(b, column + (step * _STEP + row) * down, LANES)) for row in range(_STEP)]
             store(packed, target + step * stride, shuffled(rows, order) ^ T.broadcast(T.uint8(_FLIP), 64), 64)
-        if is_open(self.inner % _STEP):
-            self._pack_bytes(b, packed, column, target, stride, LANES, self.inner // _STEP)
+        if not is_open(self.inner % _STEP):
+            return
+        if has_masks(self.isa, "uint8"):
+            last = T.int32(0) + (self.steps - 1)
+            where_left(self.inner % _STEP, lambda: self._pack_some(b, packed, column, target, stride, (last, LANES)))
+            return
+        self._pack_bytes(b, packed, column, target, stride, LANES, self.inner // _STEP)
+
+    def _pack_some(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, place: tuple[Expr, Expr]) -> None:
+        """Pack `valid` neighbours of a step's rows through masks; lanes that are no columns and rows behind the last are 0."""
+        step, valid = place
+        order = [row * LANES + lane for lane in range(LANES) for row in range(_STEP)]
+        staged = T.alloc_buffer((_STEP * LANES,), "uint8", scope="local")
+        for row in range(_STEP):
+            number = T.Bind(step * _STEP + row)
+            count = T.Select(number < self.inner, T.int32(0) + valid, T.int32(0))
+            start = column + T.min(number, self.inner - 1) * self.b.strides[-2]
+            load_first(staged, row * LANES, b, start, LANES, count, T.uint8(_FLIP), isa=self.isa)
+        rows = [T.Bind(load(staged, row * LANES, LANES)) for row in range(_STEP)]
+        store(packed, target + step * stride, shuffled(rows, order) ^ T.broadcast(T.uint8(_FLIP), 64), 64)
 
     def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
         """Pack 16 columns whose elements are neighbours, four bytes as one element; the last tile overlaps the one before."""
@@ -139,12 +161,23 @@ class BytesProduct(BatchProduct):
     def _copied(self, a: Buffer, at: Expr) -> Buffer:
         down, across = self.a.strides[-2:]
         copy = T.alloc_buffer((dimension(self.rows * self._pitch),), "uint8")
-        with T.serial(0, self.rows) as row:
-            start = T.Bind(row * self._pitch)
+
+        def by_masks(start: Expr, source: Expr) -> None:
+            vectors, rest = divmod(self.inner, _VECTOR)
+            with T.serial(0, vectors) as vector:
+                store(copy, start + vector * _VECTOR, load(a, source + vector * _VECTOR, _VECTOR), _VECTOR)
+            done, nothing = vectors * _VECTOR, T.uint8(0)
+            where_left(rest, lambda: load_first(copy, start + done, a, source + done, _VECTOR, rest, nothing, isa=self.isa))
+
+        def by_bytes(start: Expr, source: Expr) -> None:
             with T.serial(0, self._pitch // _VECTOR) as vector:
                 store(copy, start + vector * _VECTOR, T.broadcast(T.uint8(0), _VECTOR), _VECTOR)
             with T.serial(0, self.inner) as index:
-                T.buffer_store(copy, a[at + row * down + index * across], [start + index])
+                T.buffer_store(copy, a[source + index * across], [start + index])
+
+        copy_row = by_masks if across == 1 and is_open(self.inner) and has_masks(self.isa, "uint8") else by_bytes
+        with T.serial(0, self.rows) as row:
+            copy_row(T.Bind(row * self._pitch), T.Bind(at + row * down))
         return copy
 
     def _column_sums(self, packed: Buffer, place: PanelPlace) -> list[Expr]:

@@ -41,7 +41,7 @@ class WordProduct(BatchProduct):
         """Emit the packing of one matrix of b: less its zero points, two rows woven word by word."""
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * (_PAIR * LANES)),), "int16")
         if self._spec.by_row:
-            start = T.Bind(T.floordiv(at, T.int32(0) + self.inner) * 2)
+            start = T.Bind(T.truncdiv(at, T.int32(0) + self.inner) * 2)
             self._columns = self.copied_parameters(self._of_columns, start, (self.columns, 1))
 
         def pack(place: PanelPlace, vector: Expr, valid: Expr) -> None:
@@ -99,7 +99,7 @@ class WordProduct(BatchProduct):
         pitch = self.steps * _PAIR
         words = T.alloc_buffer((dimension(self.rows * pitch),), "int16")
         scales = T.alloc_buffer((dimension(self.rows),), "float32")
-        parameters = T.Bind(T.floordiv(at, T.int32(0) + self.inner) * 2)
+        parameters = T.Bind(T.truncdiv(at, T.int32(0) + self.inner) * 2)
         constant = kept(T.int32(self._spec.a_zero_point), "int32")
         vectors, rest = divmod(self.inner, LANES)
         with T.serial(0, self.rows) as row:

@@ -20,6 +20,7 @@ from ......runtime.size import dimension, is_open
 from ..language.broadcast import merged_axes
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
+from ..language.partial import load_first, store_first
 from ..language.vectors import (
     Buffer,
     Expr,
@@ -31,6 +32,7 @@ from ..language.vectors import (
     split,
     store,
     store_partial,
+    where_left,
     worthwhile,
 )
 from ..quantization.quantize import QuantizeSpec, quantized_vector
@@ -77,7 +79,7 @@ def float_softmax(spec: FloatSoftmaxSpec, *, addend: npt.NDArray[np.float32] | N
     def emit(*buffers: Buffer) -> None:
         x, *addends, y = buffers
         with chunked(spec.rows, worthwhile(spec.threads, size * _OPERATIONS, spec.rows)) as row:
-            _Row(spec, x, addends[0] if addends else None, y).emit(row)
+            _Row(spec, x, addends[0] if addends else None, y, isa).emit(row)
 
     dtype = "float32" if spec.result is None else spec.result.dtype
     arguments = [("x", size, "float32"), ("y", size, dtype)]
@@ -94,10 +96,9 @@ Place = tuple[Buffer, Expr]
 class _Row:
     """Emits a row in whole vectors; what is behind them is one more, filled with what counts for nothing."""
 
-    def __init__(self, spec: FloatSoftmaxSpec, x: Buffer, addend: Buffer | None, y: Buffer) -> None:
-        self._spec, self._x, self._addend, self._y = spec, x, addend, y
+    def __init__(self, spec: FloatSoftmaxSpec, x: Buffer, addend: Buffer | None, y: Buffer, isa: str) -> None:
+        self._spec, self._x, self._addend, self._y, self._isa = spec, x, addend, y, isa
         self._vectors, self._rest = divmod(spec.columns, _LANES)
-        self._has_rest = is_open(self._rest) or bool(self._rest)
 
     def emit(self, row: Expr) -> None:
         """Emit everything."""
@@ -131,6 +132,9 @@ class _Row:
             if result is not None:
                 value, dtype = quantized_vector(result, value, _LANES), result.dtype
             first = self._vectors * _LANES if number is None else number * _LANES
+            if number is None and is_open(self._rest):
+                store_first(self._y, base + first, value, _LANES, self._rest, dtype, isa=self._isa)
+                return
             store_partial(self._y, base + first, value, _LANES, self._rest if number is None else _LANES, dtype)
 
         def over_row(body: Callable[[Expr | None, Place], None]) -> None:
@@ -138,8 +142,7 @@ class _Row:
             if is_open(self._vectors) or self._vectors:
                 with B.serial(0, self._vectors) as index:
                     body(index, (values, B.Bind(start + index * _LANES)))
-            if self._has_rest:
-                body(None, (last, B.int32(0)))
+            where_left(self._rest, lambda: body(None, (last, B.int32(0))))
 
         over_row(grow)
         largest = B.Bind(across_lanes(load(state, largest_at, _LANES), _LANES, B.max))
@@ -153,16 +156,21 @@ class _Row:
         before = self._spec.addend
         at = None if before is None else B.Bind(addend_start(before, row))
         addends: Any = None if before is None else B.alloc_buffer((_LANES,), "float32", scope="local")
-        if self._has_rest:
+
+        def copy() -> None:
             # Beside an addend of minus infinity, any x counts for nothing.
-            store(last, 0, splat(B.float32(0 if before is not None else -math.inf), _LANES), _LANES)
-            if before is not None:
-                store(addends, 0, splat(B.float32(-math.inf), _LANES), _LANES)
-            with B.serial(0, self._rest) as index:
-                behind = self._vectors * _LANES + index
-                store(last, index, load(self._x, base + behind, 1), 1)
-                if at is not None:
-                    store(addends, index, load(self._addend, at + behind, 1), 1)
+            behind = self._vectors * _LANES
+            nothing = B.float32(-math.inf)
+            x_rest = nothing if before is None else B.float32(0)
+            load_first(last, 0, self._x, base + behind, _LANES, self._rest, x_rest, isa=self._isa)
+            if at is not None:
+                load_first(addends, 0, self._addend, at + behind, _LANES, self._rest, nothing, isa=self._isa)
+
+        if is_open(self._rest):
+            # LLVM may compute with them before it is known whether something is left: denormal numbers cost hundreds of cycles.
+            for each in (last,) if before is None else (last, addends):
+                store(each, 0, splat(B.float32(0), _LANES), _LANES)
+        where_left(self._rest, copy)
 
         def of_vector(number: Expr | None) -> Expr:
             x = load(last, 0, _LANES) if number is None else load(self._x, base + number * _LANES, _LANES)

@@ -12,6 +12,7 @@ from ......numerics.dynamic import DynamicStyle, TorchStyle, style_bounds
 from ......runtime.size import is_open
 from ..language.float_result import input_scale
 from ..language.kernel import Kernel
+from ..language.partial import has_masks, load_first, store_first
 from ..language.rounding import integer_of, run_time_rounded
 from ..language.vectors import (
     Buffer,
@@ -49,7 +50,7 @@ def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
 
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
-            scale, zero_point = parameters_of(*_range(x, row * spec.size, spec.size), spec.style)
+            scale, zero_point = parameters_of(*_range(x, row * spec.size, spec.size, isa), spec.style)
             B.buffer_store(y, scale, [2 * row])
             B.buffer_store(y, zero_point, [2 * row + 1])
 
@@ -66,19 +67,27 @@ def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
             zero_point = B.Bind(parameters[2 * row + 1])
             factor = B.Bind(B.float32(1.0) / scale)
 
-            def one(start: Expr, lanes: int) -> None:
-                at = row * spec.size + start
-                value = load(x, at, lanes)
+            def result(value: Expr, lanes: int) -> Expr:
                 value = value / splat(scale, lanes) if spec.style == "onnx" else value * splat(factor, lanes)
-                store(y, at, run_time_rounded(value, splat(zero_point, lanes), lanes, style_bounds(spec.style)), lanes)
+                return run_time_rounded(value, splat(zero_point, lanes), lanes, style_bounds(spec.style))
 
             vectors, rest = divmod(spec.size, _LANES)
             if is_open(vectors) or vectors:
                 with B.serial(0, vectors) as index:
-                    one(index * _LANES, _LANES)
-            if is_open(rest) or rest:
+                    at = row * spec.size + index * _LANES
+                    store(y, at, result(load(x, at, _LANES), _LANES), _LANES)
+
+            def last() -> None:
+                at = B.Bind(row * spec.size + vectors * _LANES)
+                if is_open(rest) and has_masks(isa, "uint8"):
+                    values: Buffer = B.alloc_buffer((_LANES,), "float32", scope="local")
+                    load_first(values, 0, x, at, _LANES, rest, B.float32(0), isa=isa)
+                    store_first(y, at, result(load(values, 0, _LANES), _LANES), _LANES, rest, "uint8", isa=isa)
+                    return
                 with B.serial(0, rest) as index:
-                    one(vectors * _LANES + index, 1)
+                    store(y, at + index, result(load(x, at + index, 1), 1), 1)
+
+            where_left(rest, last)
 
     size = spec.rows * spec.size
     arguments = [("x", size, "float32"), ("parameters", 2 * spec.rows, "float32"), ("y", size, "uint8")]
@@ -179,16 +188,25 @@ def _finite(scale: Expr, zero_point: Expr, largest: Expr, lanes: int) -> tuple[E
     return B.Select(is_finite, scale, nan), B.Select(is_finite, zero_point, splat(B.float32(0), lanes))
 
 
-def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
+def _range(x: Buffer, start: Expr, size: int, isa: str) -> tuple[Expr, Expr, Expr]:
     """Emit the least and greatest of 0 and `size` values from `start` on, and the bits of the largest magnitude."""
     found = _nothing(1)
 
     def by_lanes(lanes: int) -> list[Buffer]:
         ends = found if lanes == 1 else _nothing(lanes)
-        with B.serial(0, size // lanes) as index:
+        vectors, rest = divmod(size, lanes)
+        with B.serial(0, vectors) as index:
             _extend(ends, load(x, start + index * lanes, lanes), lanes)
-        # The last vector overlaps its neighbour, which changes no extreme.
-        where_left(size % lanes, lambda: _extend(ends, load(x, start + (size - lanes), lanes), lanes))
+
+        def last() -> None:
+            if not by_masks:  # the last vector overlaps its neighbour, which changes no extreme
+                _extend(ends, load(x, start + (size - lanes), lanes), lanes)
+                return
+            values: Buffer = B.alloc_buffer((lanes,), "float32", scope="local")
+            load_first(values, 0, x, start + vectors * lanes, lanes, rest, B.float32(0), isa=isa)
+            _extend(ends, load(values, 0, lanes), lanes)
+
+        where_left(rest, last)
         return ends
 
     def by_vectors() -> None:
@@ -198,7 +216,11 @@ def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr, Expr]:
     def one_by_one() -> None:
         by_lanes(1)
 
-    where_at_least(size, _LANES, by_vectors, one_by_one)
+    by_masks = is_open(size) and has_masks(isa, "float32")
+    if by_masks:
+        by_vectors()
+    else:
+        where_at_least(size, _LANES, by_vectors, one_by_one)
     low, high, largest = (B.Bind(one[0]) for one in found)
     return low, high, largest
 
