@@ -27,7 +27,7 @@ from ..conv.loops.shares import balanced_block
 from ..conv.stored_weights import load_weights, stored
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Expr, bound, chunked, chunks_for, for_open_tiles, interior, load, prim_func, split, store
+from ..language.vectors import Expr, bound, chunked, chunks_for, interior, load, prim_func, split, store
 from ..language.x86.vector import LANES
 from ..observer.statistics import ObserveSpec
 from ..observer.x86_observe_tiles import TileObserver
@@ -141,28 +141,21 @@ class FloatDepthwise:
             def tile(column: Expr, count: int, at: Expr = at, out_at: Expr = out_at, taps: tuple[Expr, Expr] = taps) -> None:
                 self._emit_tile(at, out_at, channel, lanes, column, count, taps)
 
-            def border(column: Expr, at: Expr = at, out_at: Expr = out_at, taps: tuple[Expr, Expr] = taps) -> None:
-                self._emit_border(at, out_at, channel, lanes, column, taps)
-
             if is_open(spec.in_width):
-                self._for_open_columns(tile, border)
+                self._for_open_columns(tile)
             else:
                 self._for_columns(tile)
 
-    def _for_open_columns(self, tile: Callable[[Expr, int], None], border: Callable[[Expr], None]) -> None:
-        """Emit tile(first column, columns) where no tap lies in the padding, border(column) where some may."""
-        spec = self.spec
-        stride, left = spec.strides[1], spec.padding[1]
-        reach = spec.dilation[1] * (spec.kernel[1] - 1)
-        width = bound(spec.out_width)
-        begin = T.Bind(T.min(T.int32(max(0, -(-left // stride))), width))
-        end = T.floordiv(spec.in_width - 1 - reach + left, stride) + 1
-        end = T.Bind(T.min(T.max(T.int32(0) + end, begin), width))
-        with T.serial(0, begin) as column:
-            border(column)
-        for_open_tiles(end - begin, self.width, lambda column, count: tile(T.Bind(begin + column), count))
-        with T.serial(0, width - end) as column:
-            border(T.Bind(end + column))
+    def _for_open_columns(self, tile: Callable[[Expr, int], None]) -> None:
+        """Emit tile(first column, columns) over one row, in tiles and what they leave in powers of two."""
+        width, most = T.Bind(T.int32(0) + self.spec.out_width), self.width
+        full = T.Bind(T.truncdiv(width, T.int32(most)))
+        with T.serial(0, full) as index:
+            tile(T.Bind(index * most), most)
+        left = T.Bind(width - full * most)
+        for part in reversed(range((most - 1).bit_length())):
+            with T.If(T.bitwise_and(left, T.int32(1 << part)) != 0), T.Then():
+                tile(T.Bind(full * most + T.bitwise_and(left, T.int32(-2 << part))), 1 << part)
 
     def _for_columns(self, tile: Callable[[Expr, int], None]) -> None:
         """Emit tile(first column, columns) over one row: the border's with constant positions, a loop over those between."""
@@ -189,9 +182,11 @@ class FloatDepthwise:
     def _emit_tile(
         self, at: Expr, out_at: Expr, channel: Expr, lanes: int, column: Expr, count: int, taps: tuple[Expr, Expr]
     ) -> None:
-        """Emit `count` neighbouring outputs of `lanes` channels; only a constant `column` may lie at the border."""
+        """Emit `count` neighbouring outputs of `lanes` channels; of a row of a known width only a constant `column` may lie at
+        the border."""
         spec = self.spec
         left = column * spec.strides[1] - spec.padding[1]
+        outside = self._outside(left, count) if is_open(spec.in_width) else {}
         at = T.Bind(at + left * spec.in_channels)
         out_at = T.Bind(out_at + column * spec.out_channels)
 
@@ -208,29 +203,35 @@ class FloatDepthwise:
             weights_row = T.Bind(ky * (spec.kernel[1] * spec.in_channels) + channel)
             places = [weights_row + kx * spec.in_channels for kx in range(spec.kernel[1])]
             columns = [T.Bind(load_weights(self.weights, at, lanes, spec.weight_dtype, self.isa)) for at in places]
-            for position, touched in uses.items():
+
+            def take(position: int, row: Expr = row, columns: list[Expr] = columns) -> None:
                 value = T.Bind(self._loaded(row + position * spec.in_channels, lanes))
-                for pixel, kx in touched:
+                for pixel, kx in uses[position]:
                     store(acc, pixel * lanes, load(acc, pixel * lanes, lanes) + value * columns[kx], lanes)
+
+            for position in uses:
+                if position in outside:
+                    with T.If(outside[position]), T.Then():
+                        take(position)
+                else:
+                    take(position)
             if self.observer is not None:
                 self.observer.slot()
         self._emit_end(acc, out_at, channel, lanes, count)
 
-    def _emit_border(self, at: Expr, out_at: Expr, channel: Expr, lanes: int, column: Expr, taps: tuple[Expr, Expr]) -> None:
-        """Emit one output of `lanes` channels, whose taps in the padding are known when the kernel runs."""
+    def _outside(self, left: Expr, count: int) -> dict[int, Expr]:
+        """Return the input columns of a tile which may lie in the padding, and what holds where one does not."""
         spec = self.spec
-        left = T.Bind(column * spec.strides[1] - spec.padding[1])
-        out_at = T.Bind(out_at + column * spec.out_channels)
-        acc = T.alloc_buffer((lanes,), "float32", scope="local")
-        store(acc, 0, load(self.bias, channel, lanes), lanes)
-        across = interior(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=False)
-        with T.serial(*taps) as ky, T.serial(*across) as kx:
-            pixel = ky * (spec.dilation[0] * spec.in_width) + left + kx * spec.dilation[1]
-            value = self._loaded(T.Bind(at + pixel * spec.in_channels), lanes)
-            place = T.Bind((ky * spec.kernel[1] + kx) * spec.in_channels + channel)
-            weight = load_weights(self.weights, place, lanes, spec.weight_dtype, self.isa)
-            store(acc, 0, load(acc, 0, lanes) + value * weight, lanes)
-        self._emit_end(acc, out_at, channel, lanes, 1)
+        reach = spec.dilation[1] * (spec.kernel[1] - 1)
+        before, after = (reach if is_open(each) else each for each in (spec.padding[1], spec.padding[3]))
+        last = (count - 1) * spec.strides[1] + reach
+        left, width = T.Bind(T.int32(0) + left), bound(spec.in_width)
+        found: dict[int, Expr] = {}
+        for position in range(last + 1):
+            bounds = [left + position >= 0] * (position < before) + [left + position < width] * (position > last - after)
+            if bounds:
+                found[position] = bounds[0] if len(bounds) == 1 else T.And(*bounds)
+        return found
 
     def _emit_end(self, acc: Expr, out_at: Expr, channel: Expr, lanes: int, count: int) -> None:
         """Emit what becomes of the sums of neighbouring outputs, and their stores."""
