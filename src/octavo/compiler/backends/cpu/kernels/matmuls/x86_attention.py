@@ -26,6 +26,7 @@ from ......runtime.size import dimension, is_open
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI, AVX_VNNI
 from ..language.kernel import Kernel
+from ..language.partial import load_first
 from ..language.rounding import run_time_rounded
 from ..language.vectors import Buffer, Expr, across_lanes, chunked, load, prim_func, splat, store, where_at_least
 from ..language.x86.narrow import narrowed
@@ -148,9 +149,7 @@ class _Scores(RowInt8Product):
         if isinstance(valid, int) and valid == LANES:
             return load(self._addend, start, LANES)
         staged = T.alloc_buffer((LANES,), "float32", scope="local")
-        store(staged, 0, splat(T.float32(-math.inf), LANES), LANES)
-        with T.serial(0, valid) as lane:
-            store(staged, lane, load(self._addend, start + lane, 1), 1)
+        load_first(staged, 0, self._addend, start, LANES, valid, T.float32(-math.inf), isa=self.isa)
         return load(staged, 0, LANES)
 
 
