@@ -1,4 +1,7 @@
-"""Composite ops: attention, of products whose operands are quantized when run. A back end makes it of what partition found."""
+"""Composite ops: products of operands that are quantized when run and lie otherwise, and attention, which is two of them.
+
+A back end makes them of what partition found.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .weighted import DynamicTensor, RowBatchMatmulOp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class AttentionOperand:
+class LyingOperand:
     """A float32 tensor that is quantized first, how its matrices lie, and how the parameters of their rows or columns do."""
 
     tensor: DynamicTensor
@@ -21,18 +24,41 @@ class AttentionOperand:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RowAttentionOp(CompositeOp):
-    """softmax(q @ k + addend) @ v, each step as the ops that it is made of say; `y_shape` is that of the result in memory."""
+class LyingProductOp(CompositeOp):
+    """A product of rows and columns that are quantized when run, of operands that lie otherwise; `product` says what it was."""
 
-    q: AttentionOperand
-    k: AttentionOperand
-    v: AttentionOperand
+    a: LyingOperand
+    b: LyingOperand
+    product: RowBatchMatmulOp
+    y: FloatResult
+    y_view: MatrixView
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return self.product.macs
+
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.roles()["output"]}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return that of the product."""
+        return self.product.arithmetic()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RowAttentionOp(CompositeOp):
+    """softmax(q @ k + addend) @ v, each step as the ops that it is made of say."""
+
+    q: LyingOperand
+    k: LyingOperand
+    v: LyingOperand
     scores: RowBatchMatmulOp
     softmax: FloatSoftmaxOp
     weighted: RowBatchMatmulOp
     y: FloatResult
     y_view: MatrixView
-    y_shape: tuple[int, ...]
 
     @property
     def macs(self) -> int:

@@ -1,5 +1,7 @@
 """Composition: two products of rows quantized when run, and the softmax between them, become one kernel that writes no scores.
 
+Heads of keys and values that several queries share are read once for all of them.
+
 Before::
 
     q = R.permute_dims(x, [0, 2, 1, 3]); s = octavo_batch_matmul(q, k); p = octavo_float_softmax(s, mask)
@@ -22,15 +24,16 @@ import numpy as np
 from tvm.ir import Call, GlobalVar
 from tvm.relax import Var
 
-from ....ir.composites.attention import AttentionOperand, RowAttentionOp
+from ....ir.composites.attention import LyingOperand, LyingProductOp, RowAttentionOp
 from ....ir.composites.attributes import HOST, Composite
 from ....ir.composites.float_ops import FloatSoftmaxOp
 from ....ir.composites.matrix_view import MatrixView
 from ....ir.composites.weighted import DynamicTensor, RowBatchMatmulOp
 from ....ir.graph.dataflow import DataflowView, call_to, operand_vars, static_shape
 from ....ir.graph.partition_state import PartitionState
+from ....runtime.size import is_open
 from .compose import Composed
-from .kernels import ATTENTION, takes_attention
+from .kernels import ATTENTION, takes_attention, takes_views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,22 +46,33 @@ class _Link:
 
 
 def compose_attention(view: DataflowView, composites: Mapping[str, Composite], state: PartitionState, isa: str) -> Composed:
-    """Find the products of a softmax's rows, and of what it reads, that a kernel of the ISA computes as one."""
-    found = Composed(calls={}, fused={})
-    for last in _links(view, composites):
-        chain = _chain(view, composites, last) if isinstance(last.composite.op, RowBatchMatmulOp) else None
-        if chain is None or any(link.var.name in state.cuts for link in (*chain, last)):
+    """Find the products of a softmax's rows, and of what it reads, that a kernel of the ISA computes as one.
+
+    Of other products, find those whose operands are copies of what may be read where it lies.
+    """
+    attention, products = Composed(calls={}, fused={}), Composed(calls={}, fused={})
+    for last in _products(view, composites, state):
+        chain = _chain(view, composites, last)
+        if chain is None or any(link.var.name in state.cuts for link in chain):
             continue
-        scores, softmax = chain
-        if takes_attention(scores.composite.op.a.shape[-1], last.composite.op.a.shape[-1], isa=isa):
-            found = found.joined(_composed(view, scores, softmax, last))
-    return found
+        if takes_attention(_inner(chain[0]), _inner(last), isa=isa):
+            attention = attention.joined(_attention(view, *chain, last))
+    for product in _products(view, composites, state):
+        is_alone = product.var not in attention.fused and product.var not in attention.calls
+        if is_alone and takes_views(_inner(product), isa=isa):
+            products = products.joined(_lying_product(view, product))
+    return attention.joined(products)
 
 
-def _links(view: DataflowView, composites: Mapping[str, Composite]) -> Iterator[_Link]:
+def _inner(link: _Link) -> int:
+    assert isinstance(link.composite.op, RowBatchMatmulOp)
+    return link.composite.op.a.shape[-1]
+
+
+def _products(view: DataflowView, composites: Mapping[str, Composite], state: PartitionState) -> Iterator[_Link]:
     for binding in view.bindings:
         link = _link(view, composites, binding.var)
-        if link is not None:
+        if link is not None and isinstance(link.composite.op, RowBatchMatmulOp) and link.var.name not in state.cuts:
             yield link
 
 
@@ -91,77 +105,184 @@ def _before(view: DataflowView, composites: Mapping[str, Composite], link: _Link
     return _link(view, composites, var) if user is not None and user.same_as(link.var) else None
 
 
-def _composed(view: DataflowView, scores: _Link, softmax: _Link, last: _Link) -> Composed:
+def _attention(view: DataflowView, scores: _Link, softmax: _Link, last: _Link) -> Composed:
     first, between, second = scores.composite.op, softmax.composite.op, last.composite.op
     assert isinstance(first, RowBatchMatmulOp)
     assert isinstance(between, FloatSoftmaxOp)
     assert isinstance(second, RowBatchMatmulOp)
-    sources = [scores.operands[first.a.name], scores.operands[first.b.name], last.operands[second.b.name]]
-    tensors = (first.a, first.b, second.b)
-    operands = [_operand(view, *each) for each in zip(sources, tensors, strict=True)]
-    output, y_view, y_shape = _result(view, last.var, second.y.shape)
-    y = second.y if output.same_as(last.var) else replace(second.y, name=output.name)
+    k, v = _found(view, scores, first.b), _found(view, last, second.b)
+    group = k.group if k.group == v.group else 1
+    k, v = (each if each.group == group else _Found.plain(each.var) for each in (k, v))
+    q = _found(view, scores, first.a) if group == 1 else _Found.plain(scores.operands[first.a.name])
+    output, y_view = _result(view, last.var, second.y.shape, group)
     op = RowAttentionOp(
-        **dict(zip("qkv", (operand for _, operand in operands), strict=True)),
+        q=q.operand(first.a, group),
+        k=k.operand(first.b, group),
+        v=v.operand(second.b, group),
         scores=first,
         softmax=between,
         weighted=second,
-        y=y,
+        y=second.y if output.same_as(last.var) else replace(second.y, name=output.name),
         y_view=y_view,
-        y_shape=y_shape,
     )
     addend = {between.addend: softmax.operands[between.addend]} if isinstance(between.addend, str) else {}
-    reads = {operand.tensor.name: var for var, operand in operands} | addend
-    passed = [var for var in (scores.var, softmax.var, last.var) if not var.same_as(output)]
-    moves = [var for var, (read, _) in zip(sources, operands, strict=True) if not var.same_as(read)]
-    fused = dict.fromkeys(passed, ATTENTION)
-    fused |= {
-        var: "" for var in moves if all(user in (*passed, output) for user in view.users(var)) and not view.is_returned(var)
-    }
-    within = (each.name for each in fused)
-    ids = (tensor for link in (scores, softmax, last) for tensor in link.composite.tensor_ids)
+    passed = {var: ATTENTION for var in (scores.var, softmax.var, last.var) if not var.same_as(output)}
+    return _composed(view, (scores, softmax, last), op, ((q, k, v), addend), (output, passed))
+
+
+def _lying_product(view: DataflowView, link: _Link) -> Composed:
+    """Return a product that reads what its operands are copies of; nothing where they are none."""
+    product = link.composite.op
+    assert isinstance(product, RowBatchMatmulOp)
+    b = _found(view, link, product.b)
+    a = _found(view, link, product.a) if b.group == 1 else _Found.plain(link.operands[product.a.name])
+    output, y_view = _result(view, link.var, product.y.shape, b.group)
+    if output.same_as(link.var) and not a.passed and not b.passed:
+        return Composed(calls={}, fused={})
+    op = LyingProductOp(
+        a=a.operand(product.a, b.group),
+        b=b.operand(product.b, b.group),
+        product=product,
+        y=product.y if output.same_as(link.var) else replace(product.y, name=output.name),
+        y_view=y_view,
+    )
+    passed = {} if output.same_as(link.var) else {link.var: "batch_matmul.rows.tiled"}
+    return _composed(view, (link,), op, ((a, b), {}), (output, passed))
+
+
+def _composed(
+    view: DataflowView,
+    links: tuple[_Link, ...],
+    op: LyingProductOp | RowAttentionOp,
+    read: tuple[tuple[_Found, ...], dict[str, Var]],
+    result: tuple[Var, dict[Var, str]],
+) -> Composed:
+    """Return the call of an op that links become: it reads operands and an addend, and passes variables before its result."""
+    (operands, addend), (output, passed) = read, result
+    reads = {each.source.name: each.source for each in operands} | addend
+    fused = dict(passed)
+    for var in dict.fromkeys(var for each in operands for var in each.passed):
+        if not view.is_returned(var) and all(user in fused or user.same_as(output) for user in view.users(var)):
+            fused[var] = ""
+    ids = (tensor for link in links for tensor in link.composite.tensor_ids)
     composite = replace(
-        last.composite,
+        links[-1].composite,
         inputs=tuple(reads),
         op=op,
         quantize_info=op.quantize_info(),
-        tensor_ids=tuple(dict.fromkeys((*ids, *within))),
+        tensor_ids=tuple(dict.fromkeys((*ids, *(var.name for var in fused)))),
     )
     return Composed(calls={output: (composite, tuple(reads.values()))}, fused=fused)
 
 
-def _operand(view: DataflowView, var: Var, tensor: DynamicTensor) -> tuple[Var, AttentionOperand]:
-    """Return the variable that is read in place of an operand, and how: what a permutation made it from, where that will do."""
-    shape, along = tensor.shape, -2 if tensor.by_column else -1
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Found:
+    """What is read in place of an operand.
+
+    Parameters
+    ----------
+    var
+        The operand.
+    source
+        What is read.
+    axes
+        Axis of the source that each axis of the operand is, all matrices of a group taken for one.
+    group
+        How many matrices in a row, along the last axis of the batch, are the same one.
+    passed
+        The variables that make the operand of the source, the last one first.
+    """
+
+    var: Var
+    source: Var
+    axes: tuple[int, ...]
+    group: int = 1
+    passed: tuple[Var, ...] = ()
+
+    @staticmethod
+    def plain(var: Var) -> _Found:
+        """Return the operand itself."""
+        return _Found(var=var, source=var, axes=tuple(range(len(static_shape(var) or ()))))
+
+    def operand(self, tensor: DynamicTensor, group: int) -> LyingOperand:
+        """Return how the kernel reads it; the rows of a group's matrices are those of one, which meets what they share."""
+        shape = list(tensor.shape)
+        if group > 1:
+            shape[-3] //= group
+            shape[-2] *= 1 if tensor.by_column else group
+        lying = [0] * len(shape)
+        for axis, size in zip(self.axes, shape, strict=True):
+            lying[axis] = size
+        along = -2 if tensor.by_column else -1
+        place = self.axes[along]
+        outer, columns = math.prod(lying[:place]), math.prod(lying[place + 1 :])
+        if columns == 1:
+            own = replace(tensor, name=self.source.name, shape=static_shape(self.source), scales=outer, by_column=False)
+        else:
+            own = replace(
+                tensor,
+                name=self.source.name,
+                shape=(outer, lying[place], columns),
+                scales=outer * columns,
+                by_column=True,
+            )
+        pairs = [*shape]
+        pairs[along] = 2
+        views = (MatrixView(shape=tuple(each), axes=self.axes) for each in (shape, pairs))
+        return LyingOperand(tensor=own, view=next(views), parameters=next(views))
+
+
+def _found(view: DataflowView, link: _Link, tensor: DynamicTensor) -> _Found:
+    """Return what can be read in place of an operand."""
+    var, rank = link.operands[tensor.name], len(tensor.shape)
+    source, axes, passed = var, tuple(range(rank)), ()
     permute = call_to(view.definition(var), "permute_dims")
-    source = None if permute is None else permute.args[0]
-    lying = static_shape(source) if isinstance(source, Var) else None
-    read, axes = var, tuple(range(len(shape)))
-    if permute is not None and isinstance(source, Var) and lying is not None and permute.attrs.axes is not None:
-        moved = tuple(int(axis) % len(shape) for axis in permute.attrs.axes)
+    before = None if permute is None else permute.args[0]
+    if permute is not None and isinstance(before, Var) and static_shape(before) is not None and permute.attrs.axes is not None:
+        moved = tuple(int(axis) % rank for axis in permute.attrs.axes)
         # Kernels read rows of a along memory.
-        if tensor.by_column or moved[-1] == len(shape) - 1:
-            read, axes, shape = source, moved, lying
-    place = axes[along]
-    outer, columns = math.prod(shape[:place]), math.prod(shape[place + 1 :])
-    if columns == 1:
-        quantized = replace(tensor, name=read.name, shape=shape, scales=outer, by_column=False)
-    else:
-        quantized = replace(tensor, name=read.name, shape=(outer, shape[place], columns), scales=outer * columns, by_column=True)
-    pairs = list(tensor.shape)
-    pairs[along] = 2
-    parameters = MatrixView(shape=tuple(pairs), axes=axes)
-    return read, AttentionOperand(tensor=quantized, view=MatrixView(shape=tensor.shape, axes=axes), parameters=parameters)
+        if tensor.by_column or moved[-1] == rank - 1:
+            source, axes, passed = before, moved, (var,)
+    repeated = _repeated(view, source) if tensor.by_column and axes[: rank - 2] == tuple(range(rank - 2)) else None
+    if repeated is None:
+        return _Found(var=var, source=source, axes=axes, passed=passed)
+    shared, group, steps = repeated
+    return _Found(var=var, source=shared, axes=axes, group=group, passed=(*passed, *steps))
 
 
-def _result(view: DataflowView, var: Var, shape: tuple[int, ...]) -> tuple[Var, MatrixView, tuple[int, ...]]:
-    """Return the variable of the result, which a permutation behind it may make, how its matrices lie in it, and its shape."""
+def _repeated(view: DataflowView, var: Var) -> tuple[Var, int, tuple[Var, ...]] | None:
+    """Return what `var` repeats along its last axis but two, how often each, and the variables that do it.
+
+    expand_dims(x, -3), tile or broadcast_to along the new axis, reshape: heads of keys and values that queries share.
+    """
+    reshape = call_to(view.definition(var), "reshape")
+    wide = reshape.args[0] if reshape is not None else None
+    repeat = call_to(view.definition(wide), "tile", "broadcast_to") if isinstance(wide, Var) else None
+    column = repeat.args[0] if repeat is not None else None
+    expand = call_to(view.definition(column), "expand_dims") if isinstance(column, Var) else None
+    x = expand.args[0] if expand is not None else None
+    if not isinstance(wide, Var) or not isinstance(column, Var) or not isinstance(x, Var):
+        return None
+    own, one, many, flat = (static_shape(each) or () for each in (x, column, wide, var))
+    if len(own) < 3 or len(many) != len(own) + 1:
+        return None
+    *batch, shared, rows, columns = own
+    group = many[len(own) - 2]
+    is_repeat = one == (*batch, shared, 1, rows, columns) and many == (*batch, shared, group, rows, columns)
+    if not is_repeat or is_open(group) or flat != (*batch, shared * group, rows, columns):
+        return None
+    return x, group, (var, wide, column)
+
+
+def _result(view: DataflowView, var: Var, shape: tuple[int, ...], group: int) -> tuple[Var, MatrixView]:
+    """Return the variable of the result, which a permutation behind it may make, and how its matrices lie in it."""
+    if group > 1:
+        return var, MatrixView.plain((*shape[:-3], shape[-3] // group, shape[-2] * group, shape[-1]))
     user = view.only_user(var)
     permute = None if user is None else call_to(view.definition(user), "permute_dims")
-    lying = None if user is None else static_shape(user)
-    if user is None or permute is None or permute.attrs.axes is None or lying is None:
-        return var, MatrixView.plain(shape), shape
+    if user is None or permute is None or permute.attrs.axes is None:
+        return var, MatrixView.plain(shape)
     axes = [int(axis) % len(shape) for axis in permute.attrs.axes]
     if axes[-1] != len(shape) - 1:
-        return var, MatrixView.plain(shape), shape
-    return user, MatrixView(shape=shape, axes=tuple(int(axis) for axis in np.argsort(axes))), lying
+        return var, MatrixView.plain(shape)
+    return user, MatrixView(shape=shape, axes=tuple(int(axis) for axis in np.argsort(axes)))

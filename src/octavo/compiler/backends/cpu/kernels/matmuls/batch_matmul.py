@@ -42,10 +42,7 @@ _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
 def takes_views(inner: int, *, dtype: str = "uint8", isa: str) -> bool:
-    """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one.
-
-    That of rows quantized at run time must be plain everywhere.
-    """
+    """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
     return dtype == "uint8" and isa in (AVX512_VNNI, AVX_VNNI) and not surpasses(inner, MAX_INNER)
 
 
@@ -55,7 +52,7 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
         return wide_batch_matmul(spec, isa=isa)
     takes_bytes = takes_views(spec.inner, isa=isa)
     views, threads, tile = (spec.a, spec.b, spec.y), spec.threads, tile_for(isa)
-    if spec.by_row or not takes_bytes:
+    if not takes_bytes:
         assert all(view.axes == tuple(range(len(view.shape))) for view in views), "this kernel reads tensors as they lie"
     out_dtype = _DTYPES[type(spec.output)]
     arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, ("uint8", "uint8", out_dtype), strict=True)]
@@ -66,7 +63,8 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     form, emit = "", _plain(spec)
     if takes_bytes and spec.by_row:
         assert isinstance(spec.output, FloatOutput), "its scale is known at run time alone"
-        form, emit = ".tiled", RowInt8Product(*views, output=spec.output, threads=threads, tile=tile).emit_with_parameters
+        rows = RowInt8Product(*views, parameters=spec.parameters, output=spec.output, threads=threads, tile=tile)
+        form, emit = ".tiled", rows.emit_with_parameters
     elif takes_bytes:
         zero_points, finish = (spec.a_zero_point, spec.b_zero_point), partial(known_result, spec)
         product = Int8Product(*views, zero_points=zero_points, finish=finish, out_dtype=out_dtype, threads=threads, tile=tile)

@@ -25,6 +25,7 @@ class BatchMatmulSpec:
     int16 has neither; its multiplier may be a fixed-point one, and its accumulator `narrow`. None of these has
     `pixels_per_scale`: parameters are constants here, or, `by_row`, those of each row of a, float32 [rows of all, 2], and of each
     column of b, float32 [matrices of b, 2, columns]; then zero points and multiplier are unread, and a FloatOutput is made.
+    `parameters` say how these lie, [..., rows, 2] and [..., 2, columns], where operands do not as they are.
     """
 
     a: MatrixView
@@ -38,6 +39,7 @@ class BatchMatmulSpec:
     narrow: NarrowAccumulator | None = None
     threads: int = 1
     by_row: bool = False
+    parameters: tuple[MatrixView, MatrixView] | None = None
 
     @property
     def rows(self) -> int:
