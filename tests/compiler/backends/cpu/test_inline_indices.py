@@ -55,6 +55,12 @@ def causal(emit: Emit, x: Any, b: Any, s: Any) -> Any:
     return R.where(mask, relax.const(0.0, "float32"), relax.const(-1e30, "float32"))
 
 
+def padded(emit: Emit, x: Any, b: Any, s: Any) -> Any:
+    """Floats with zeros around them, transposed."""
+    around = emit(R.nn.pad(emit(R.astype(x, "float32")), [0, 0, 1, 1]))
+    return R.permute_dims(around, [1, 0])
+
+
 def module(write: Callable[..., Any], b: Any, s: Any) -> tvm.IRModule:
     x = relax.Var("x", relax.TensorType([b, s], "int64"))  # pyright: ignore[reportArgumentType]
     builder: Any = relax.BlockBuilder()
@@ -93,7 +99,7 @@ def test_a_chain_is_one_kernel_without_divisions(write: Callable[..., Any]) -> N
     assert not divisions
 
 
-@pytest.mark.parametrize("write", [embedding, stacked, causal])
+@pytest.mark.parametrize("write", [embedding, stacked, causal, padded])
 def test_results_of_open_sizes_are_those_of_known_ones(write: Callable[..., Any], rng: np.random.Generator) -> None:
     opened = octavo.compile(octavo.load(module(write, *sizes())))
     for b, s in ((1, 1), (2, 5), (3, 10)):
@@ -103,11 +109,17 @@ def test_results_of_open_sizes_are_those_of_known_ones(write: Callable[..., Any]
             np.testing.assert_array_equal(y, TABLE[x] + TABLE[:s])
         elif write is stacked:
             np.testing.assert_array_equal(y, x)
+        elif write is padded:
+            np.testing.assert_array_equal(y, np.pad(x, ((0, 0), (1, 1))).T.astype(np.float32))
         else:
             is_seen = np.tri(s, dtype=bool) & (x != 0)[:, None]
             np.testing.assert_array_equal(y, np.where(is_seen, np.float32(0), np.float32(-1e30)))
         [known] = octavo.compile(octavo.load(module(write, b, s)))({"x": x}).values()
         np.testing.assert_array_equal(known, y)
+
+
+def test_zeros_around_are_chosen_where_they_are_read() -> None:
+    assert len(calls(inline_indices(legal(module(padded, *sizes()))))) == 1
 
 
 def rounded(emit: Emit, x: Any, b: Any, s: Any) -> Any:

@@ -201,7 +201,7 @@ def _is_exact(loop: _Loop) -> bool:
     found: list[Any] = []
 
     def seen(node: Any) -> None:
-        is_choice = isinstance(node, Call) and isinstance(node.op, tvm.ir.Op) and str(node.op.name) == "tirx.if_then_else"
+        is_choice = isinstance(node, Call) and isinstance(node.op, tvm.ir.Op) and str(node.op.name) == "prim.if_then_else"
         if "float" in str(node.ty.dtype) and not is_choice:
             found.append(node)
 
@@ -257,6 +257,8 @@ def _innermost(loop: _Loop) -> Any | None:
 
 def _is_step(index: Any, turn: Any) -> bool:
     """Return whether an index goes up by one with a turn."""
+    if isinstance(index, Sub):
+        return _is_step(index.a, turn) and not _mentions(index.b, turn)
     return any(term.same_as(turn) for term in terms(index))
 
 
