@@ -8,9 +8,14 @@ import weakref
 import numpy as np
 import pytest
 
+import octavo
+from nets import mlp
+from octavo.compiler.target_choice import resolve_target
 from octavo.ir.identity import TensorId
 from octavo.numerics import QuantParams, quantize
 from octavo.numerics.statistics.ranges import symmetric_params
+from octavo.quantizer.plan.equalization import Equalization
+from octavo.quantizer.quantize_graph import planner_of
 from octavo.quantizer.weight_numbers import WeightNumbers
 
 NAME = TensorId("w")
@@ -43,3 +48,16 @@ def test_no_weight_is_kept(rng: np.random.Generator) -> None:
     del weight
     gc.collect()
     assert alive() is None
+
+
+def test_a_model_that_is_let_go_of_is_made_anew(rng: np.random.Generator) -> None:
+    model = mlp(rng)
+    profile = octavo.profile(model, [rng.normal(size=(1, 16)).astype(np.float32)])
+    planner = planner_of(model, profile, resolve_target(None), octavo.Recipe())
+    halved, plain = Equalization(factors={TensorId("h"): np.full((1, 1), 2, np.float32)}), Equalization()
+    first, own = planner.form(halved), planner.form(plain)
+    planner.forget(but=halved)
+    assert planner.form(halved) is first
+    planner.forget(but=plain)
+    assert planner.form(halved) is not first
+    assert planner.form(plain) is own

@@ -108,3 +108,14 @@ def test_bytes_at_any_address_become_ones_that_tensors_share(tmp_path: Path) -> 
         assert mapped.can_share(copied)
         assert values.align(64) is copied
     np.testing.assert_array_equal(np.frombuffer(contents, np.uint8), data)  # pages that were given back are read again
+
+
+def test_pages_of_files_go_once_many_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(mapped, "MAPPED_BYTES", 100)
+    monkeypatch.setattr(mapped, "forget_pages", lambda: happened.append("forgotten"))
+    pages = mapped.Pages()
+    for _ in range(5):
+        pages.read(40)
+        happened.append("read")
+    assert happened == ["read", "read", "forgotten", "read", "read", "read"]

@@ -23,7 +23,7 @@ from ..ir.graph.results import with_results
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array
 from ..runtime.heap import trim_heap
-from ..runtime.mapped import forget_pages
+from ..runtime.mapped import Pages, forget_pages
 from ..runtime.shapes import dimension_places, read_sizes
 from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.link import link
@@ -93,7 +93,10 @@ class FloatProgram:
             call.operands[:] = [_value(each, unpacked) for each in call.operands]
         self.has_unpacked = bool(unpacked)
         """Whether it reads large weights as the model has them, which others are made for one call at a time."""
-        self._last: tuple[frozenset[int], tuple[list[int], dict[int, list[Var]]]] | None = None
+        self._last: tuple[tuple[frozenset[int], bool], tuple[list[int], dict[int, list[Var]]]] | None = None
+        self.pages = Pages()
+        self._read = [sum(each.nbytes for each in constants if each.is_unpacked) for constants in self._constants]
+        """Bytes of the large weights that each call reads as the model has them."""
         self.makers = {call.var: number for number, call in enumerate(self.calls)}
         self._found = frozenset[TensorId]().union(*(each.names for constants in self._constants for each in constants))
 
@@ -134,13 +137,17 @@ class FloatProgram:
         read = Renamed(values, {own: name for each in constants for own in each.names if (name := self._origins[own]) in values})
         return self._with_constants(number, (each.with_values(read, self._starts) for each in constants)) if read else None
 
-    def made(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Iterator[tuple[Var, Mapping[Var, Any]]]:
+    def made(
+        self, arrays: Sequence[Array], wanted: Collection[Var], *, keeps: bool = True
+    ) -> Iterator[tuple[Var, Mapping[Var, Any]]]:
         """Run the model on one sample, and yield each variable once it is there, inputs first, with all that are there.
 
         Parameters
         ----------
         wanted
-            What is computed, and left in the end.
+            What is computed.
+        keeps
+            Whether that is left in the end, too, which no other call reads.
         """
         found: dict[Var, Any] = {
             param: tvm.runtime.tensor(np.asarray(array, order="C")) for param, array in zip(self.params, arrays, strict=True)
@@ -148,25 +155,30 @@ class FloatProgram:
         for param in self.params:
             yield param, found
         sizes = self.sizes(arrays)
-        numbers, unread = self._needed(wanted)
+        numbers, unread = self._needed(wanted, keeps=keeps)
         for number in numbers:
             call = self.calls[number]
             operands = [found[each] if isinstance(each, Var) else each for each in at_hand(call.operands)]
             found[call.var] = call.run(operands, sizes)
+            self.was_run(number)
             yield call.var, found
             for each in unread[number]:
                 found.pop(each, None)
+
+    def was_run(self, number: int) -> None:
+        """Give pages of files back, once calls have read many."""
+        self.pages.read(self._read[number])
 
     def sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
         """Return what open dimensions are in one sample, by their names."""
         return read_sizes(self._dimensions, [array.shape for array in arrays])
 
-    def _needed(self, wanted: Collection[Var]) -> tuple[list[int], dict[int, list[Var]]]:
+    def _needed(self, wanted: Collection[Var], *, keeps: bool) -> tuple[list[int], dict[int, list[Var]]]:
         """Return the numbers of the calls that variables need, and what nothing reads behind each: mostly that of before."""
-        key, last = frozenset(map(hash, wanted)), self._last
+        key, last = (frozenset(map(hash, wanted)), keeps), self._last
         if last is None or last[0] != key:
             calls = self.calls_behind(list(wanted), ())
-            last = self._last = key, ([number for number, _ in calls], unread_after(calls, wanted))
+            last = self._last = key, ([number for number, _ in calls], unread_after(calls, wanted if keeps else ()))
         return last[1]
 
     def on(self, samples: Iterable[Sequence[Array]], names: Iterable[str] = ()) -> Iterator[tuple[list[Array], list[Array]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -148,6 +149,11 @@ class ReplaceableConstant:
     before: int = 0
     is_unpacked: bool = False
     is_deferred: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tensor, in float32."""
+        return 4 * math.prod(self.value.shape)
 
     def with_values(self, values: Mapping[TensorId, Floats], starts: Mapping[TensorId, int]) -> Any:
         """Return the tensor with the numbers of others in it; of a large one a `Deferred`."""

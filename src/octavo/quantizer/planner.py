@@ -21,7 +21,7 @@ from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
 from .choices import Choices
 from .constraints import TensorConstraints
-from .equalization.rotating import rotated
+from .equalization.rotating import forget_rotated, rotated
 from .equalization.rotations import check_rotations
 from .equalization.scaling import check_factors
 from .equalized_float import EqualizedFloat
@@ -92,6 +92,10 @@ class Last(Generic[FoundT]):
         found = (decided_by, find()) if place is None else self._known.pop(place)
         self._known = [*self._known, found][-self.room :]
         return found[1]
+
+    def forget(self, but: object) -> None:
+        """Let go of what others decided."""
+        self._known = [found for found in self._known if found[0] == but]
 
 
 @dataclass(slots=True, eq=False)
@@ -173,6 +177,12 @@ class Planner:
         """Return the float model with its channels divided."""
         return self._equalized(equalization).floats
 
+    def forget(self, but: Equalization) -> None:
+        """Let go of float models with their channels divided or rotated otherwise: each takes as much memory as the model."""
+        self._last.forget(_key(but))
+        if not but.rotations:
+            forget_rotated(self.simple)
+
     def _equalized(self, equalization: Equalization) -> _Equalized:
         def find() -> _Equalized:
             simple = rotated(self.simple, equalization.rotations)
@@ -183,10 +193,8 @@ class Planner:
             room = 1 if self.model.is_large else _ROOM
             return _Equalized(found, Last[Rejections](room), Last[Claims](room))
 
-        # Equal factors may come with statistics of other samples.
-        statistics = (*equalization.statistics.values(), *equalization.rotated.values())
         last = self._last if equalization else self._plain
-        return last.find((equalization, [*map(id, statistics)]), find)
+        return last.find(_key(equalization), find)
 
     def planned(self, choices: Choices) -> Planned:
         """Return the model in QDQ form."""
@@ -254,3 +262,8 @@ class Planner:
             {name: scales.tobytes() for name, scales in choices.corrections.weight_scales.items()},
         )
         return form.rejections.find(decided_by, lambda: Rejections(last=self.targets[-1].name))
+
+
+def _key(equalization: Equalization) -> object:
+    """Return what tells models apart: equal factors may come with statistics of other samples."""
+    return equalization, [*map(id, (*equalization.statistics.values(), *equalization.rotated.values()))]

@@ -182,6 +182,8 @@ class Tuning:
             best = self._better(best, kind.of(self.planner.recipe))
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
+            if self._is_large:
+                self.planner.forget(but=self.planned(best).choices.equalization)
         best = best if self._is_large else self._without_useless(best)
         # What nobody found a gain of must not take that of others away.
         for steps in (best, tuple(step for step in best if not step.is_presumed)):

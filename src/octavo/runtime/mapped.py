@@ -51,6 +51,20 @@ def forget_pages() -> None:
         _forget_pages_of(array)
 
 
+class Pages:
+    """Counts what is read of files, and gives its pages back once they are many: to read them anew takes little from a cache."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def read(self, count: int) -> None:
+        """Count bytes that were read; several threads may."""
+        self._bytes += count
+        if self._bytes > MAPPED_BYTES:
+            self._bytes = 0
+            forget_pages()
+
+
 def may_be_mapped(array: npt.NDArray[Any]) -> None:
     """Let `forget_pages` give back what of an array lies in a file that others mapped, and nobody wrote to."""
     if array.nbytes >= SHARED_BYTES and array.flags.c_contiguous:

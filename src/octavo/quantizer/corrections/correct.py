@@ -202,7 +202,8 @@ class _Run:
         found[product.weight] = weights if gain.ndim == 0 and gain == 1 else weights / gain
         if layer.bias is not None and self._moves_biases:
             total, gain = inputs.total() * float(inputs.unit), self._bias_gain(layer)
-            mean = product.mean(total, len(inputs.values), product.weights_of(weights).astype(np.float64))
+            positions = len(inputs.values) * product.positions(inputs.shape)
+            mean = product.mean(total, positions, product.weights_of(weights).astype(np.float64))
             shift = (self._floats.means[product.name] * gain.reshape(-1) - mean).astype(np.float32)
             self.shifts[entry.output] = shift
             found[layer.bias] = self._bias(layer, shift, read, params) / gain

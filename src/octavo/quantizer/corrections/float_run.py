@@ -44,6 +44,7 @@ class _Sums:
     """What samples say of one product: the sum of what it, and maybe others, read, and what it gives at some positions."""
 
     product: Product
+    shape: tuple[int, ...]
     total: npt.NDArray[np.float64]
     rows_of: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None
     rows: list[npt.NDArray[np.float32]] = field(default_factory=list["npt.NDArray[np.float32]"])
@@ -76,8 +77,9 @@ def _mean(program: RoundedProgram, parts: Sequence[_Sums], samples: int) -> npt.
     """Return the mean of a product over so many samples."""
     first, *more = parts
     total = sum((each.total for each in more), first.total)
+    program.floats.pages.read(program.simple.params[first.product.weight].nbytes)
     weights = first.product.weights_of(program.simple.params[first.product.weight])  # of one product at a time: it may copy them
-    return first.product.mean(total, samples, weights.astype(np.float64))
+    return first.product.mean(total, samples * first.product.positions(first.shape), weights.astype(np.float64))
 
 
 def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int) -> dict[str, _Sums]:
@@ -88,15 +90,14 @@ def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], 
         for var, values in program.floats.made(arrays, readers):
             added = set[tuple[str, int, bool]]()
             for product in readers.get(var, ()):
-                key = product.read, product.axis, product.has_open_rows
+                key = product.read, product.axis, product.has_open_rows or product.is_matmul
                 value = product.channels_last(program.floats.value(product.read, values))
-                if key not in totals:
-                    totals[key] = np.zeros(value.shape)
                 if key not in added:
                     added.add(key)
-                    totals[key] += value
+                    found = product.sum_of(value)
+                    totals[key] = np.add(totals[key], found, out=totals[key]) if key in totals else found
                 if product.name not in sums:
-                    sums[product.name] = _sums_of(program, product, totals[key], count, room)
+                    sums[product.name] = _sums_of(program, product, value.shape, totals[key], count, room)
                     if sums[product.name].rows_of is not None:
                         room -= _row_bytes(product, value.shape, count)
                 rows_of = sums[product.name].rows_of
@@ -105,13 +106,15 @@ def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], 
     return sums
 
 
-def _sums_of(program: RoundedProgram, product: Product, total: npt.NDArray[np.float64], samples: int, room: int) -> _Sums:
+def _sums_of(
+    program: RoundedProgram, product: Product, shape: tuple[int, ...], total: npt.NDArray[np.float64], samples: int, room: int
+) -> _Sums:
     """Return what has no rows yet; rows where they say something and there is room for them."""
-    shape = total.shape
     has_many = samples * len(places_of(product, shape, samples)) >= _MIN_RATIO * product.inputs
     takes_rows = has_many and not product.is_transposed and _row_bytes(product, shape, samples) <= room
     return _Sums(
         product=product,
+        shape=shape,
         total=total,
         rows_of=exact_rows(product, product.weights_of(program.simple.params[product.weight]), shape, samples)
         if takes_rows

@@ -108,25 +108,29 @@ class Product:
         """Return at how many positions it sums up, of what it reads channels last."""
         return math.prod(shape[:-1] if self.is_matmul else self.sizes)
 
-    def mean(self, total: Floats, samples: int, weights: Floats) -> Floats:
-        """Return the mean of its result over samples and positions, (outputs,).
+    def sum_of(self, value: npt.NDArray[np.float32]) -> Floats:
+        """Return what `mean` asks of what it reads of a sample, channels last: of matrices the sum over rows, (channels,)."""
+        return value.reshape(-1, value.shape[-1]).sum(axis=0, dtype=np.float64) if self.is_matmul else value.astype(np.float64)
+
+    def mean(self, total: Floats, positions: int, weights: Floats) -> Floats:
+        """Return the mean of its result over so many positions of all samples, (outputs,).
 
         It is linear, so the mean of its sums is the sum of its means.
 
         Parameters
         ----------
         total
-            What it reads, channels last, summed over the samples.
+            What it reads, channels last, summed over the samples; of matrices over rows, too, if one likes.
         weights
             In its `shape`.
         """
         if self.is_matmul:
-            return total.reshape(-1, total.shape[-1]).sum(axis=0) @ weights / (samples * self.positions(total.shape))
+            return total.reshape(-1, total.shape[-1]).sum(axis=0) @ weights / positions
         sums = self._sums_by_tap(total.sum(axis=0))
         by_group = sums.reshape(*sums.shape[:2], self.groups, -1).transpose(2, 0, 1, 3).reshape(self.groups, 1, -1)
         by_output = weights.reshape(*weights.shape[:3], self.groups, -1).transpose(3, 0, 1, 2, 4)
         found = by_group @ by_output.reshape(self.groups, by_group.shape[2], -1)
-        return found.reshape(-1) / (samples * self.positions(total.shape))
+        return found.reshape(-1) / positions
 
     def _sums_by_tap(self, total: Floats) -> Floats:
         """Return the sum of all that each tap reads of an image, (taps of a column, of a row, channels)."""

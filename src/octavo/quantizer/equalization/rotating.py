@@ -45,6 +45,11 @@ def rotated(model: Model, rotations: Mapping[TensorId, Rotation]) -> Model:
     return last[1]
 
 
+def forget_rotated(model: Model) -> None:
+    """Let go of what a model was rotated to last: of a large one it takes as much memory as the model."""
+    _LAST.pop(model, None)
+
+
 _LAST: WeakKeyDictionary[Model, tuple[Mapping[TensorId, Rotation], Model]] = WeakKeyDictionary()
 """What models were rotated by last, and what that gave: planning, running and scoring one ask for the same."""
 

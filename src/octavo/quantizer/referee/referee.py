@@ -75,8 +75,6 @@ class Referee:
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
         self._keeps = program.float_bytes * count <= _KEPT_BYTES
-        self._holds = program.float_bytes * threads <= max(_KEPT_BYTES, program.simple.constant_bytes)
-        """Whether there is room for all that the float model has on as many samples as run at once."""
 
     def rounding(self, plan: QuantizationPlan) -> Rounding:
         """Return what a plan rounds, which has the integers of its weights and biases."""
@@ -128,16 +126,19 @@ class Referee:
         """Return of each sample the powers of outputs, and with each rounding those of their errors, and the agreement."""
         prepared = [self.program.prepare(each) for each in roundings]
         # Large constants of a plan are made for one call at a time, which then runs on all samples.
-        if self.program.floats.has_unpacked and (not self._holds or any(any(each.layers.values()) for each in roundings)):
+        if self.program.floats.has_unpacked and any(any(each.layers.values()) for each in roundings):
             return self._looked_together(prepared, samples)
         is_few = all(sample in self.few for sample in samples)
 
         def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
-            known = self._floats.get(sample)
-            run = [*([] if known else [self._exact]), *prepared]
+            floats = self._floats.get(sample)
+            run = [*prepared, *(() if floats else (self._exact,))]
             found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample) if is_few else None)
-            floats = self._floats[sample] = known or next(found)
-            return self._powers(floats), [(self._powers(floats, each), same_class(floats, each)) for each in found]
+            if floats is None:
+                made = dict(found)
+                floats, found = self._floats.setdefault(sample, made.pop(len(prepared))), made.items()
+            errors = {place: (self._powers(floats, each), same_class(floats, each)) for place, each in found}
+            return self._powers(floats), [errors[place] for place in range(len(prepared))]
 
         with ThreadPoolExecutor(self._threads) as beside:
             return list(beside.map(look, samples))

@@ -8,6 +8,7 @@ their integers stand for. What integer kernels round besides (multipliers, to fl
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -291,26 +292,40 @@ class RoundedProgram:
             exact = at_hand(step.call.operands) if step.is_real else ()
             in_order(partial(step.run_all, operands=read, exact=exact), [states[part] for part in parts_of(len(states))])
             del read, exact
+            self.floats.was_run(step.number)
             yield step.call.var
 
     def run(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None) -> list[Array]:
         """Return the results of one sample, in the source's layout."""
-        [found] = self.run_each([prepared], arrays, floats)
+        [(_, found)] = self.run_each([prepared], arrays, floats)
         return found
 
     def run_each(
         self, prepared: Sequence[Prepared], arrays: Sequence[Array], floats: Mapping[Var, Any] | None = None
-    ) -> Iterator[list[Array]]:
-        """Yield what `run` returns of several roundings, each from the first tensor on that it makes another.
+    ) -> Iterator[tuple[int, list[Array]]]:
+        """Yield what `run` returns of several roundings, and the place of each: from the first tensor on that it makes another.
 
-        What the float model has before is computed once, and held until the last; `floats` is that, where it is known.
+        What the float model has before is computed once, and goes behind the last that reads it; `floats` is that, where it is
+        known.
         """
-        floats = floats or self._floats(arrays, {var for each in prepared for var in each.read})
-        for each in prepared:
-            state = self._started(each, arrays, floats)
-            for _ in self.made_by_calls(each, [state]):
-                pass
-            yield self.results_of(each, state)
+        places = {var: place for place, var in enumerate(self._variables)}
+        ready = [max((places[var] for var in each.read), default=0) for each in prepared]
+        left = sorted(range(len(prepared)), key=ready.__getitem__, reverse=True)  # those first that read what is made last
+        readers = Counter(var for each in prepared for var in each.read)
+        there: dict[Var, Any] = {}
+        for var, values in self.floats.made(arrays, readers, keeps=False) if floats is None else floats.items():
+            if var in readers:
+                there[var] = values[var] if floats is None else values
+            while left and ready[left[-1]] <= places[var]:
+                place = left.pop()
+                state = self._started(prepared[place], arrays, there)
+                readers.subtract(prepared[place].read)
+                for each in prepared[place].read:
+                    if not readers[each]:
+                        del there[each]
+                for _ in self.made_by_calls(prepared[place], [state]):
+                    pass
+                yield place, self.results_of(prepared[place], state)
 
     def run_together(self, prepared: Prepared, samples: Sequence[Sequence[Array]]) -> list[list[Array]]:
         """Return what `run` does of several samples: each call has all of them before the next, and makes constants once."""
