@@ -19,9 +19,14 @@ from nets import model_of
 from octavo.cli.main import main
 from octavo.compiler.backends.cpu.kernels import AVX2
 from octavo.errors import ProfileError, QuantizationError
-from octavo.ir.graph.dataflow import BodyWriter
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
+from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.numerics.statistics.ranges import symmetric_params
+from octavo.quantizer.corrections.gram import Inputs
+from octavo.quantizer.corrections.layers import products_of
+from octavo.quantizer.corrections.weights import Weights, rounded_weights
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.steps import Correct, Equalize
 from octavo.quantizer.steps.per_row import PerRow
@@ -141,16 +146,16 @@ def test_weights_make_up_for_what_the_layers_before_them_rounded(
     model = coarse_net(rng)
     samples, unseen = ([rng.normal(size=(16, 3)).astype(np.float32) for _ in range(64)] for _ in range(2))
     profile, recipe = octavo.profile(model, samples, keep_samples=64), octavo.Recipe(equalization="none", min_sqnr=None)
-    blind = with_steps(model, profile, recipe=replace(recipe, bias_correction=False))
-    found = with_steps(model, profile, recipe=recipe)
+    unbiased = replace(recipe, bias_correction=False)
+    found, blind = (with_steps(model, profile, recipe=each) for each in (recipe, unbiased))
     monkeypatch.setattr("octavo.quantizer.corrections.float_run._MAX_BYTES", 0)
-    plain = with_steps(model, profile, recipe=recipe)
+    plain, blind_again = (with_steps(model, profile, recipe=each) for each in (recipe, unbiased))
     reference = outputs(octavo.compile(model), unseen)
     first, second = (sqnr_db(reference, outputs(octavo.compile(each), unseen)) for each in (found, plain))
     assert first > second + 2
     # Other weights move means: where no bias brings these back they are those that the layer's own rounding asks for.
     for name, values in blind.plan.corrections.weight_values.items():
-        assert np.array_equal(values, plain.plan.corrections.weight_values[name])
+        assert np.array_equal(values, blind_again.plan.corrections.weight_values[name])
 
 
 def test_they_do_not_depend_on_order_or_threads_and_are_in_the_fingerprint(corrected: Corrected) -> None:
@@ -340,3 +345,24 @@ def test_layers_that_quantize_rows_when_run(rng: np.random.Generator, tmp_path: 
     assert after > before + 3
     both.plan.save(tmp_path / "plan.json")
     assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == both.fingerprint
+
+
+def test_weights_without_a_bias_behind_them_move_means_least(rng: np.random.Generator) -> None:
+    """Inputs that all are near 50 hide in their covariances how far off results are on average."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        return writer.emit("y", relax.op.matmul(v["x"], v["w"]), is_output=True)
+
+    weight = rng.normal(size=(24, 16)).astype(np.float32)
+    model = model_of({"x": ((200, 24), "float32")}, {"w": weight}, body, ("y",))
+    [product] = products_of(model, DataflowView(model.module["main"])).values()
+    values = [np.rint(50 + 3 * rng.normal(size=(200, 24))).astype(np.float32) for _ in range(3)]
+    inputs = Inputs(values=values, factors=np.ones(1, np.float32), unit=np.ones((), np.float32))
+    weights = Weights(values=weight, params=symmetric_params(weight, "int8", axis=1), is_free=False)
+
+    def moved(*, has_bias: bool) -> float:
+        found = rounded_weights(product, weights, inputs, has_bias=has_bias)
+        assert found is not None
+        return float(np.square(np.mean(values, axis=(0, 1)) @ (dequantize(*found) - weight)).mean())
+
+    assert moved(has_bias=False) < moved(has_bias=True) / 5

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from tvm import relax
 
+from nets import model_of
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.quantizer.referee import Score
+from octavo.quantizer.referee.score import counted
 
 
 def score(*errors: list[float]) -> Score:
@@ -82,3 +87,17 @@ def test_one_sample_makes_nothing_certain() -> None:
     gain = score([1e-4]).gain_over(score([1e-2]))
     assert gain.db == pytest.approx(20)
     assert not gain.is_certain()
+
+
+def test_a_cache_that_the_model_appends_to_counts_through_what_is_made_of_it() -> None:
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        cache, unread = (
+            writer.emit(name, relax.op.concat([v[of], v["new"]], axis=0), is_output=True)
+            for name, of in (("cache", "past"), ("unread", "state"))
+        )
+        return relax.Tuple([writer.emit("sum", relax.op.sum(cache, axis=[0]), is_output=True), cache, unread])
+
+    inputs = dict.fromkeys(("past", "state", "new"), ((2, 3), "float32"))
+    view = DataflowView(model_of(inputs, {}, body, ("sum", "cache", "unread")).module["main"])
+    assert counted(view, list(view.function.params)) == [True, False, True]
+    assert counted(view, []) == [True, True, True]

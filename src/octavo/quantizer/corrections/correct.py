@@ -221,9 +221,10 @@ class _Run:
             else:
                 weights = Weights.of(values, params, recipe, is_kept=is_kept)
                 # Other weights move means, which a bias then has to bring back.
-                exact = self._floats.rows.get(product.name) if self._moves_biases else None
-                exact = None if exact is None or layer.bias is None else exact.times(self._bias_gain(layer).reshape(-1))
-                found = rounded_weights(product, weights, inputs, exact)
+                has_bias = self._moves_biases and layer.bias is not None
+                exact = self._floats.rows.get(product.name) if has_bias else None
+                exact = None if exact is None else exact.times(self._bias_gain(layer).reshape(-1))
+                found = rounded_weights(product, weights, inputs, exact, has_bias=has_bias)
             if found is not None:
                 self.weights[name], params = found
                 if weights.is_free:

@@ -58,20 +58,21 @@ class Inputs:
     factors: npt.NDArray[np.float32]
     unit: npt.NDArray[np.float32]
     largest: int = 2**16
-    _grams: dict[tuple[int, int], Gram] = field(default_factory=dict[tuple[int, int], Gram])
+    _grams: dict[tuple[int, int, bool], Gram] = field(default_factory=dict[tuple[int, int, bool], Gram])
 
-    def gram(self, product: Product, some: slice) -> Callable[[], Gram]:
+    def gram(self, product: Product, some: slice, *, has_bias: bool) -> Callable[[], Gram]:
         """Return what makes, on any thread, the matrix of some inputs of a product, whose sums are found now.
 
-        Products of matrices that read the same have the same one.
+        Products of matrices that read the same have the same one, if a bias takes back what results of all are off on average, or
+        of none: then that counts, too.
         """
-        key = some.start, some.stop
+        key = some.start, some.stop, has_bias
         if product.is_matmul and key in self._grams:
             return partial(self._grams.__getitem__, key)
         sums = covariances(product, self, some)
 
         def make() -> Gram:
-            found = gram_of(sums)
+            found = gram_of(sums) if has_bias else Gram.of(sums.moments())
             return self._grams.setdefault(key, found) if product.is_matmul else found
 
         return make

@@ -104,7 +104,7 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
 
 
 def rounded_weights(
-    product: Product, weights: Weights, inputs: Inputs, exact: ExactRows | None = None
+    product: Product, weights: Weights, inputs: Inputs, exact: ExactRows | None = None, *, has_bias: bool = True
 ) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, as the parameter holds them, and theirs.
 
@@ -114,6 +114,8 @@ def rounded_weights(
     ----------
     exact
         What the layer should give: then weights make up, too, for what is wrong with its inputs, as far as they can.
+    has_bias
+        Whether one takes back what results are off on average.
     """
     if product.is_transposed or np.any(weights.params.zero_point):
         return None
@@ -130,7 +132,7 @@ def rounded_weights(
     found = np.empty((groups, size, outputs // groups), given.dtype).transpose(0, 2, 1)
 
     def gram(some: slice) -> Callable[[], Gram]:
-        return inputs.gram(product, some) if known is None else partial(gram_of, known)
+        return inputs.gram(product, some, has_bias=has_bias) if known is None else partial(gram_of, known)
 
     if weights.is_free and size <= MAX_INPUTS:
         found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size))(), scale, **bounds)

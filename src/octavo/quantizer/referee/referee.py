@@ -26,7 +26,7 @@ from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..sample_threads import THREADS
 from .rounded_program import Prepared, RoundedProgram
 from .rounding import NOTHING, Rounding, rounding_of
-from .score import Score, error_powers, same_class
+from .score import Score, counted, error_powers, same_class
 
 _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
@@ -69,6 +69,7 @@ class Referee:
         self._kept: dict[int, Mapping[Var, Any]] = {}
         self._effects: dict[Hashable, float] = {}
         results = operand_vars(program.view.result)
+        self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
         values = min((typical(math.prod(static_shape(var) or ())) for var in results), default=_MANY_VALUES)
         least = _FEWEST if program.simple.is_large else _FEW
         count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
@@ -197,8 +198,9 @@ class Referee:
         return self._kept[sample]
 
     def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
-        """Return the power of each output that is float, or of its error, on one sample; inf where that is not finite."""
-        powers = [each for each in error_powers(self.program.view, floats, found) if each is not None]
+        """Return the power of each output that counts, or of its error, on one sample; inf where that is not finite."""
+        every = zip(error_powers(self.program.view, floats, found), self._counted, strict=True)
+        powers = [each for each, counts in every if counts and each is not None]
         return [each if math.isfinite(each) else math.inf for each in powers]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from tvm.relax import Var
 
-from ...ir.graph.dataflow import DataflowView, operand_vars, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
@@ -164,6 +165,21 @@ def error_powers(view: DataflowView, real: Sequence[Array], made: Sequence[Array
         error = values[0] if made is None else np.subtract(values[1], values[0], dtype=np.float64)
         found.append(float(np.sum(np.square(error, dtype=np.float64))))
     return found
+
+
+def counted(view: DataflowView, inputs: Collection[Var]) -> list[bool]:
+    """Return which results count by themselves; all where none would.
+
+    Not those that append to an input, and that others are made of: what is wrong with a cache of keys and values is in what the
+    model makes of them, and hundreds of them would hide what it says.
+    """
+    found = [not _is_cache(view, view.root_of(var), inputs) for var in operand_vars(view.result)]
+    return found if any(found) else [True] * len(found)
+
+
+def _is_cache(view: DataflowView, var: Var, inputs: Collection[Var]) -> bool:
+    joined = call_to(view.definition(var), "concat")
+    return joined is not None and bool(view.users(var)) and any(view.root_of(each) in inputs for each in operand_vars(joined))
 
 
 def same_class(real: Sequence[Array], made: Sequence[Array]) -> float | None:
