@@ -219,6 +219,29 @@ def test_a_plan_that_rounds_what_the_program_does_not_name(rng: np.random.Genera
         referee_of(model, less, given).score(all_integer)
 
 
+@pytest.mark.parametrize("places", ["argmax", "argmin"])
+def test_a_result_of_integers_is_scored_by_the_reals_that_it_is_chosen_by(places: str, rng: np.random.Generator) -> None:
+    """Each share of a plan's error would be 0 else, and no step would gain."""
+    weight = rng.normal(size=(8, 3, 1, 1)).astype(np.float32)
+
+    def model(*, chosen: bool) -> octavo.Model:
+        def body(writer: BodyWriter, x: Any, w: Any) -> Any:
+            made = writer.emit("made", relax.op.nn.conv2d(x, w), is_output=not chosen)
+            if not chosen:
+                return made
+            place = writer.emit("place", getattr(relax.op, places)(made, axis=1))
+            return writer.emit("y", relax.op.astype(place, "int32"), is_output=True)
+
+        return model_of({"x": ((1, 3, 8, 8), "float32")}, {"w": weight}, body, ("y" if chosen else "made",))
+
+    samples = drawn(model(chosen=False), rng)
+    scores = []
+    for each in (model(chosen=False), model(chosen=True)):
+        plan = quantize_graph(each, octavo.profile(each, samples), recipe=PLAIN).plan
+        scores.append(referee_of(each, plan, [[sample] for sample in samples]).score(plan).sqnr_db)
+    assert scores[0] == scores[1] < 60
+
+
 def test_any_number_of_threads_gives_the_same_score(rng: np.random.Generator) -> None:
     model = residual_net()
     samples = drawn(model, rng)

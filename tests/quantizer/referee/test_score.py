@@ -31,6 +31,14 @@ def test_a_gain_is_that_of_the_worst_outputs() -> None:
     assert before.gain_over(after).db == pytest.approx(-10 * math.log10(2))
 
 
+def test_an_output_that_no_plan_changes_hides_no_gain() -> None:
+    """Reals of zero that are off by as much either way; then only what differs counts."""
+    for same in (math.inf, 5.0):
+        before, after = score([same, same], [1e-2, 1e-2]), score([same, same], [1e-3, 1e-3])
+        assert after.gain_over(before).db == pytest.approx(10)
+        assert before.gain_over(after).db == pytest.approx(-10)
+
+
 def test_half_of_each_error_is_a_certain_gain_however_samples_differ(rng: np.random.Generator) -> None:
     errors = np.exp(rng.normal(size=(1, 20)) * 3)
     gain = Score(errors=errors / 2).gain_over(Score(errors=errors))

@@ -14,7 +14,7 @@ from tvm.relax import Var
 from ...compiler.target_choice import resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
-from ...ir.graph.dataflow import operand_vars, static_shape
+from ...ir.graph.dataflow import static_shape
 from ...ir.identity import TensorId
 from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
@@ -68,9 +68,8 @@ class Referee:
         self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
         self._effects: dict[Hashable, float] = {}
-        results = operand_vars(program.view.result)
         self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
-        values = min((typical(math.prod(static_shape(var) or ())) for var in results), default=_MANY_VALUES)
+        values = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=_MANY_VALUES)
         least = _FEWEST if program.simple.is_large else _FEW
         count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
@@ -199,7 +198,7 @@ class Referee:
 
     def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
         """Return the power of each output that counts, or of its error, on one sample; inf where that is not finite."""
-        every = zip(error_powers(self.program.view, floats, found), self._counted, strict=True)
+        every = zip(error_powers(self.program.view, self.program.compared, floats, found), self._counted, strict=True)
         powers = [each for each, counts in every if counts and each is not None]
         return [each if math.isfinite(each) else math.inf for each in powers]
 

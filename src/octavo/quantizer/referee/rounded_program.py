@@ -29,6 +29,7 @@ from ...runtime.shapes import typical
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
 from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of
+from .score import compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -185,10 +186,12 @@ class RoundedProgram:
             names |= dict.fromkeys(_names_of(plan))
             others |= _others(simple, plan)
         own = [name for name in names if name in self.view.variables]
-        named = [*dict.fromkeys((*own, *seen))]
+        self.compared = compared(self.view)
+        """The variables of the results; of one of integers, that of the reals they are chosen by."""
+        self.results = [self.view.root_of(var).name for var in self.compared]
+        named = [*dict.fromkeys((*own, *self.results, *seen))]
         self.floats = FloatProgram(simple, named, target, others) if build is None else build(simple, named, others)
         """The model that rounds nothing."""
-        self.results = self.floats.results
         self._names = [*own, *self.results]
         self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self.floats.calls]
         self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, operand_vars, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
@@ -95,11 +95,14 @@ class Score:
         return in_db(self.error)
 
     def gain_over(self, other: Score) -> Gain:
-        """Return what this plan gains over another one, both on the same samples: each by its worst output.
+        """Return what this plan gains over another one, both on the same samples: each by its worst output of those that differ.
+
+        What an output has with either plan alike, as one of zeros that no plan gives, must not hide what others gain.
 
         Standard errors are the jackknife's (Efron and Stein, The Jackknife Estimate of Variance, 1981).
         """
-        mine, others = self._worst, other._worst
+        differ = (self.errors != other.errors).any(axis=1)
+        mine, others = self._worst(differ), other._worst(differ)
         first, second = (float(each.sum()) for each in (mine, others))
         if first == second or not (first and second) or math.isinf(max(first, second)):
             db = 0.0 if first == second else math.copysign(math.inf, second - first)
@@ -117,9 +120,9 @@ class Score:
             typical_error=float(ratios.std(ddof=1) / math.sqrt(count)),
         )
 
-    @property
-    def _worst(self) -> npt.NDArray[np.float64]:
-        return self.errors[np.argmax(self.errors.mean(axis=1))] if self.errors.size else np.zeros(0)
+    def _worst(self, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        errors = self.errors[among]
+        return errors[np.argmax(errors.mean(axis=1))] if errors.size else np.zeros(0)
 
 
 def sqnr_by_result(
@@ -134,21 +137,42 @@ def sqnr_by_result(
     floats, results
         What the float model and the quantized one gave, sample by sample.
     """
-    powers = zip(*(error_powers(view, real) for real in floats), strict=True)
-    noises = zip(*(error_powers(view, real, made) for real, made in zip(floats, results, strict=True)), strict=True)
+    own = operand_vars(view.result)
+    powers = zip(*(error_powers(view, own, real) for real in floats), strict=True)
+    noises = zip(*(error_powers(view, own, real, made) for real, made in zip(floats, results, strict=True)), strict=True)
     return [None if None in power else ratio_db(sum(power), sum(noise)) for power, noise in zip(powers, noises, strict=True)]
 
 
-def error_powers(view: DataflowView, real: Sequence[Array], made: Sequence[Array] | None = None) -> list[float | None]:
+def compared(view: DataflowView) -> list[Var]:
+    """Return what tells how good a model's results are: these, and of one of integers the reals that they are chosen by."""
+    return [_real_behind(view, var) for var in operand_vars(view.result)]
+
+
+def _real_behind(view: DataflowView, var: Var) -> Var:
+    """Return the nearest tensor of reals that a result is made of, such as an argmax of them: itself where it is none."""
+    found = var
+    while not dtype_of(found).startswith("float"):
+        read = [] if isinstance(value := view.definition(found), Var) else operand_vars(value)
+        if not read:
+            return var
+        found = next((each for each in read if dtype_of(each).startswith("float")), read[0])
+    return found
+
+
+def error_powers(
+    view: DataflowView, results: Sequence[Var], real: Sequence[Array], made: Sequence[Array] | None = None
+) -> list[float | None]:
     """Return the power of each result of one sample, or of its error, of a softmax that of its scores; None of one not float.
 
     Parameters
     ----------
+    results
+        Variables of the float model, of which the arrays are.
     real, made
         What the float model and the quantized one gave; without that it is the power of the float model's.
     """
     found: list[float | None] = []
-    for index, var in enumerate(operand_vars(view.result)):
+    for index, var in enumerate(results):
         values = [each[index] for each in (real, made) if each is not None]
         if not np.issubdtype(values[0].dtype, np.floating):
             found.append(None)
