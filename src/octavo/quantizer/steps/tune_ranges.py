@@ -33,6 +33,8 @@ _MIN_SHARE = 0.02
 """A tensor whose rounding makes less than this share of the error keeps its range."""
 _UNSEEN = 4.0
 """Times what clipping costs on samples that chose the range it costs on others: their tails are longer than those seen."""
+_TAIL = 4
+"""The greatest value of samples is to the fourth greatest as that of others may be to what clips them."""
 _WORTH = 0.9
 """A range must leave less than this share of a tensor's own error to be worth clipping for."""
 _FINE = QuantScheme(dtype="int16")
@@ -101,6 +103,7 @@ class _Costs:
         self._referee, self._before, self._group = referee, clipped, group
         self._lows, self._highs, self._known = lows, highs, range_of(params)
         self._widest = min(float(lows.min()), self._known[0]), max(float(highs.max()), self._known[1])
+        self._tails = tuple(map(_tail, (-lows, highs)))
         self._powers = referee.powers(None, referee.few) / len(referee.few)
         alone = clipped.only().with_params(dict.fromkeys(group, QuantScheme.of(params).params(*self._widest)))
         self._rounded = referee.powers(alone, referee.few) / len(referee.few)
@@ -120,7 +123,11 @@ class _Costs:
         return best if costs[best] < _WORTH * own else None
 
     def _clipped(self, ends: Range) -> Floats:
-        """Return by how much clipping raises the mean power of errors, by output: beside others that are clipped already."""
+        """Return by how much clipping raises the mean power of errors, by output: beside others that are clipped already.
+
+        What other samples have beyond the range, those seen have beyond one that is as much narrower as their tails are long.
+        """
+        ends = ends[0] / self._tails[0], ends[1] / self._tails[1]
         beyond = np.flatnonzero((self._lows < ends[0]) | (self._highs > ends[1])).tolist()
         if not beyond:
             return np.zeros(self._powers.size)
@@ -130,6 +137,12 @@ class _Costs:
 
     def _worst(self, errors: Floats) -> float:
         return float(np.max(errors / np.maximum(self._powers, _NO_POWER), initial=0.0))
+
+
+def _tail(greatest: Floats) -> float:
+    """Return how much greater the greatest of the samples' greatest values is than those that are near it."""
+    near, first = np.sort(greatest)[[-min(_TAIL, greatest.size), -1]].tolist()
+    return first / near if first > near > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
