@@ -31,8 +31,6 @@ _MOST = 4
 """Groups of activations whose ranges are looked for: what others cost is little beside these."""
 _MIN_SHARE = 0.02
 """A tensor whose rounding makes less than this share of the error keeps its range."""
-_UNSEEN = 4.0
-"""Times what clipping costs on samples that chose the range it costs on others: their tails are longer than those seen."""
 _TAIL = 4
 """The greatest value of samples is to the fourth greatest as that of others may be to what clips them."""
 _WORTH = 0.9
@@ -133,7 +131,7 @@ class _Costs:
             return np.zeros(self._powers.size)
         with_this = self._before.with_params(dict.fromkeys(self._group, _FINE.params(*ends)))
         errors = self._referee.powers(with_this, beyond) - self._referee.powers(self._before, beyond)
-        return _UNSEEN * errors / len(self._lows)
+        return errors / len(self._lows)
 
     def _worst(self, errors: Floats) -> float:
         return float(np.max(errors / np.maximum(self._powers, _NO_POWER), initial=0.0))
