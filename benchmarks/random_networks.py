@@ -77,15 +77,15 @@ def looked_at(seed: int, *, without: bool = False, samples: int = CALIBRATION) -
     return Found(plain_db=scores.pop("plain"), default_db=scores.pop("default"), without_db=scores)
 
 
-def random_network(seed: int) -> tuple[Any, dict[str, tuple[int, ...]]] | None:
-    """Return a random ONNX model, and the shapes of its inputs; None of a seed that makes none."""
+def random_network(seed: int, ops: int = 12) -> tuple[Any, dict[str, tuple[int, ...]]] | None:
+    """Return a random ONNX model of so many ops, and the shapes of its inputs; None of a seed that makes none."""
     folder = str(datasets.shared_folder() / "probes/fuzz")
     if folder not in sys.path:
         sys.path.append(folder)
     import graphs
 
     try:
-        return graphs.make(seed)
+        return graphs.make(seed, ops)
     except ValueError:
         return None
 

@@ -34,7 +34,7 @@ _CACHE = pytest.StashKey[str]()
 _PLAIN_CODE = re.compile(
     r"(compiler(/backends(/cuda)?|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*|export/tflite)/\w+\.py"
     r"|(cli|conformance|evaluation|frontends|profiling|report|target)(/\w+)*/\w+\.py"
-    r"|(docs/test_(hugging|notebook|pages|text)|export/test_(encodings|open)|runtime/test_(executable|open|session))\w*\.py"
+    r"|(docs/test_(hugging|notebook|pages|text)|export/test_(encodings|exported|open)|runtime/test_(executable|open|session))\w*\.py"
     r"|test_(cmsisnn|dsp16|generate|toynpu|vendors|plan)\w*\.py"
 )
 """Tests that look at no machine code, and write no library in C, which does without TVM's runtime only where LLVM takes away what

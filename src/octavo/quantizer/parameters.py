@@ -18,7 +18,7 @@ from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
 from ..numerics import QuantParams, bias_params, quantize
-from ..target.vocabulary import HALF_EVEN
+from ..target.vocabulary import FLOAT32, HALF_EVEN
 from .analytic_shifts import analytic_shifts
 from .constraints import Key, TensorConstraints
 from .placement import Layer, Placement, PlanInputs
@@ -139,12 +139,18 @@ class ParameterChooser:
         support = self.inputs.target.support("quantize") if layer is None or layer.leaves_float else layer.support
         allowed = (HALF_EVEN,) if support is None else support.roundings
         planned = {} if self.inputs.applied is None else self.inputs.applied.plan.roundings
-        requested = planned.get(TensorId(var.name), allowed[0])
+        requested = planned.get(TensorId(var.name), self._preferred(layer, allowed))
         if requested not in allowed:
             op = "a change from float" if support is None else support.op
             rounds = f"target {self.inputs.target.name} rounds results of {op} {' or '.join(allowed)}"
             raise QuantizationError(f"the plan: {var.name}: rounding {requested!r}: {rounds}")
         return requested
+
+    def _preferred(self, layer: Layer | None, allowed: tuple[str, ...]) -> str:
+        """Return the rounding that is taken where no plan says one."""
+        # Nearly tied means of pixels are rounded as ONNX means them, or one in ten is a step off in what is exported.
+        is_known = self.inputs.form.model.source_format == "onnx" and layer is not None and layer.entry.op == "image.resize2d"
+        return FLOAT32 if is_known and FLOAT32 in allowed else allowed[0]
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""

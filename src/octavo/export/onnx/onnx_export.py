@@ -18,17 +18,21 @@ from onnx import helper
 from tvm import relax
 
 from ...errors import QuantizationError, check_type
+from ...frontends.onnx import roundings as roundings_in_file
 from ...frontends.onnx.large_tensors import OnnxSource
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.identity import TensorId
+from ...ir.qdq.rounding import source_op
 from ...quantizer.plan import IntegerLayer, QuantizedModel
 from ...runtime.atomic_write import write_atomically
 from ...runtime.size import Size
+from ...target.vocabulary import HALF_EVEN
+from .dequantized_reads import DequantizedReads
 from .equalized_tensor import METADATA_KEY, EqualizedTensor, equalized_metadata
 from .float_rewrites import FloatRewrites
 from .module_export import quantized_source
-from .onnx_graph import Node, OnnxGraph
+from .onnx_graph import OnnxGraph
 from .quantized_constants import QuantizedConstants, fits_int4
 from .row_quantization import RowQuantization
 from .runtime_products import RuntimeProducts
@@ -83,10 +87,13 @@ def onnx_model(model: Model, *, ops: str = "standard") -> Any:
     proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
     graph = OnnxGraph(proto)
     runtime = RuntimeProducts(graph=graph, block_activations=plan.recipe.block_activations) if ops == "onnxruntime" else None
-    equalized = _Exporter(nodes=SourceNodes(model=model, plan=plan, graph=graph), opset=_opset(proto), runtime=runtime).run()
+    exporter = _Exporter(nodes=SourceNodes(model=model, plan=plan, graph=graph), opset=_opset(proto), runtime=runtime)
+    equalized, roundings = exporter.run()
     proto.producer_name = "octavo"
     if equalized:
         proto.metadata_props.add(key=METADATA_KEY, value=equalized_metadata(equalized))
+    if roundings:
+        proto.metadata_props.add(key=roundings_in_file.METADATA_KEY, value=roundings_in_file.roundings_metadata(roundings))
     # Files of IR version 3 must list every initializer among the inputs.
     proto.ir_version = max(proto.ir_version, WIDTHS_IR_VERSION if is_new else MIN_IR_VERSION)
     _state_output_ranks(model, proto)
@@ -137,18 +144,25 @@ class _Exporter:
     _dequantized: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
     _read_float: set[TensorId] = field(default_factory=set[TensorId])
     """Tensors of the module that something reads besides their QuantizeLinear."""
+    _sources: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
+    """By a tensor the op that makes what is quantized, where files have a rounding for it of their own."""
+    _roundings: dict[str, str] = field(default_factory=dict[str, str])
 
-    def run(self) -> dict[str, EqualizedTensor]:
-        """Edit the graph; return which tensors of it are the source's, equalized."""
+    def run(self) -> tuple[dict[str, EqualizedTensor], dict[str, str]]:
+        """Edit the graph; return which tensors of it are the source's, equalized, and roundings that files don't mean unsaid."""
         nodes, plan, graph = self.nodes, self.nodes.plan, self.nodes.graph
         view = DataflowView(nodes.model.module["main"])
         quantized = [binding.value.args[0] for binding in view.bindings if call_to(binding.value, "quantize") is not None]
         self._read_float = {TensorId(var.name) for var in quantized if view.only_user(var) is None}
+        self._sources = {TensorId(var.name): source_op(var, view.definition) for var in quantized}
         rewrites, constants = FloatRewrites(nodes=nodes), QuantizedConstants(nodes=nodes)
         rewrites.fold()
         layers = [layer for layer in plan.layers if nodes.has_node(layer)]
         if plan.equalization:
             rewrites.divide({layer.output for layer in layers})
+        reads = DequantizedReads(nodes=nodes, view=view)
+        reads.separate()
+        places = list(reads.places())
         chains = {layer.output: list(nodes.chain(layer)) for layer in layers}
         starts = {output: [chain[-1], *nodes.steps(chain[-1])] for output, chain in chains.items()}
         for layer in layers:
@@ -164,14 +178,13 @@ class _Exporter:
                     (self.runtime or rows).replace(layer, node, *constants.matrix(layer, node))
                 elif layer.per_row and layer.block:
                     rows.read_dequantized(node)
-                elif layer.per_row:
-                    if self.runtime is None:
-                        rows.replace_product(node)
-                elif not layer.block:
-                    self._read_dequantized(layer, node)
+                elif layer.per_row and self.runtime is None:
+                    rows.replace_product(node)
+        for node, place, tensor in places:
+            graph.set_input(node, place, self._dequantized_name(tensor))
         equalized = rewrites.name_equalized()
         graph.finish()
-        return equalized
+        return equalized, self._roundings
 
     def _is_replaced(self, layer: IntegerLayer) -> bool:
         """Return whether other nodes stand for a dense layer, with its weight's integers."""
@@ -196,27 +209,23 @@ class _Exporter:
         self._add_pair(layer.output, before, name)
         self._dequantized[layer.output] = name
 
-    def _read_dequantized(self, layer: IntegerLayer, start: Node) -> None:
-        """Let an integer op read its inputs dequantized, adding Q and DQ to those that no integer op made."""
-        for variable in layer.inputs:
-            tensor = self.nodes.origin(variable)
-            if tensor is None or (variable not in self.nodes.plan.activations and variable in self.nodes.layer_of):
-                continue
-            if tensor not in self._dequantized:
-                name = self.nodes.first_name(tensor)
-                output = self.nodes.graph.fresh(f"{name}_dequantized")
-                self._add_pair(tensor, name, output)
-                self._dequantized[tensor] = output
-            names = self.nodes.names(tensor)
-            for index, name in enumerate(start.input):
-                if name in names:
-                    self.nodes.graph.set_input(start, index, self._dequantized[tensor])
+    def _dequantized_name(self, tensor: TensorId) -> str:
+        """Return the name of a tensor dequantized, adding Q and DQ to one that no integer op made."""
+        if tensor not in self._dequantized:
+            name = self.nodes.first_name(tensor)
+            output = self.nodes.graph.fresh(f"{name}_dequantized")
+            self._add_pair(tensor, name, output)
+            self._dequantized[tensor] = output
+        return self._dequantized[tensor]
 
     def _add_pair(self, tensor: TensorId, source: str, output: str) -> None:
         params = self.nodes.plan.activations[tensor]
         scale = self.nodes.graph.add_constant(f"{tensor}_scale", params.scale)
         zero_point = self.nodes.graph.add_constant(f"{tensor}_zero_point", params.zero_point.astype(params.dtype))
         integers = self.nodes.graph.fresh(f"{tensor}_quantized")
+        rounding = self.nodes.plan.roundings.get(tensor, HALF_EVEN)
+        if rounding != roundings_in_file.assumed_rounding(self._sources.get(tensor, "")):
+            self._roundings[integers] = rounding
         nodes = [
             helper.make_node("QuantizeLinear", [source, scale, zero_point], [integers], name=integers),
             helper.make_node("DequantizeLinear", [integers, scale, zero_point], [output], name=f"{output}_DequantizeLinear"),

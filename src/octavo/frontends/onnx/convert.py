@@ -92,7 +92,10 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]
         with conversion_errors(lambda: f"{self._origin}: {describe(node)}"):
-            context = NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset, symbols=self._symbols)
+            says = self._prepared.roundings
+            context = NodeContext(
+                builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset, symbols=self._symbols, roundings=says
+            )
             result: Any = None
             if self._is_open:
                 result = size_value(context, inputs)

@@ -16,6 +16,7 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.graph.dataflow import call_to
 from ...ir.graph.nodes import constant
 from ...ir.qdq.blocks import write_blocks
 from ...ir.qdq.dynamic import write_dynamic
@@ -23,20 +24,12 @@ from ...ir.qdq.rounding import source_op, with_rounding
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, PerBlock, QuantParams
 from ...runtime.tensors import array_of
-from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE
+from ...target.vocabulary import HALF_EVEN
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .conv import convolution
 from .ops import Converter, NodeContext, input_at
-
-_ROUNDING = {
-    "add": HALF_EVEN_STORED,
-    "multiply": HALF_EVEN_STORED,
-    "nn.avg_pool2d": FLOAT32,
-    "nn.softmax": INTEGER_INVERSE_SCALE,
-    "image.resize2d": FLOAT32,
-}
-"""How ONNX Runtime rounds results that it does not round half to even about the zero point, by the Relax op."""
+from .roundings import assumed_rounding
 
 
 def _is_constant(expr: Any) -> bool:
@@ -63,9 +56,19 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
     else:
         scale, zero_point = _run_time_parameters(context, scale, zero_point, shape, axis)
     if quantizes:
-        rounding = _ROUNDING.get(source_op(data, _definition_in(context)), HALF_EVEN)
+        is_qdq = context.node.op_type == "QuantizeLinear"
+        assumed = assumed_rounding(source_op(data, _definition_in(context)), is_qdq=is_qdq)
+        if is_qdq and _counts_beyond(context, data):
+            assumed = HALF_EVEN
+        rounding = context.roundings.get(context.node.output[0], assumed)
         return with_rounding(ops.quantize(data, scale, zero_point, axis=axis, out_dtype=dtype), rounding)
     return ops.dequantize(data, scale, zero_point, axis=axis, out_dtype=str(scale.ty.dtype))
+
+
+def _counts_beyond(context: NodeContext, data: Any) -> bool:
+    """Return whether an average counts padding in windows that may reach beyond it: QLinearAveragePool counts what is there."""
+    call: Any = call_to(_definition_in(context)(data), "nn.avg_pool2d")
+    return call is not None and bool(call.attrs.ceil_mode) and bool(call.attrs.count_include_pad)
 
 
 def _definition_in(context: NodeContext) -> Callable[[Any], Any]:

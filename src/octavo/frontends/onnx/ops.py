@@ -6,7 +6,7 @@ the node to TVM's converter. All shapes are static here: `prepare` has seen to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from tvm.ir import GenericConst as Constant
+from tvm.relax import Var
 
+from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
@@ -26,7 +28,7 @@ from ..symbols import Symbols
 class NodeContext:
     """The node under conversion: block builder, op, attributes by name, version of the operator set, the model's symbols.
 
-    `node` is the source's node, which `op` may be one step of.
+    `node` is the source's node, which `op` may be one step of; `roundings` is what the file says of its QuantizeLinears.
     """
 
     builder: Any
@@ -35,6 +37,7 @@ class NodeContext:
     attrs: dict[str, Any]
     opset: int
     symbols: Symbols
+    roundings: Mapping[str, str]
 
     def text(self, name: str, default: str) -> str:
         """Return a string attribute."""
@@ -145,6 +148,17 @@ def _clip(context: NodeContext, inputs: list[Any]) -> Any:
     return clamp(data, low, high)
 
 
+def _fill(context: NodeContext, value: Any) -> float:
+    """Return the constant of a Pad, which quantizers put behind a DequantizeLinear."""
+    call: Any = context.builder.lookup_binding(value) if isinstance(value, Var) else None
+    while isinstance(call, Var):
+        call = context.builder.lookup_binding(call)
+    if call_to(call, "dequantize") is not None and all(isinstance(each, Constant) for each in call.args[:3]):
+        integers, scale, zero_point = (array_of(each.value).reshape(-1) for each in call.args[:3])
+        return float((integers.astype(np.int32) - zero_point)[0] * scale[0])
+    return float(_value(value, "constant value").reshape(-1)[0])
+
+
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
@@ -156,7 +170,7 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
     else:
         pads = [int(pad) for pad in _value(inputs[1], "pads")]
         value = input_at(inputs, 2)
-        fill = 0.0 if value is None else float(_value(value, "constant value").reshape(-1)[0])
+        fill = 0.0 if value is None else _fill(context, value)
     axes = list(range(rank))
     if input_at(inputs, 3) is not None:
         axes = [int(axis) % rank for axis in _value(inputs[3], "axes")]

@@ -26,6 +26,7 @@ from .graph import MICROSOFT, STANDARD_DOMAINS, describe, dtype_name, graph_inpu
 from .large_tensors import tensor_array
 from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
+from .roundings import roundings_in
 
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {MICROSOFT}
 # Folding these would lose quantization parameters, hide an alias, or freeze a random number.
@@ -57,6 +58,8 @@ class PreparedOnnx:
         Every tensor, in the order of the source graph: inputs, then for each node its constants and its outputs.
     shapes
         Of every tensor of `graph`; None where even the rank is unknown.
+    roundings
+        Of QuantizeLinears by their outputs, where the file says them.
     """
 
     graph: onnx.GraphProto
@@ -64,6 +67,7 @@ class PreparedOnnx:
     opset: int
     sources: tuple[SourceTensor, ...]
     shapes: Mapping[str, tuple[int | str, ...] | None]
+    roundings: Mapping[str, str]
 
 
 def prepare(
@@ -104,6 +108,7 @@ def prepare(
         opset=opset,
         sources=_list_sources(model.graph, nodes, types),
         shapes={name: shape for name, (shape, _) in types.items()},
+        roundings=roundings_in(source),
     )
 
 

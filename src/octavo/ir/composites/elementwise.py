@@ -63,7 +63,8 @@ class AddOp(CompositeOp):
             return None
         if any(tensor.kernel_dtype != "uint8" for tensor in (self.a, self.b, self.y.tensor)):
             return None
-        one = None if self.b_values is None else self.b.kernel_integers(self.b_values)
+        # A constant may have more axes than one, which a table has not.
+        one = None if self.b_values is None else self.b.kernel_integers(self.b_values).reshape(-1)
 
         def of(a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
             other = one if b is None else b

@@ -1,0 +1,112 @@
+"""What `export_onnx` writes is the model that was quantized: the same bytes once loaded, and a step at most in ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import octavo
+from exported import compared
+from octavo.errors import ModelError
+from octavo.export.onnx.onnx_export import onnx_model
+from octavo.quantizer.quantize_graph import quantize_graph
+from random_networks import random_network
+from reference_sessions import reference_session
+
+SHAPE = (1, 6, 8, 8)
+
+
+def network(nodes: list[Any], constants: dict[str, Any], outputs: dict[str, tuple[int, ...]]) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def split(rng: np.random.Generator) -> Any:
+    """A part of what a Split reads goes into a product, the other is an output and stays float."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Split", ["a", "sizes"], ["kept", "read"], axis=3),
+        helper.make_node("MatMul", ["read", "w"], ["y"]),
+    ]
+    constants = {"sizes": np.array([5, 3]), "w": rng.standard_normal((3, 4)).astype(np.float32)}
+    return network(nodes, constants, {"kept": (1, 6, 8, 5), "y": (1, 6, 8, 4)})
+
+
+def functions(rng: np.random.Generator) -> Any:
+    """Functions of one tensor that become one table, the first in steps, behind a convolution and beside it."""
+    nodes = [
+        helper.make_node("HardSigmoid", ["x"], ["gate"]),
+        helper.make_node("LeakyRelu", ["gate"], ["leaky"]),
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Floor", ["c"], ["floor"]),
+        helper.make_node("Relu", ["floor"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 6, 1, 1)).astype(np.float32)}
+    return network(nodes, constants, {"leaky": SHAPE, "y": SHAPE})
+
+
+def resized(rng: np.random.Generator) -> Any:
+    """Means of pixels between convolutions, by Resize and by AveragePool, and a sum."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Resize", ["c", "", "", "sizes"], ["r"], mode="linear"),
+        helper.make_node("AveragePool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Add", ["p", "c"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["t"], axis=-1),
+        helper.make_node("Conv", ["t", "v"], ["y"]),
+    ]
+    constants = {f"{name}": rng.standard_normal((6, 6, 1, 1)).astype(np.float32) for name in "wv"}
+    return network(nodes, constants | {"sizes": np.array([1, 6, 16, 16])}, {"y": SHAPE})
+
+
+def quantized(proto: Any, rng: np.random.Generator) -> tuple[Any, list[dict[str, np.ndarray]]]:
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(12)]
+    model = octavo.load(proto)
+    return quantize_graph(model, octavo.profile(model, feeds[:8])), feeds[8:]
+
+
+@pytest.mark.parametrize("make", [split, functions, resized])
+def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
+    model, feeds = quantized(make(rng), rng)
+    found = compared(model, feeds)
+    assert not found.reload_db, found.said
+    # A sum's ties are decided by float32 there, and what reads the sum makes more of a step.
+    assert make is resized or not found.runtime_steps, found.said
+
+
+@pytest.mark.parametrize("first", range(0, 40, 8))
+def test_random_networks_come_back_as_they_ran(shared: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    monkeypatch.setenv("OCTAVO_SHARED", str(shared))
+    for seed in range(first, first + 8):
+        drawn, rng = random_network(seed, ops=4), np.random.default_rng(seed)
+        if drawn is None or not drawn[1]:
+            continue
+        proto, shapes = drawn
+        feeds = [{name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(5)]
+        if all(np.isfinite(each).all() for each in reference_session(proto).run(None, feeds[0])):
+            model = octavo.load(proto)
+            found = compared(quantize_graph(model, octavo.profile(model, feeds[:4])), feeds[4:])
+            assert not found.reload_db, f"seed {seed}: {found.said}"
+
+
+def test_roundings_that_files_do_not_mean_are_in_their_metadata(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = onnx_model(quantized(resized(rng), rng)[0])
+    [entry] = proto.metadata_props
+    assert json.loads(entry.value) == {"p_quantized": "half_even", "s_quantized": "half_even"}
+    for text, said in (("{", "is no JSON"), ('["p"]', "must map"), ('{"p": "up"}', "says 'up' of 'p'")):
+        entry.value = text
+        onnx.save(proto, tmp_path / "m.onnx")
+        with pytest.raises(ModelError, match=said):
+            octavo.load(tmp_path / "m.onnx")
