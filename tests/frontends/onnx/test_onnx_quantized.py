@@ -273,3 +273,43 @@ def test_a_missing_scale_is_named():
     graph.op("QLinearSigmoid", [*x, "", ""], 2, MS)
     with pytest.raises(UnsupportedOpError, match=r"op com.microsoft.QLinearSigmoid .*y_scale \(input 3\) is missing"):
         octavo.load(graph.model())
+
+
+OF_FLOAT_OPS = {
+    "softmax": ("Softmax", [], {"axis": -1}, (0.0037, 3)),
+    "average beyond the padding": (
+        "AveragePool",
+        [],
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1, "count_include_pad": 1},
+        (0.0213, 117),
+    ),
+    "resize": ("Resize", ["", "", np.array([1, 3, 13, 18])], {"mode": "linear"}, (0.0213, 117)),
+    "pad": ("Pad", [np.array([0, 0, 1, 1, 0, 0, 0, 2]), "value"], {}, (0.0213, 117)),
+}
+
+
+@pytest.mark.parametrize("name", OF_FLOAT_OPS)
+def test_a_float_op_between_q_and_dq_gives_what_it_gives_alone(name, rng, tmp_path):
+    op, operands, attrs, result = OF_FLOAT_OPS[name]
+    parameters = {"s": 0.0213, "so": result[0], "z": 117, "zo": result[1]}
+    constants = {key: np.asarray(each, np.float32 if key[0] == "s" else np.uint8) for key, each in parameters.items()}
+    constants |= {f"c{place}": each for place, each in enumerate(operands) if isinstance(each, np.ndarray)}
+    nodes = [make_node("DequantizeLinear", ["x", "s", "z"], ["real"])]
+    if op == "Pad":
+        constants["v"] = np.uint8(140)
+        nodes.append(make_node("DequantizeLinear", ["v", "s", "z"], ["value"]))
+    read = [f"c{place}" if isinstance(each, np.ndarray) else each for place, each in enumerate(operands)]
+    nodes += [make_node(op, ["real", *read], ["made"], **attrs), make_node("QuantizeLinear", ["made", "so", "zo"], ["y"])]
+    integers = onnx.TensorProto.UINT8
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info("x", integers, (1, 3, 8, 9))],
+        [onnx.helper.make_tensor_value_info("y", integers, None)],
+        [onnx.numpy_helper.from_array(np.asarray(each), key) for key, each in constants.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    feed = {"x": rng.integers(0, 256, (1, 3, 8, 9)).astype(np.uint8)}
+    onnx.save(model, tmp_path / "m.onnx")
+    [got] = octavo.compile(octavo.load(tmp_path / "m.onnx"))(feed).values()
+    np.testing.assert_array_equal(got, reference_session(model, optimized=False).run(None, feed)[0])
