@@ -7,6 +7,7 @@ that meet in one sum must be equal. Then what is known grows, `NewlyKnownError` 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from bisect import bisect_left, bisect_right
@@ -33,6 +34,7 @@ SizeOption = int | tuple[int | None, int | None]
 _UNBOUNDED = 2**40
 """What proofs take for the greatest size; products of three such do not fit 64 bits, but no tensor has one."""
 _LARGEST_MULTIPLE = 4096
+_QUOTIENTS = tirx.FloorDiv | tirx.FloorMod
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -138,7 +140,27 @@ class Symbols:
 
     def at_least(self, size: Size, bound: int) -> bool:
         """Return whether a size is `bound` or more whatever the symbols are."""
-        return self.can_prove(size >= bound)
+        return self.can_prove(size >= bound) or self._repeats_above(size, bound)
+
+    def _repeats_above(self, size: Size, bound: int) -> bool:
+        ends = self.ends_of_repeats(size)
+        return ends is not None and ends[0] >= bound
+
+    def ends_of_repeats(self, size: Size) -> tuple[int, int | None] | None:
+        """Return the ends of quotients of one symbol: what they add up to repeats, but for a slope, which must not fall.
+
+        height // 2 - height // 4 * 2 is 0 or 1, which TVM cannot prove. None where a size is not of this kind; no greatest
+        where there is a slope.
+        """
+        names = [name for name in self.bounds if name in re.findall(r"\w+", size_text(size))]
+        divisors = _divisors(size)
+        if len(names) != 1 or divisors is None or math.prod(divisors) > _LARGEST_MULTIPLE:
+            return None
+        low, period = self._bounds[names[0]][0], math.prod(divisors)
+        values = [_value(size, low + step) for step in range(period + 1)]
+        if values[-1] < values[0]:
+            return None
+        return min(values), max(values) if values[-1] == values[0] else None
 
     def minimum(self, first: Size, second: Size) -> Size:
         """Return the lesser size; a limit that the graph implies counts."""
@@ -365,6 +387,32 @@ def size_text(size: Size) -> str:
 
 def _substituted(size: Any, values: Mapping[Any, Any]) -> Any:
     return tvm_ffi.structural_map(size, (tirx.Var, lambda var: values.get(var, var)), order="post")
+
+
+def _divisors(size: Any) -> list[int] | None:
+    """Return the divisors in a size that is made of symbols, numbers, sums, multiples, quotients and remainders; else None."""
+    if isinstance(size, int | tirx.IntImm | tirx.Var):
+        return []
+    if isinstance(size, tirx.Mul | _QUOTIENTS) and not isinstance(size.b, tirx.IntImm):
+        return None
+    if not isinstance(size, tirx.Add | tirx.Sub | tirx.Mul | _QUOTIENTS):
+        return None
+    left, right = _divisors(size.a), _divisors(size.b)
+    if left is None or right is None:
+        return None
+    return [*left, *right, *([_divisor(size)] if isinstance(size, _QUOTIENTS) else [])]
+
+
+def _value(size: Any, value: int) -> int:
+    """Return a size that `_divisors` takes, at a value of its symbol."""
+    if isinstance(size, int | tirx.IntImm):
+        return int(size)
+    if isinstance(size, tirx.Var):
+        return value
+    left, right = _value(size.a, value), _value(size.b, value)
+    if isinstance(size, _QUOTIENTS):
+        return left // right if isinstance(size, tirx.FloorDiv) else left % right
+    return left * right if isinstance(size, tirx.Mul) else left + right if isinstance(size, tirx.Add) else left - right
 
 
 def _expr(size: Size) -> Any:

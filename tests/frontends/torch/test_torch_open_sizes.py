@@ -107,6 +107,23 @@ def test_a_size_that_is_a_multiple_of_a_dim():
         executable(np.zeros((1, 3, 10, 8), np.float32))
 
 
+class Skipped(nn.Module):
+    """As a U-Net does: down, up, and padded to the size of what was skipped, which is a pixel more where that is odd."""
+
+    def forward(self, x):
+        up = functional.interpolate(functional.max_pool2d(x, 2), scale_factor=2.0)
+        extra = [x.shape[-1] - up.shape[-1], x.shape[-2] - up.shape[-2]]
+        return x + functional.pad(up, [extra[0] // 2, extra[0] - extra[0] // 2, 0, extra[1]], value=0.5)
+
+
+def test_a_width_that_is_0_or_1():
+    net = Skipped()
+    model = load(net, (torch.randn(2, 3, 8, 12),), ({0: Dim("batch"), 2: Dim("height", min=4), 3: Dim("width", min=4)},))
+    executable = octavo.compile(model)
+    for rows, columns in ((7, 6), (4, 9)):
+        compare(net, model, executable, (torch.randn(3, 3, rows, columns),), {"batch": 3, "height": rows, "width": columns})
+
+
 def test_open_height_and_width_in_int8(rng):
     torch.manual_seed(0)
     body = (nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1))
@@ -183,7 +200,12 @@ def test_a_batch_of_samples_apart_is_one_sample():
     dims = ({0: Dim("batch")},)
     model = load(Rows(), (torch.randn(3, 6),), dims)
     assert (model.any_batch, model.sizes) == (True, {})
-    for joined in (lambda x: x.softmax(0), lambda x: x + torch.arange(x.shape[0])[:, None], lambda x: x / x.shape[0]):
+    for joined in (
+        lambda x: x.softmax(0),
+        lambda x: x + torch.arange(x.shape[0])[:, None],
+        lambda x: x / x.shape[0],
+        lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)),
+    ):
         net = Rows()
         net.forward = joined
         model = load(net, (torch.randn(3, 6),), dims)

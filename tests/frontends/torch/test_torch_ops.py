@@ -14,6 +14,7 @@ from octavo.errors import UnsupportedOpError
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 nn = torch.nn
 functional = torch.nn.functional
+while_loop = torch._higher_order_ops.while_loop
 
 IMAGE, ROWS, VECTORS = (1, 6, 9, 10), (2, 4, 20), (2, 7)
 HEADS = (2, 4, 3, 8)
@@ -132,6 +133,8 @@ MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "lstm": (nn.LSTM(4, 5, batch_first=True), (1, 2, 4)),
     "gru": (nn.GRU(4, 5, batch_first=True), (1, 2, 4)),
     "lstm, two layers": (nn.LSTM(4, 5, 2), (2, 1, 4)),
+    "rnn, two layers": (nn.RNN(4, 3, 2, bidirectional=True), (2, 1, 4)),
+    "rnn": (nn.RNN(4, 3, nonlinearity="relu"), (2, 1, 4)),
     "gru, two layers": (nn.GRU(4, 3, 2, bidirectional=True), (2, 1, 4)),
     "relu": (nn.ReLU(), IMAGE),
     "relu in place": (nn.ReLU(inplace=True), IMAGE),
@@ -171,6 +174,77 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "written at places": (lambda x: x.index_put((torch.tensor([1, 0]),), x[:2] * 2), (VECTORS,)),
     "added at places": (lambda x: x.index_put((torch.tensor([1, 1]),), x[:2], accumulate=True), (VECTORS,)),
     "scattered": (lambda x: x.scatter(0, torch.tensor([[1, 0]]), x * 3).scatter(1, torch.tensor([[1], [0]]), 2.0), (VECTORS,)),
+    "put at places of any axes": (
+        lambda x, v: torch.ops.aten.index_put(x, (None, torch.tensor([[2], [0]]), None, torch.tensor([1, 4])), v),
+        (IMAGE, (2, 2, 1, 9)),
+    ),
+    "put behind an axis": (lambda x: torch.ops.aten.index_put(x, (None, torch.tensor([2, 0])), torch.tensor(0.5)), (IMAGE,)),
+    "put where it is true": (lambda x: x.index_put((x[:, :, 0, 0] > 0,), torch.tensor(0.5)), (IMAGE,)),
+    "index along axes apart": (lambda x: x[:, torch.tensor([[2], [0]]), :, torch.tensor([1, 4])], (IMAGE,)),
+    "added along an axis": (
+        lambda x: x.index_add(1, torch.tensor([6, 0, 6]), x[:, :3], alpha=2).index_copy(0, torch.tensor([1]), x[:1]),
+        (VECTORS,),
+    ),
+    "scattered and reduced": (
+        lambda x, i: tuple(
+            x.scatter_reduce(1, i.abs().long().clamp(max=6), i * 2, kind, include_self=own)
+            for kind in ("sum", "prod", "amax", "amin", "mean")
+            for own in (True, False)
+        ),
+        (VECTORS, (2, 5)),
+    ),
+    "rows scattered": (
+        lambda x, i: torch.zeros(4, 7).scatter_add(0, (i > 0).long()[:, None].expand(-1, 7), x),
+        (VECTORS, (2,)),
+    ),
+    "like another, of a dtype": (lambda x: torch.ones_like(x.long(), dtype=torch.float32) + x, (VECTORS,)),
+    "windows": (lambda x: x.unfold(2, 4, 2).unfold(1, 3, 3), (IMAGE,)),
+    "bags": (
+        lambda w, x, o: tuple(
+            functional.embedding_bag(x.abs().long().clamp(max=4), w, torch.tensor([0, 4]) + (o > 9).long(), mode=mode)
+            for mode in ("sum", "mean")
+        ),
+        ((5, 3), (9,), (2,)),
+    ),
+    "bags of one size": (
+        lambda w, x: tuple(functional.embedding_bag(x.abs().long(), w, mode=mode) for mode in ("sum", "mean", "max")),
+        ((5, 3), VECTORS),
+    ),
+    "bags, weighed": (
+        lambda w, x: functional.embedding_bag(x.abs().long(), w, mode="sum", per_sample_weights=x),
+        ((5, 3), VECTORS),
+    ),
+    "quotients, rounded": (
+        lambda x, y: tuple(
+            torch.div(*pair, rounding_mode=mode)
+            for mode in ("floor", "trunc")
+            for pair in ((x * 9, y), ((x * 9).int(), (y * 3).int() * 2 + 1), ((x * 9).long(), 4))
+        ),
+        (VECTORS, VECTORS),
+    ),
+    "products": (lambda x: (x.prod(), x.prod(1, keepdim=True), (x * 2).long().prod(-1)), (VECTORS,)),
+    "affine grids": (
+        lambda x: tuple(functional.affine_grid(x, [2, 3, 4, 5], align_corners=corners) for corners in (True, False)),
+        ((2, 2, 3),),
+    ),
+    "affine grid of a volume": (lambda x: functional.affine_grid(x, [1, 1, 2, 1, 3], align_corners=False), ((1, 3, 4),)),
+    "a branch": (
+        lambda x: torch.cond(x.sum() > 0, lambda x: (x.relu(), x * 2), lambda x: (x - 1, x.neg()), (x,)),
+        (VECTORS,),
+    ),
+    "branches that are known, and a branch in a branch": (
+        lambda x: torch.cond(
+            torch.tensor(2) > 1,
+            lambda x: torch.cond(x.amax() > 9, lambda x: x.exp(), lambda x: x + 3, (x,)),
+            lambda x: x - 1.0,
+            (x,),
+        ),
+        (VECTORS,),
+    ),
+    "a loop": (
+        lambda x: while_loop(lambda count, _: count < 3, lambda count, y: (count + 1, y * 2 + count), (torch.tensor(1), x))[1],
+        (VECTORS,),
+    ),
     "masked by infinity": (lambda x: x.masked_fill(x > 0, float("-inf")).amax(-1).exp(), (VECTORS,)),
     "to a device": (lambda x: x.to("cpu", torch.float32) + x.to("cpu", torch.int32), (IMAGE,)),
     "add in place": (lambda x, y: (x * 1).add_(y), (IMAGE, IMAGE)),
@@ -224,6 +298,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "bilinear": (lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), (IMAGE,)),
     "bilinear, any size": (lambda x: functional.interpolate(x, size=(20, 7), mode="bilinear"), (IMAGE,)),
     "bilinear, corners": (lambda x: functional.interpolate(x, size=(20, 7), mode="bilinear", align_corners=True), (IMAGE,)),
+    "bicubic": (lambda x: functional.interpolate(x, size=(20, 7), mode="bicubic", align_corners=False), (IMAGE,)),
+    "bicubic, corners": (lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic", align_corners=True), (IMAGE,)),
+    "bilinear, smoothed": (lambda x: functional.interpolate(x, size=(4, 13), mode="bilinear", antialias=True), (IMAGE,)),
+    "bicubic, smoothed": (lambda x: functional.interpolate(x, scale_factor=0.4, mode="bicubic", antialias=True), (IMAGE,)),
+    "nearest, exact": (lambda x: functional.interpolate(x, size=(5, 13), mode="nearest-exact"), (IMAGE,)),
+    "rows, resized": (
+        lambda x: (functional.interpolate(x, size=13), functional.interpolate(x, scale_factor=2, mode="linear")),
+        (ROWS,),
+    ),
     "flatten": (lambda x: x.flatten(1), (IMAGE,)),
     "view": (lambda x: x.view(1, -1), (IMAGE,)),
     "reshape": (lambda x: x.reshape(6, 90), (IMAGE,)),
@@ -319,7 +402,7 @@ def groups(names, size):
 @pytest.mark.parametrize("names", groups(MODULES, 8))
 def test_modules(names):
     parts, shapes = zip(*(MODULES[name] for name in names), strict=True)
-    firsts = [isinstance(part, nn.LSTM | nn.GRU) for part in parts]
+    firsts = [isinstance(part, nn.RNNBase) for part in parts]
     applied = [
         Apply((lambda x, m: m(x)[0]) if first else (lambda x, m: m(x)), part) for part, first in zip(parts, firsts, strict=True)
     ]

@@ -30,6 +30,8 @@ def computed(node: Any, known: Mapping[Any, Any]) -> Any:
     target = node.target
     if node.op != "call_function" or not str(target).startswith("aten.") or not hasattr(target, "_schema"):
         return None
+    if str(target) == "aten.detach_.default":  # it changes no value
+        return known.get(node.args[0])
     torch: Any = importlib.import_module("torch")
     unsettled = target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
     if unsettled or any(source not in known for source in node.all_input_nodes):

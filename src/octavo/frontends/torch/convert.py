@@ -22,15 +22,18 @@ from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, conversion_errors, discard, quiet
 from ..symbols import size_text
 from .constant_folding import computed, is_foldable
+from .control_flow import describe
 from .conv1d import CONV1D
 from .functionalize import functionalized, is_mutating
 from .functions import ATTENTION, FUNCTIONS, NORMS
 from .indexing import INDICES
-from .open_shapes import OPEN_SHAPES
+from .open_shapes import ALIKE, OPEN_SHAPES
 from .ops import CONVERTERS, Arguments, Converter
+from .placing import PLACING
 from .pt2e import PT2E
+from .resize import RESIZE
 from .sizes import is_open_size
-from .source import ORIGIN, TorchProgram, check_no_control_flow, describe, read, source_tensors, to_numpy
+from .source import ORIGIN, TorchProgram, check_no_control_flow, read, source_tensors, to_numpy
 from .torchao_affine import TORCHAO_AFFINE
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
@@ -40,14 +43,17 @@ _CONVERTERS: dict[str, Converter] = {
     **NORMS,
     **FUNCTIONS,
     **ATTENTION,
+    **ALIKE,
     **INDICES,
+    **PLACING,
+    **RESIZE,
     **PT2E,
     **TORCHAO_AFFINE,
 }
 
 _EINSUM = "aten.einsum.default"
 """Its decomposition has products, which quantize; TVM's converter leaves one op that it sums element by element."""
-_RECURRENT = ("aten.gru.input", "aten.lstm.input")
+_RECURRENT = ("aten.gru.input", "aten.lstm.input", "aten.rnn_relu.input", "aten.rnn_tanh.input")
 
 
 class _Importer(_Frontend):

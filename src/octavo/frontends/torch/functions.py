@@ -17,7 +17,7 @@ from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import celu, dtype_of, is_static, running_sum, shape_of
 from .conv1d import on_row
-from .ops import Arguments, Converter, batch_norm
+from .ops import Arguments, Converter, batch_norm, cast, common_dtype, divide
 
 _METHODS = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
@@ -58,7 +58,51 @@ def _grid_sampler(args: Arguments) -> Any:
     )
 
 
+def _affine_grid(args: Arguments) -> Any:
+    """Return where the pixels of an image, or of a volume, lie in another one: places in [-1; 1] times matrices."""
+    theta, sizes = args["theta"], list(args["size"])[2:]
+    if not is_static(sizes):
+        raise RejectedOpError(f"an image of open size; {args.symbols.advice()}")
+    reach = [1.0 if args["align_corners"] else (size - 1) / size for size in sizes]
+    along = [np.linspace(-end, end, size) if size > 1 else np.zeros(1) for end, size in zip(reach, sizes, strict=True)]
+    places = [*reversed(np.meshgrid(*along, indexing="ij")), np.ones(sizes)]
+    base = np.stack(places, -1).reshape(1, -1, len(sizes) + 1)
+    turned = args.emit(ops.permute_dims(theta, [0, 2, 1]))
+    shape: Any = [shape_of(theta)[0], *sizes, len(sizes)]
+    return ops.reshape(args.emit(ops.matmul(relax.const(base, dtype_of(theta)), turned)), relax.ShapeExpr(shape))
+
+
+def _quotient(args: Arguments) -> Any:
+    """Quotient, rounded down or towards 0 where a mode says so; of integers whole numbers."""
+    mode, dtype = args["rounding_mode"], common_dtype([args["self"], args["other"]])
+    if mode is None:
+        return divide(args)
+    left, right = (cast(side, dtype) for side in (args["self"], args["other"]))
+    if dtype.startswith("float"):
+        quotient = args.emit(ops.divide(left, right))
+        return ops.floor(quotient) if mode == "floor" else ops.trunc(quotient)
+    if mode == "floor":
+        return ops.floor_divide(left, right)
+    amounts = [args.emit(ops.abs(args.emit(side) if isinstance(side, relax.Call) else side)) for side in (left, right)]
+    signs = args.emit(ops.multiply(args.emit(ops.sign(left)), args.emit(ops.sign(right))))
+    return ops.multiply(args.emit(ops.floor_divide(*amounts)), signs)
+
+
+def _product(args: Arguments) -> Any:
+    """Of all values, or along an axis; of integers 64 bits."""
+    x, dim = args["self"], args.values.get("dim")
+    wanted = None if args["dtype"] is None else str(args["dtype"]).removeprefix("torch.")
+    wanted = wanted or (dtype_of(x) if dtype_of(x).startswith("float") else "int64")
+    x = x if wanted == dtype_of(x) else args.emit(ops.astype(x, wanted))
+    return ops.prod(x, axis=None if dim is None else [int(dim)], keepdims=bool(args.values.get("keepdim", False)))
+
+
 FUNCTIONS: dict[str, Converter] = {
+    "aten.affine_grid_generator.default": _affine_grid,
+    "aten.div.Scalar_mode": _quotient,
+    "aten.div.Tensor_mode": _quotient,
+    "aten.prod.default": _product,
+    "aten.prod.dim_int": _product,
     "aten.celu.default": _celu,
     "aten.copy.default": _copy,
     "aten.cumsum.default": _cumsum,

@@ -15,7 +15,6 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..placed import scatter_elements, scatter_slices
 from ..relax_ops import dtype_of, nonnegative_indices, shape_of
 from .ops import Arguments, Converter
 
@@ -63,14 +62,17 @@ def _embedding(args: Arguments) -> Any:
 
 
 def _index(args: Arguments) -> Any:
-    """Indices of axes side by side, which count as one axis. Where booleans choose, TVM's converter does it."""
+    """Indices of axes side by side, which count as one axis; others come first. Booleans leave to TVM's converter."""
     x = args["self"]
     declared = [(axis, index) for axis, index in enumerate(args["indices"]) if index is not None]
     if any(dtype_of(index) not in ("int32", "int64") for _, index in declared):
         return NotImplemented
     axes, shape = [axis for axis, _ in declared], shape_of(x)
-    if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
-        raise RejectedOpError(f"it picks along the axes {axes}; only axes side by side are supported")
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        order = [*axes, *(axis for axis in range(len(shape)) if axis not in axes)]
+        x, shape = args.step("moved", ops.permute_dims(x, order)), [shape[axis] for axis in order]
+        axes = list(range(len(axes)))
+        declared = list(zip(axes, (index for _, index in declared), strict=True))
     places: Any = None
     for axis, index in declared:
         index = _from_start(args, index, shape[axis])
@@ -89,42 +91,87 @@ def _joined(args: Arguments, first: Any, second: Any, size: int) -> Any:
     return args.emit(ops.add(args.emit(ops.multiply(first, relax.const(size, "int64"))), second))
 
 
-def _scatter(args: Arguments) -> Any:
-    """Write single elements, or one number, at places along an axis."""
-    index, values = args["index"], args.values
-    shape = shape_of(index)
-    if "src" in values:
-        updates = values["src"]
-        if shape_of(updates) != shape:  # of a larger one its first corner
-            updates = args.step("part", ops.strided_slice(updates, list(range(len(shape))), [0] * len(shape), shape))
+def _unfold(args: Arguments) -> Any:
+    """Windows along an axis as a new one behind all others."""
+    x, shape, size, step = args["self"], shape_of(args["self"]), int(args["size"]), int(args["step"])
+    axis = int(args["dimension"]) % len(shape)
+    if not isinstance(shape[axis], int):
+        raise RejectedOpError(f"windows along an axis of open size are not supported; {args.symbols.advice()}")
+    places = np.arange(0, shape[axis] - size + 1, step)[:, None] + np.arange(size)
+    order = [*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1]
+    return ops.permute_dims(args.emit(_taken(args, x, places, axis)), order)
+
+
+_SUM, _MEAN = 0, 1
+
+
+def _embedding_bag(args: Arguments) -> Any:
+    """Sum, mean or maximum of the rows of each bag; bags lie one behind the other, from an offset each on."""
+    weight, indices = args["weight"], args["indices"]
+    rows = args.step("rows", _taken(args, weight, _from_start(args, indices, shape_of(weight)[0]), 0))
+    mode, dtype, padding = int(args["mode"]), dtype_of(weight), args.values.get("padding_idx")
+    if args["per_sample_weights"] is not None:
+        rows = args.emit(ops.multiply(rows, args.emit(ops.expand_dims(args["per_sample_weights"], 1))))
+    if padding is not None and padding >= 0:
+        raise RejectedOpError("padding_idx is not supported; give bags without padding")
+    count, width = shape_of(indices)[0], shape_of(weight)[1]
+    size = _bag_size(args, count)
+    if size is not None:
+        shape: Any = [args.sizes.shape(args.result[0])[0], size, width]
+        bags = args.emit(ops.reshape(rows, relax.ShapeExpr(shape)))
+        reduce = ops.sum if mode == _SUM else ops.mean if mode == _MEAN else ops.max
+        return (args.emit(reduce(bags, axis=[1])), None, None, None)
+    if mode not in (_SUM, _MEAN) or not isinstance(count, int):
+        raise RejectedOpError("bags of several sizes are supported as sums and means, of a known number of indices")
+    starts = args["offsets"]
+    starts = starts if dtype_of(starts) == "int64" else args.emit(ops.astype(starts, "int64"))
+    ends = relax.const(np.asarray([count]), "int64")
+    if args["include_last_offset"]:
+        bags_count = shape_of(starts)[0] - 1
+        starts, ends = (
+            args.emit(ops.strided_slice(starts, axes=[0], begin=[first], end=[first + bags_count])) for first in range(2)
+        )
     else:
-        updates = relax.const(np.full(shape, values["value"]), dtype_of(args["self"]))
-    return scatter_elements(args.emit, args["self"], index, updates, int(args["dim"]))
+        ends = args.emit(ops.concat([args.emit(ops.strided_slice(starts, [0], [1], [shape_of(starts)[0]])), ends], 0))
+    places = relax.const(np.arange(count).reshape(1, -1), "int64")
+    starts, ends = (args.emit(ops.expand_dims(side, 1)) for side in (starts, ends))
+    member = args.emit(ops.logical_and(args.emit(ops.greater_equal(places, starts)), args.emit(ops.less(places, ends))))
+    total = args.emit(ops.matmul(args.emit(ops.astype(member, dtype)), rows))
+    if mode == _MEAN:
+        sizes = args.emit(
+            ops.astype(args.emit(ops.maximum(args.emit(ops.subtract(ends, starts)), relax.const(1, "int64"))), dtype)
+        )
+        total = args.emit(ops.divide(total, sizes))
+    return (total, None, None, None)
 
 
-def _index_put(args: Arguments) -> Any:
-    """Write slices at the places that indices of the first axes name, or add to what is there."""
-    x, indices = args["self"], [index for index in args["indices"] if index is not None]
-    if len(indices) != len(args["indices"]) or any(dtype_of(index) not in ("int32", "int64") for index in indices):
-        return NotImplemented
-    if len({tuple(shape_of(index)) for index in indices}) > 1:
-        raise RejectedOpError("its indices have several shapes; give them one, by torch.broadcast_tensors")
-    shape, named = shape_of(x), shape_of(indices[0])
-    columns = [args.emit(ops.reshape(args.emit(ops.astype(index, "int64")), [*named, 1])) for index in indices]
-    places = columns[0] if len(columns) == 1 else args.step("places", ops.concat(columns, -1))
-    wanted, updates = [*named, *shape[len(indices) :]], args["values"]
-    if shape_of(updates) != wanted:
-        updates = args.step("values", ops.broadcast_to(updates, wanted))
-    return scatter_slices(args.emit, x, places, updates, "add" if args["accumulate"] else "none")
+def _bag_size(args: Arguments, count: Any) -> int | None:
+    """Return the size that all bags have: that of rows of a matrix, whose offsets PyTorch counts; None if it is not clear."""
+    offsets = args["offsets"]
+    if isinstance(offsets, Constant):
+        ends = offsets.value.numpy().astype(np.int64)
+        ends = ends if args["include_last_offset"] else np.append(ends, count)
+        sizes = set(np.diff(ends).tolist()) if isinstance(count, int) and ends[0] == 0 and ends[-1] == count else set()
+        return sizes.pop() if len(sizes) == 1 and min(sizes) > 0 else None
+    made: Any = args.builder.lookup_binding(offsets) if isinstance(offsets, relax.Var) else None
+    if getattr(getattr(made, "op", None), "name", "") != "relax.arange" or args["include_last_offset"]:
+        return None
+    begin, end, step = (getattr(field, "value", field) for field in made.args)
+    is_even = isinstance(step, int | np.integer) or hasattr(step, "value")
+    if not is_even or int(begin) != 0 or not args.symbols.is_equal(end, count):
+        return None
+    return int(step)
 
 
 INDICES: dict[str, Converter] = {
+    "aten._embedding_bag.default": _embedding_bag,
+    "aten._embedding_bag_forward_only.default": _embedding_bag,
     "aten.embedding.default": _embedding,
+    "aten.embedding_bag.default": _embedding_bag,
+    "aten.embedding_bag.padding_idx": _embedding_bag,
     "aten.index.Tensor": _index,
-    "aten.index_put.default": _index_put,
     "aten.index_select.default": _index_select,
-    "aten.scatter.src": _scatter,
-    "aten.scatter.value": _scatter,
     "aten.select.int": _select,
+    "aten.unfold.default": _unfold,
 }
 """Our converters by op and overload."""

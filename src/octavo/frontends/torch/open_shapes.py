@@ -14,9 +14,10 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import dtype_of, is_static, open_running_sum, shape_of, size_tensor
-from ..symbols import Size
+from ..relax_ops import dtype_of, is_static, open_running_sum, padded, shape_of, size_tensor
+from ..symbols import Size, Symbols
 from .ops import Arguments, Converter
+from .resize import CUBIC
 from .sizes import is_open_size
 
 _NUMBERS = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
@@ -170,6 +171,7 @@ def _upsampled(method: str, transform: str | None, rounding: str) -> Converter:
             method=method,
             coordinate_transformation_mode=transform or corners,
             rounding_method=rounding,
+            cubic_alpha=CUBIC,
         )
 
     return convert
@@ -208,12 +210,61 @@ def _triangle(compare: Any) -> Converter:
     return convert
 
 
+def _pad(args: Arguments) -> Any:
+    """Put one value around, as wide as sizes say; widths come from the last axis on."""
+    x, widths, symbols = args["self"], list(args["pad"]), args.symbols
+    if str(args.values.get("mode", "constant")) != "constant":
+        return NotImplemented
+    if is_static(widths):
+        return NotImplemented
+    fill, windows = args["value"] or 0, dict[int, tuple[Any, Any]]()
+    for place in range(len(widths) // 2):
+        pair, axis = (widths[2 * place], widths[2 * place + 1]), len(shape_of(x)) - 1 - place
+        if all(isinstance(width, int) and width == 0 for width in pair):
+            continue
+        if all(_is_none_or_some(symbols, width) for width in pair):
+            x = padded(args.emit, x, axis, pair, fill)
+        else:
+            windows[axis] = pair
+    return _padded_then_cut(args, x, windows, float(fill)) if windows else x
+
+
+def _is_none_or_some(symbols: Symbols, width: Size) -> bool:
+    """Whether a width is 0, or never 0: a tensor of no width cannot be made."""
+    return symbols.is_equal(width, 0) or symbols.at_least(width, 1)
+
+
+def _padded_then_cut(args: Arguments, x: Any, windows: dict[int, tuple[Any, Any]], fill: float) -> Any:
+    """Put as much around as any size takes, then cut what is too much."""
+    shape, symbols = shape_of(x), args.symbols
+    most, begins, ends = [0] * 2 * len(shape), list[Any](), list[Any]()
+    for axis, pair in windows.items():
+        found = [(width, width) if isinstance(width, int) else symbols.ends_of_repeats(width) for width in pair]
+        for side, each in enumerate(found):
+            if each is None or each[0] < 0 or each[1] is None:
+                said = f"whether the width {symbols.text(pair[side])} is 0, or negative, is open"
+                raise RejectedOpError(f"{said}; {symbols.advice(pair[side])}")
+            most[2 * axis + side] = each[1]
+        begins.append(symbols.simplify(most[2 * axis] - pair[0]))
+        ends.append(symbols.simplify(begins[-1] + shape[axis] + pair[0] + pair[1]))
+    around = args.emit(ops.nn.pad(x, most, pad_value=fill))
+    return ops.strided_slice(around, list(windows), begins, ends, assume_inbound=True)
+
+
 def _flip(args: Arguments) -> Any:
     x = args["self"]
     for axis in args["dims"]:
         x = args.emit(ops.flip(x, int(axis) % len(shape_of(x))))
     return x
 
+
+ALIKE: dict[str, Converter] = {
+    "aten.empty_like.default": lambda args: _filled(args, 0),
+    "aten.full_like.default": lambda args: _filled(args, args["fill_value"]),
+    "aten.ones_like.default": lambda args: _filled(args, 1),
+    "aten.zeros_like.default": lambda args: _filled(args, 0),
+}
+"""Our converters for any shapes: TVM's don't look at the dtype that is asked for."""
 
 OPEN_SHAPES: dict[str, Converter] = {
     **{
@@ -229,9 +280,9 @@ OPEN_SHAPES: dict[str, Converter] = {
         _parts,
     ),
     **dict.fromkeys(("aten.arange.default", "aten.arange.start", "aten.arange.start_step"), _arange),
-    **{f"aten.{name}.default": lambda args: _filled(args, 0) for name in ("zeros", "zeros_like", "new_zeros", "new_empty")},
-    **{f"aten.{name}.default": lambda args: _filled(args, 1) for name in ("ones", "ones_like", "new_ones")},
-    **{f"aten.{name}.default": lambda args: _filled(args, args["fill_value"]) for name in ("full", "full_like", "new_full")},
+    **{f"aten.{name}.default": lambda args: _filled(args, 0) for name in ("zeros", "new_zeros", "new_empty")},
+    **{f"aten.{name}.default": lambda args: _filled(args, 1) for name in ("ones", "new_ones")},
+    **{f"aten.{name}.default": lambda args: _filled(args, args["fill_value"]) for name in ("full", "new_full")},
     **{
         f"aten.{name}.{kind}": _elementwise
         for name in ("add", "sub", "mul", "div", "rsub", "eq", "ne", "lt", "le", "gt", "ge")
@@ -239,7 +290,9 @@ OPEN_SHAPES: dict[str, Converter] = {
     },
     "aten.cumsum.default": _cumsum,
     "aten.empty.memory_format": lambda args: _filled(args, 0),
+    "aten.constant_pad_nd.default": _pad,
     "aten.flip.default": _flip,
+    "aten.pad.default": _pad,
     "aten.repeat.default": _repeat,
     "aten.select.int": _select,
     "aten.std.correction": _deviation,
@@ -248,6 +301,7 @@ OPEN_SHAPES: dict[str, Converter] = {
     "aten.var.correction": _variance,
     "aten.slice.Tensor": _slice,
     "aten.unbind.int": _unbind,
+    "aten.upsample_bicubic2d.vec": _upsampled("cubic", None, ""),
     "aten.upsample_bilinear2d.vec": _upsampled("linear", None, ""),
     "aten.upsample_nearest2d.vec": _upsampled("nearest_neighbor", "asymmetric", "floor"),
 }

@@ -6,7 +6,7 @@ Relax expression. Formulas are those of the op's documentation. Each comes befor
 * batch_norm: takes the training flag as momentum and momentum as epsilon;
 * clamp_max: ignores the bound; clamp, relu6, hardtanh: infinite bounds and ops of their own where a clip serves;
 * add, sub: ignore alpha; elementwise ops of two constants fail;
-* pools: take an empty stride for a stride; upsampling: samples by another grid;
+* pools: take an empty stride for a stride;
 * squeeze: fails on dimensions that are not 1; std: divides by the count; pixel_shuffle and max along an axis: become ops that
   TVM cannot compile.
 """
@@ -118,7 +118,7 @@ _INTEGER_WIDTH = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _FLOAT_WIDTH = ("float16", "float32", "float64")
 
 
-def _common_dtype(sides: Sequence[Any]) -> str:
+def common_dtype(sides: Sequence[Any]) -> str:
     """Return the dtype that both sides are brought to: a plain number only matters if it is a float beside integers."""
     tensors = [dtype_of(side) for side in sides if isinstance(side, relax.Expr)]
     floats = [dtype for dtype in tensors if dtype in _FLOAT_WIDTH]
@@ -135,10 +135,10 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
     def convert(args: Arguments) -> Any:
         left, right = args["self"], args["other"]
         alpha = args.values.get("alpha", 1)
-        dtype = _common_dtype([left, right])
+        dtype = common_dtype([left, right])
         if op is ops.divide and dtype not in _FLOAT_WIDTH:
             dtype = "float32"
-        sides = [_cast(side, dtype) for side in (left, right)]
+        sides = [cast(side, dtype) for side in (left, right)]
         if alpha != 1:
             scaled = 0 if reverse else 1  # rsub: other - alpha * self
             sides[scaled] = args.emit(ops.multiply(sides[scaled], relax.const(alpha, dtype)))
@@ -147,11 +147,15 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
     return convert
 
 
-def _cast(side: Any, dtype: str) -> Any:
+def cast(side: Any, dtype: str) -> Any:
+    """Return a tensor or a number as a tensor of a dtype."""
     if not isinstance(side, relax.Expr):
         return relax.const(side, dtype)
     return side if dtype_of(side) == dtype else ops.astype(side, dtype)
 
+
+divide = _elementwise(ops.divide)
+"""A true quotient: of integers it is a float."""
 
 # ------------------------------------------------------------------------------------------------- convolution and pools
 
@@ -222,35 +226,6 @@ def _adaptive_avg_pool2d(args: Arguments) -> Any:
         declared if size is None else int(size) for size, declared in zip(args["output_size"], shape_of(x)[-2:], strict=True)
     ]
     return batched(args, x, lambda image: ops.nn.adaptive_avg_pool2d(image, sizes))
-
-
-def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> Any:
-    x = args["input"] if "input" in args.values else args["self"]
-    height, width = shape_of(x)[2:]
-    size, factors = args["output_size"], args.values.get("scale_factors")
-    if size is None:
-        assert factors is not None, "the schema asks for one of the two"
-        wanted = [height * float(factors[0]), width * float(factors[1])]
-        size = [int(value + 1e-9) for value in wanted]
-        if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
-            # PyTorch then samples by the declared factor, Relax's op by the ratio of the sizes.
-            raise RejectedOpError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
-    return ops.image.resize2d(
-        x,
-        size=[int(value) for value in size],
-        layout="NCHW",
-        method=method,
-        coordinate_transformation_mode=transform,
-        rounding_method=rounding,
-    )
-
-
-def _upsample_nearest(args: Arguments) -> Any:
-    return _upsample(args, "nearest_neighbor", "asymmetric", "floor")
-
-
-def _upsample_bilinear(args: Arguments) -> Any:
-    return _upsample(args, "linear", "align_corners" if args["align_corners"] else "half_pixel", "")
 
 
 # -------------------------------------------------------------------------------------------------------------- movement
@@ -355,8 +330,8 @@ CONVERTERS: dict[str, Converter] = {
     "aten.clone.default": _identity,
     "aten.contiguous.default": _identity,
     "aten.detach.default": _identity,
-    "aten.div.Scalar": _elementwise(ops.divide),
-    "aten.div.Tensor": _elementwise(ops.divide),
+    "aten.div.Scalar": divide,
+    "aten.div.Tensor": divide,
     "aten.dropout.default": _dropout,
     "aten.expand.default": _expand,
     "aten.feature_dropout.default": _dropout,
@@ -381,8 +356,6 @@ CONVERTERS: dict[str, Converter] = {
     "aten.sub.Tensor": _elementwise(ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
     "aten.to.device": _to_device,
-    "aten.upsample_bilinear2d.vec": _upsample_bilinear,
-    "aten.upsample_nearest2d.vec": _upsample_nearest,
     "aten.var.correction": lambda args: _deviation(args, root=False),
     "aten.var_mean.correction": _deviation_and_mean,
 }

@@ -22,6 +22,7 @@ from ..fingerprint import Fingerprint
 from ..input_shapes import ShapeOption
 from ..source_tensor import SourceTensor
 from ..symbols import Size, SizeOption
+from .control_flow import describe, without_control_flow
 from .sizes import ORIGIN, ProgramSizes, open_dims, program_sizes
 from .torchao_linear import unwrapped
 
@@ -34,6 +35,7 @@ _AFFINE = frozenset(f"torchao.{name}_affine.default" for name in ("choose_qparam
 _ALONG = frozenset(
     {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "flip"}
     | {"roll", "sort", "argsort", "topk", "cat", "gather", "index_select", "scatter", "scatter_add", "index_add"}
+    | {"scatter_reduce", "index_copy", "index_fill", "index_put", "select_scatter", "slice_scatter"}
 )
 """Ops whose result has the axis along which they work."""
 _RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
@@ -132,13 +134,14 @@ def read(program: Any, shapes: Mapping[str, ShapeOption], sizes: Mapping[str, Si
             raise ModelError(f"{ORIGIN}: input {name!r} is a {kind.lower()}, which is not supported")
     known = program_sizes(program, values, shapes, sizes, lambda symbol: _is_only_extended(symbol, values, placeholders))
     outputs = _outputs(signature.output_specs)
-    batch = None if shapes else _open_batch(program, known, values, outputs)
+    graph = without_control_flow(program, constants)
+    batch = None if shapes else _open_batch(graph, known, values, outputs)
     batch_range = (1, None) if batch is None else known.symbols.bounds[batch]
     declared = [[known.text(dim) for dim in value.shape] for value in values.values()]
     known = known if batch is None else known.of_batch(batch, 1)
     return TorchProgram(
         program=program,
-        graph=program.graph,
+        graph=graph,
         inputs={name: (known.shape(value), dtype_name(value.dtype, name)) for name, value in values.items()},
         declared=declared,
         literals=literals,
@@ -165,21 +168,21 @@ def _is_only_extended(symbol: str, values: Mapping[str, Any], placeholders: Mapp
     return bool(places)
 
 
-def _open_batch(program: Any, sizes: ProgramSizes, values: Mapping[str, Any], outputs: tuple[str, ...]) -> str | None:
+def _open_batch(graph: Any, sizes: ProgramSizes, values: Mapping[str, Any], outputs: tuple[str, ...]) -> str | None:
     """Return the name of the batch where nothing else is open and each sample is computed by itself; else None."""
     is_alone = list(sizes.symbols.bounds) if len(sizes.symbols.bounds) == 1 else []
-    if not is_alone or not _leaves_batch_open(program, values, outputs):
+    if not is_alone or not _leaves_batch_open(graph, values, outputs):
         return None
     return is_alone[0]
 
 
-def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
+def _leaves_batch_open(graph: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
     """Whether one symbol is the first dimension of all inputs and outputs, and a dimension of all that is computed of inputs.
 
     A value without it, such as a mean over the batch or the scale of a whole tensor, is one for all samples; so is one that is
     computed of the size of the batch, and what an op along the batch gives.
     """
-    values = {str(node.name): node.meta.get("val") for node in program.graph.nodes}
+    values = {str(node.name): node.meta.get("val") for node in graph.nodes}
     ends: list[list[Any]] = [list(getattr(values.get(name), "shape", ()))[:1] for name in (*inputs, *outputs)]
     firsts: set[Any] = {None if not first or isinstance(first[0], int) else first[0].node.expr for first in ends}
     others = [dim for value in inputs.values() for dim in value.shape[1:] if not isinstance(dim, int)]
@@ -187,7 +190,7 @@ def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[s
         return False
     [batch] = firsts
     computed: set[str] = set(inputs)
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         if not any(str(source.name) in computed for source in node.all_input_nodes):
             continue
         results: Any = node.meta.get("val")
@@ -268,16 +271,11 @@ def to_numpy(tensor: Any, where: str) -> npt.NDArray[Any]:
     return values
 
 
-def describe(node: Any) -> str:
-    """Return "node 'conv2d' (aten.conv2d.default)"."""
-    return f"node {node.name!r} ({node.target})"
-
-
 def check_no_control_flow(source: TorchProgram) -> None:
-    """Raise UnsupportedOpError where the graph has control flow, calls modules, or spells integers out (reference form)."""
+    """Raise UnsupportedOpError where the graph has other control flow, calls modules, or spells integers out."""
     for node in source.nodes:
         name = str(node.target)
-        if node.op in ("call_module", "call_method") or name in ("cond", "while_loop", "map_impl", "scan"):
+        if node.op in ("call_module", "call_method") or name in ("map_impl", "scan"):
             raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: control flow and calls of modules are not supported")
         if (name.startswith("torchao.") and name not in _AFFINE) or name == "aten._int_mm.default":
             raise UnsupportedOpError(
