@@ -12,7 +12,12 @@ _TYPES = {
     "float16": tflite.TensorType.FLOAT16,
     "int8": tflite.TensorType.INT8,
     "uint8": tflite.TensorType.UINT8,
+    "int16": tflite.TensorType.INT16,
     "int32": tflite.TensorType.INT32,
+    "int64": tflite.TensorType.INT64,
+    "bool": tflite.TensorType.BOOL,
+    "resource": tflite.TensorType.RESOURCE,
+    "int4": tflite.TensorType.INT4,
 }
 
 
@@ -28,6 +33,7 @@ class Tensor:
     zero_point: tuple[int, ...] = ()
     axis: int = 0
     signature: tuple[int, ...] = ()
+    is_variable: bool = False
 
 
 @dataclass(kw_only=True)
@@ -61,6 +67,8 @@ def _offsets(builder: Any, offsets: list[int]) -> int:
 
 def _tensor(builder: Any, tensor: Tensor, buffer: int) -> int:
     fields: dict[str, Any] = {"Type": _TYPES[tensor.dtype], "Buffer": buffer}
+    if tensor.is_variable:
+        fields["IsVariable"] = True
     if tensor.name is not None:
         fields["Name"] = builder.CreateString(tensor.name)
     fields["Shape"] = _vector(builder, tensor.shape, np.int32)
@@ -76,42 +84,62 @@ def _tensor(builder: Any, tensor: Tensor, buffer: int) -> int:
 def _operator(builder: Any, op: Op, code: int) -> int:
     fields: dict[str, Any] = {"OpcodeIndex": code}
     if op.options_class:
-        plain = {k: _vector(builder, v, np.int32) if isinstance(v, list) else v for k, v in op.options.items()}
-        fields["BuiltinOptions"] = _table(builder, op.options_class, plain)
-        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.options_class)
+        plain = {k: _option(builder, v) for k, v in op.options.items()}
+        union = "BuiltinOptions" if hasattr(tflite.BuiltinOptions, op.options_class) else "BuiltinOptions2"
+        fields[union] = _table(builder, op.options_class, plain)
+        fields[f"{union}Type"] = getattr(getattr(tflite, union), op.options_class)
     fields["Inputs"] = _vector(builder, op.inputs, np.int32)
     fields["Outputs"] = _vector(builder, op.outputs, np.int32)
     return _table(builder, "Operator", fields)
 
 
+def _option(builder: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        return _vector(builder, value, np.int32)
+    if isinstance(value, bytes):
+        return builder.CreateByteVector(value)
+    return builder.CreateString(value) if isinstance(value, str) else value
+
+
+Graph = tuple[list[Tensor], list[Op], tuple[int, ...], tuple[int, ...]]
+"""Tensors, operators, inputs and outputs."""
+
+
 def write(
-    tensors: list[Tensor], ops: list[Op], inputs: tuple[int, ...], outputs: tuple[int, ...], *, subgraphs: int = 1
+    tensors: list[Tensor],
+    ops: list[Op],
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    *others: Graph,
+    old_codes: bool = True,
 ) -> bytes:
-    """Return the bytes of a file; buffer 0 is the empty one, as TFLite wants it."""
+    """Return the bytes of a file; buffer 0 is the empty one, as TFLite wants it.
+
+    `others` are subgraphs that ops call. Without `old_codes` the 8-bit field of operator codes is left out.
+    """
     builder = flatbuffers.Builder(1024)
-    buffers = [_table(builder, "Buffer", {})]
-    tensor_offsets = []
-    for tensor in tensors:
-        index = 0
-        if tensor.value is not None:
-            index = len(buffers)
-            data = np.ascontiguousarray(tensor.value).view(np.uint8).reshape(-1)
-            buffers.append(_table(builder, "Buffer", {"Data": builder.CreateNumpyVector(data)}))
-        tensor_offsets.append(_tensor(builder, tensor, index))
-    codes, op_offsets = [], []
-    for index, op in enumerate(ops):
-        number = getattr(tflite.BuiltinOperator, op.name)
-        codes.append(
-            _table(builder, "OperatorCode", {"BuiltinCode": number, "DeprecatedBuiltinCode": min(number, 127), "Version": 1})
-        )
-        op_offsets.append(_operator(builder, op, index))
-    graph = {
-        "Tensors": _offsets(builder, tensor_offsets),
-        "Inputs": _vector(builder, inputs, np.int32),
-        "Outputs": _vector(builder, outputs, np.int32),
-        "Operators": _offsets(builder, op_offsets),
-    }
-    graphs = [_table(builder, "SubGraph", graph) for _ in range(subgraphs)]
+    buffers, codes, graphs = [_table(builder, "Buffer", {})], [], []
+    for graph_tensors, graph_ops, graph_inputs, graph_outputs in ((tensors, ops, inputs, outputs), *others):
+        tensor_offsets, op_offsets = [], []
+        for tensor in graph_tensors:
+            index = 0
+            if tensor.value is not None:
+                index = len(buffers)
+                data = np.ascontiguousarray(tensor.value).reshape(-1).view(np.uint8)
+                buffers.append(_table(builder, "Buffer", {"Data": builder.CreateNumpyVector(data)}))
+            tensor_offsets.append(_tensor(builder, tensor, index))
+        for op in graph_ops:
+            number = getattr(tflite.BuiltinOperator, op.name)
+            old = {"DeprecatedBuiltinCode": min(number, 127)} if old_codes else {}
+            op_offsets.append(_operator(builder, op, len(codes)))
+            codes.append(_table(builder, "OperatorCode", {"BuiltinCode": number, "Version": 1, **old}))
+        graph = {
+            "Tensors": _offsets(builder, tensor_offsets),
+            "Inputs": _vector(builder, graph_inputs, np.int32),
+            "Outputs": _vector(builder, graph_outputs, np.int32),
+            "Operators": _offsets(builder, op_offsets),
+        }
+        graphs.append(_table(builder, "SubGraph", graph))
     model = {
         "OperatorCodes": _offsets(builder, codes),
         "Subgraphs": _offsets(builder, graphs),

@@ -158,12 +158,6 @@ def tflite_file(tmp_path, tensors, ops, **options):
     return path
 
 
-def test_tflite_subgraphs(tmp_path, capfd):
-    tensors = [Tensor(name="x", shape=(1, 2)), Tensor(name="y", shape=(1, 2))]
-    path = tflite_file(tmp_path, tensors, [Op(name="TANH", inputs=(0,), outputs=(1,))], subgraphs=2)
-    expect(path, capfd, "holds 2 subgraphs")
-
-
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [

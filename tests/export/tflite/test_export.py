@@ -19,7 +19,7 @@ from float_networks import OPS, FloatNetwork, branches, mixed
 from octavo.cli.main import main
 from octavo.errors import OctavoError
 from octavo.export import tflite as tflite_export
-from octavo.export.tflite.flatbuffer import Table, read_tables, write_tables
+from octavo.frontends.tflite.flatbuffer import Table, read_tables, write_tables
 from octavo.numerics.statistics.metrics import sqnr_db
 from reference_sessions import reference_session
 from small_file import write_small_net

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import QuantizationError, check_type
+from ...frontends.tflite.flatbuffer import Table, write_tables
 from ...ir.graph import Model
 from ...quantizer.plan.plan import QuantizedModel
 from ...runtime.atomic_write import write_atomically
 from .decisions import Decisions, source_of
-from .flatbuffer import Table, write_tables
 from .rewrite import Rewriter
 
 EdgeDtype = Literal["float32", "int8", "uint8", "int16"]

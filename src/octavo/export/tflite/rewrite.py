@@ -17,6 +17,7 @@ import numpy.typing as npt
 import tflite
 
 from ...errors import QuantizationError
+from ...frontends.tflite.flatbuffer import Table, read_tables
 from ...frontends.tflite.source import TfliteOp
 from ...numerics import QuantParams, dequantize, quantize
 from ...numerics.arrays import Array
@@ -24,7 +25,6 @@ from ...quantizer.plan.entries import IntegerLayer
 from ...quantizer.plan.plan import QuantizedModel
 from ..onnx.equalized_tensor import METADATA_KEY, SUFFIX, EqualizedTensor, equalized_metadata
 from .decisions import Decisions, source_of
-from .flatbuffer import Table, read_tables
 from .kernels import KERNELS, WEIGHT_AXIS, WEIGHTED, constant_params
 
 _TYPES = {

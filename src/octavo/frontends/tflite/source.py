@@ -19,6 +19,9 @@ from ...errors import ModelError, UnsupportedOpError
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE
 from ..fingerprint import Fingerprint
+from .flat_graph import OP_NAMES
+from .flatbuffer import op_number
+from .flatten import flattened
 
 _IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
@@ -35,11 +38,7 @@ _DTYPES = {
     tflite.TensorType.UINT64: "uint64",
     tflite.TensorType.BOOL: "bool",
 }
-_OP_NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if isinstance(code, int)}
-_STATEFUL = frozenset(
-    {"BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
-    | {"UNIDIRECTIONAL_SEQUENCE_RNN"}
-)
+_STATEFUL = frozenset({"BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN"})
 """Ops of whole recurrent layers, whose state is in variable tensors."""
 _OPTION_NAMES = {code: name for name, code in vars(tflite.BuiltinOptions).items() if isinstance(code, int)}
 
@@ -73,7 +72,7 @@ class TfliteOp:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TfliteGraph:
-    """The one subgraph of a file, in execution order."""
+    """The one subgraph of a file, or what it was made (`flatten.py`), in execution order."""
 
     data: bytes | mmap
     tensors: tuple[TfliteTensor, ...]
@@ -120,10 +119,17 @@ def _read(data: bytes | mmap, origin: str) -> TfliteGraph:
         raise ModelError(f"{origin}: TFLite schema version {model.Version()} is not {_SCHEMA_VERSION}; is the file corrupt?")
     counts = (model.SubgraphsLength(), model.OperatorCodesLength(), model.BuffersLength())
     _check_count(max(counts), data, origin)
-    if counts[0] != 1:
-        raise ModelError(f"{origin}: holds {counts[0]} subgraphs; Octavo takes models of one (without If, While or Call)")
-    graph: Any = model.Subgraphs(0)
-    _check_count(max(graph.TensorsLength(), graph.OperatorsLength(), graph.InputsLength(), graph.OutputsLength()), data, origin)
+    if not counts[0]:
+        raise ModelError(f"{origin}: holds no subgraph; is the file corrupt?")
+    for index in range(counts[0]):
+        graph: Any = model.Subgraphs(index)
+        _check_count(
+            max(graph.TensorsLength(), graph.OperatorsLength(), graph.InputsLength(), graph.OutputsLength()), data, origin
+        )
+    plain = flattened(model, data, origin)
+    if plain is not data:
+        data, model = plain, tflite.Model.GetRootAs(plain, 0)
+    graph = model.Subgraphs(0)
     ops = tuple(_op(model, graph.Operators(index), graph.TensorsLength(), origin) for index in range(graph.OperatorsLength()))
     stateful = next((op.name for op in ops if op.name in _STATEFUL), None)
     if stateful is not None:
@@ -160,9 +166,8 @@ def _op(model: Any, op: Any, tensor_count: int, origin: str) -> TfliteOp:
     if op.OpcodeIndex() >= model.OperatorCodesLength():
         raise ModelError(f"{origin}: corrupt .tflite file (operator code {op.OpcodeIndex()} does not exist)")
     code = model.OperatorCodes(op.OpcodeIndex())
-    # Files written before 2020 have the code in the 8-bit field only.
-    number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-    name = _OP_NAMES.get(number, f"operator code {number}")
+    number = op_number(code)
+    name = OP_NAMES.get(number, f"operator code {number}")
     if name == "CUSTOM":
         name = f"CUSTOM {(code.CustomCode() or b'').decode()}"
     return TfliteOp(

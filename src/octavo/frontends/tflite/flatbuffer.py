@@ -61,6 +61,21 @@ def read_tables(data: bytes | mmap) -> Table:
     return _read(tflite.Model.GetRootAs(data, 0))
 
 
+_BUILTIN_CODE = 10
+"""Where a table of OperatorCode says where its field `builtin_code` lies."""
+
+
+def op_number(code: Any) -> int:
+    """Return the number of an operator code: the greater one of its two fields, as LiteRT has it.
+
+    Files written before 2020 have the 8-bit field only, others may have the new one only. The package's accessor of the new
+    field gives the old one for numbers that fit it.
+    """
+    place = code._tab.Offset(_BUILTIN_CODE)
+    new = code._tab.Get(number_types.Int32Flags, place + code._tab.Pos) if place else 0
+    return max(int(new), int(code.DeprecatedBuiltinCode()))
+
+
 def _field_names(kind: str) -> list[str]:
     prefix = f"{kind}Add"
     return [name.removeprefix(prefix) for name in vars(tflite) if name.startswith(prefix)]
@@ -74,7 +89,7 @@ def _read(table: Any) -> Table:
             if not getattr(table, f"{name}IsNone")():
                 result.fields[name] = _read_vector(table, name)
             continue
-        value = getattr(table, name)()
+        value = op_number(table) if (kind, name) == ("OperatorCode", "BuiltinCode") else getattr(table, name)()
         if isinstance(value, FlatTable):
             value = _read_union(value, name, getattr(table, f"{name}Type")())
         elif hasattr(value, "_tab"):
@@ -88,7 +103,10 @@ def _read_vector(table: Any, name: str) -> Any:
     if hasattr(table, f"{name}AsNumpy"):
         values = getattr(table, f"{name}AsNumpy")()
         return values if isinstance(values, np.ndarray) else np.zeros(0, np.int32)
-    entries = [getattr(table, name)(index) for index in range(getattr(table, f"{name}Length")())]
+    length = getattr(table, f"{name}Length")()
+    if length > len(table._tab.Bytes):
+        raise ValueError(f"a list of {length} entries")
+    entries = [getattr(table, name)(index) for index in range(length)]
     return [_read(entry) if hasattr(entry, "_tab") else entry for entry in entries]
 
 

@@ -1,0 +1,234 @@
+"""Recurrent layers of TFLite as their steps: LSTM and RNN along a sequence, and SVDF. Formulas are those of LiteRT's kernels.
+
+What a layer remembers is read before its first step and written behind its last. In float, and with weights of 8 bits; a layer
+in integers is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..frontend import RejectedOpError
+from .flat_graph import FlatGraph
+from .flatbuffer import Table
+
+_INPUT, _FORGET, _CELL, _OUTPUT = range(4)
+_SEQUENCE_RANK = 3
+_FULLY_CONNECTED = "FullyConnectedOptions"
+
+
+class States:
+    """What reads and writes a variable tensor; subclasses say how."""
+
+    def read(self, index: int) -> int:
+        """Return the tensor that a variable is now."""
+        raise NotImplementedError
+
+    def write(self, index: int, value: int) -> None:
+        """Let a variable be another tensor from now on."""
+        raise NotImplementedError
+
+
+def expand_layer(name: str, flat: FlatGraph, op: Table, states: States) -> None:
+    """Write a layer as plain ops; its operands are tensors of `flat`.
+
+    Raises
+    ------
+    RejectedOpError
+        For a form that is not supported.
+    """
+    _LAYERS[name](flat, op, states)
+
+
+def _operands(op: Table, count: int) -> list[int]:
+    inputs = [int(index) for index in op["Inputs"]]
+    return inputs + [-1] * (count - len(inputs))
+
+
+def _check_float(flat: FlatGraph, *indices: int) -> None:
+    for index in indices:
+        if flat.dtype(index) != "float32":
+            raise RejectedOpError("a layer whose activations are integers")
+
+
+def _weight(flat: FlatGraph, index: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Return a constant weight, and the scale of each of its rows where it is quantized."""
+    value = flat.value(index)
+    if value is None:
+        raise RejectedOpError(f"a weight {flat.name(index)!r} that is computed")
+    affine = flat.tensors[index]["Quantization"]
+    scale = None if affine is None else affine["Scale"]
+    if value.dtype != np.int8 or scale is None:
+        return value.astype(np.float32), None
+    return value, np.broadcast_to(np.asarray(scale, np.float32), (value.shape[0],)).copy()
+
+
+def _real(flat: FlatGraph, index: int) -> npt.NDArray[Any]:
+    value, scale = _weight(flat, index)
+    return value if scale is None else value.astype(np.float32) * scale.reshape(-1, *[1] * (value.ndim - 1))
+
+
+def _joined(flat: FlatGraph, name: str, parts: list[int]) -> int:
+    """Return weights of several gates as one, their rows behind each other."""
+    found = [_weight(flat, index) for index in parts]
+    if any(scale is None for _, scale in found):
+        return flat.constant(name, np.concatenate([_real(flat, index) for index in parts]))
+    scales = [scale for _, scale in found if scale is not None]
+    return flat.constant(name, np.concatenate([value for value, _ in found]), np.concatenate(scales))
+
+
+def _dense(flat: FlatGraph, x: int, weight: int, bias: int = -1, activation: int = 0) -> int:
+    shape = [*flat.shape(x)[:-1], flat.shape(weight)[0]]
+    options: dict[str, Any] = {"FusedActivationFunction": activation, "KeepNumDims": False}
+    return flat.made("FULLY_CONNECTED", [x, weight, bias], shape, _FULLY_CONNECTED, **options)
+
+
+def _add(flat: FlatGraph, left: int, right: int, activation: int = 0) -> int:
+    return flat.made("ADD", [left, right], flat.shape(left), "AddOptions", FusedActivationFunction=activation)
+
+
+def _mul(flat: FlatGraph, left: int, right: int) -> int:
+    return flat.made("MUL", [left, right], flat.shape(left), "MulOptions", FusedActivationFunction=0)
+
+
+def _activated(flat: FlatGraph, x: int, activation: int) -> int:
+    names = {0: "", 1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6", 4: "TANH"}
+    if activation not in names:
+        raise RejectedOpError(f"activation {activation}")
+    return flat.made(names[activation], [x], flat.shape(x)) if names[activation] else x
+
+
+def _clipped(flat: FlatGraph, x: int, bound: float) -> int:
+    """Return values within [-bound; bound], where there is a bound."""
+    if bound <= 0:
+        return x
+    high, low = (
+        flat.constant(f"{name}_{len(flat.tensors)}", np.asarray(value, np.float32))
+        for name, value in (("high", bound), ("low", -bound))
+    )
+    below = flat.made("MINIMUM", [x, high], flat.shape(x), "MaximumMinimumOptions")
+    return flat.made("MAXIMUM", [below, low], flat.shape(x), "MaximumMinimumOptions")
+
+
+def _slice(flat: FlatGraph, x: int, begin: list[int], size: list[int]) -> int:
+    bounds = [flat.constant(f"bounds_{len(flat.tensors)}", np.asarray(each, np.int32)) for each in (begin, size)]
+    return flat.made("SLICE", [x, *bounds], size, "SliceOptions")
+
+
+def _reshape(flat: FlatGraph, x: int, shape: list[int]) -> int:
+    target = flat.constant(f"shape_{len(flat.tensors)}", np.asarray(shape, np.int32))
+    return flat.made("RESHAPE", [x, target], shape, "ReshapeOptions")
+
+
+def _along(flat: FlatGraph, x: int, output: int, step: Callable[[int], int], *, time_major: bool) -> None:
+    """Take each step of a sequence of rows, and join what it gives."""
+    rows, axis = flat.shape(x), 0 if time_major else 1
+    steps: list[int] = []
+    for place in range(rows[axis]):
+        begin, size = [0, 0, 0], list(rows)
+        begin[axis], size[axis] = place, 1
+        row = _reshape(flat, _slice(flat, x, begin, size), [rows[1 - axis], rows[2]])
+        result = step(row)
+        batch, width = flat.shape(result)
+        steps.append(_reshape(flat, result, [1, batch, width] if time_major else [batch, 1, width]))
+    flat.op("CONCATENATION", steps, [output], "ConcatenationOptions", Axis=axis, FusedActivationFunction=0)
+
+
+def _lstm(flat: FlatGraph, op: Table, states: States) -> None:
+    """Gates of the input and of the last result, peepholes, clips, a projection (LiteRT, lstm_eval.cc)."""
+    inputs, options = _operands(op, 24), op["BuiltinOptions"] or Table(kind="")
+    x, output = inputs[0], int(op["Outputs"][0])
+    _check_float(flat, x, output)
+    if any(index >= 0 for index in inputs[20:24]):
+        raise RejectedOpError("gates that are normalized")
+    if any(index < 0 for first in (2, 6, 13) for index in inputs[first : first + 3]) or len(flat.shape(x)) != _SEQUENCE_RANK:
+        raise RejectedOpError("a layer without weights or biases of its gates, or of one step alone")
+    gates = [gate for gate in range(4) if inputs[1 + gate] >= 0]  # without an input gate it is 1 - the forget gate
+    name = flat.name(output)
+    into = _joined(flat, f"{name}/input_weights", [inputs[1 + gate] for gate in gates])
+    back = _joined(flat, f"{name}/recurrent_weights", [inputs[5 + gate] for gate in gates])
+    bias = flat.constant(f"{name}/bias", np.concatenate([_real(flat, inputs[12 + gate]) for gate in gates]))
+    peep = {gate: inputs[9 + place] for place, gate in enumerate((_INPUT, _FORGET, _OUTPUT)) if inputs[9 + place] >= 0}
+    peep = {gate: flat.constant(f"{name}/peephole_{gate}", _real(flat, index)) for gate, index in peep.items()}
+    projection = _joined(flat, f"{name}/projection", [inputs[16]]) if inputs[16] >= 0 else -1
+    state, units = {"h": states.read(inputs[18]), "c": states.read(inputs[19])}, flat.shape(inputs[19])[-1]
+    activation = options.number("FusedActivationFunction")
+    clips = [float(options[key] or 0) for key in ("CellClip", "ProjClip")]
+    one = flat.constant(f"{name}/one", np.asarray(1, np.float32))
+
+    def step(row: int) -> int:
+        sums = _add(flat, _dense(flat, row, into, bias), _dense(flat, state["h"], back))
+        batch = flat.shape(sums)[0]
+        parts = {gate: _slice(flat, sums, [0, place * units], [batch, units]) for place, gate in enumerate(gates)}
+
+        def gate_of(gate: int, cell: int) -> int:
+            summed = _add(flat, parts[gate], _mul(flat, cell, peep[gate])) if gate in peep else parts[gate]
+            return flat.made("LOGISTIC", [summed], flat.shape(summed))
+
+        forget = gate_of(_FORGET, state["c"])
+        if _INPUT in parts:
+            entering = gate_of(_INPUT, state["c"])
+        else:
+            entering = flat.made("SUB", [one, forget], flat.shape(forget), "SubOptions", FusedActivationFunction=0)
+        fresh = _mul(flat, entering, _activated(flat, parts[_CELL], activation))
+        state["c"] = _clipped(flat, _add(flat, _mul(flat, forget, state["c"]), fresh), clips[0])
+        leaving = gate_of(_OUTPUT, state["c"])
+        state["h"] = _mul(flat, leaving, _activated(flat, state["c"], activation))
+        if projection >= 0:
+            state["h"] = _clipped(flat, _dense(flat, state["h"], projection, inputs[17]), clips[1])
+        return state["h"]
+
+    _along(flat, x, output, step, time_major=bool(options.number("TimeMajor")))
+    states.write(inputs[18], state["h"])
+    states.write(inputs[19], state["c"])
+
+
+def _rnn(flat: FlatGraph, op: Table, states: States) -> None:
+    """activation(W x + R h + b)."""
+    (x, weight, recurrent, bias, hidden), output = _operands(op, 5), int(op["Outputs"][0])
+    options = op["BuiltinOptions"] or Table(kind="")
+    _check_float(flat, x, output)
+    activation, now = options.number("FusedActivationFunction"), {"h": states.read(hidden)}
+
+    def step(row: int) -> int:
+        now["h"] = _activated(flat, _add(flat, _dense(flat, row, weight, bias), _dense(flat, now["h"], recurrent)), activation)
+        return now["h"]
+
+    _along(flat, x, output, step, time_major=bool(options.number("TimeMajor")))
+    states.write(hidden, now["h"])
+
+
+def _svdf(flat: FlatGraph, op: Table, states: States) -> None:
+    """Filters over the features of the last steps, as many as it remembers; `rank` of them make a unit (LiteRT, svdf.h)."""
+    (x, features, times, bias, state), output = _operands(op, 5), int(op["Outputs"][0])
+    options = op["BuiltinOptions"] or Table(kind="")
+    _check_float(flat, x, output)
+    weights, rank = _real(flat, times), options.number("Rank")
+    filters, memory = weights.shape
+    batch, units = flat.shape(x)[0], filters // rank
+    seen = _reshape(flat, _dense(flat, x, features), [batch, filters, 1])
+    before = _reshape(flat, states.read(state), [batch, filters, memory])
+    if memory > 1:
+        kept = _slice(flat, before, [0, 0, 1], [batch, filters, memory - 1])
+        fields: dict[str, Any] = {"Axis": 2, "FusedActivationFunction": 0}
+        seen = flat.made("CONCATENATION", [kept, seen], [batch, filters, memory], "ConcatenationOptions", **fields)
+    states.write(state, _reshape(flat, seen, [batch, filters * memory]))
+    weighed = _mul(flat, seen, flat.constant(f"{flat.name(output)}/times", weights[None]))
+    grouped = _reshape(flat, weighed, [batch, units, rank * memory])
+    axes = flat.constant(f"axes_{len(flat.tensors)}", np.asarray([2], np.int32))
+    total = flat.made("SUM", [grouped, axes], [batch, units], "ReducerOptions", KeepDims=False)
+    nothing = bias if bias >= 0 else flat.constant(f"zero_{len(flat.tensors)}", np.asarray(0, np.float32))
+    flat.op("ADD", [total, nothing], [output], "AddOptions", FusedActivationFunction=options.number("FusedActivationFunction"))
+
+
+_LAYERS: dict[str, Callable[[FlatGraph, Table, States], None]] = {
+    "SVDF": _svdf,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm,
+    "UNIDIRECTIONAL_SEQUENCE_RNN": _rnn,
+}
+LAYERS = frozenset(_LAYERS)
+"""Names of the ops that are written out."""

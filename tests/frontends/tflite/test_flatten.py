@@ -1,0 +1,241 @@
+"""Files of several subgraphs, of variables and of narrow weights give what LiteRT gives, call after call."""
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+from tflite import ActivationFunctionType as Activation
+
+import octavo
+from octavo.errors import UnsupportedOpError
+from tflite_writer import Op, Tensor, write
+
+ADD, MUL = ({"options_class": f"{name}Options", "options": {"FusedActivationFunction": 0}} for name in ("Add", "Mul"))
+NONE = b"\x00\x00\x01"
+"""No attributes, as a FlexBuffer has it."""
+LESS = {"options_class": "LessOptions"}
+
+
+def constant(name, value, **fields):
+    value = np.asarray(value)
+    return Tensor(name=name, shape=value.shape, dtype=str(value.dtype), value=value, **fields)
+
+
+def drawn(*shape, seed=3):
+    return (np.random.default_rng((seed, *shape)).standard_normal(shape) * 0.5).astype(np.float32)
+
+
+def x_and(*names, shape=(2, 3)):
+    return [Tensor(name=name, shape=shape) for name in ("x", *names)]
+
+
+def unary(name):
+    return x_and("r"), [Op(name=name, inputs=(0,), outputs=(1,))], (0,), (1,)
+
+
+def by_number(name, number):
+    """A subgraph: x and a number, by ADD or MUL."""
+    options = ADD if name == "ADD" else MUL
+    return (
+        [*x_and(), constant("n", np.float32(number)), *x_and()],
+        [Op(name=name, inputs=(0, 1), outputs=(2,), **options)],
+        (0,),
+        (2,),
+    )
+
+
+def composite():
+    """A composite of a composite, beside a subgraph that nothing calls."""
+    fields = {"Name": "odd.one", "DecompositionSubgraphIndex": 1, "CompositeAttributes": NONE}
+    outer = [Op(name="STABLEHLO_COMPOSITE", inputs=(0,), outputs=(1,), options_class="StableHLOCompositeOptions", options=fields)]
+    outer.append(Op(name="TANH", inputs=(1,), outputs=(2,)))
+    inner = {"Name": "inner", "DecompositionSubgraphIndex": 2, "CompositeAttributes": NONE}
+    ops = [
+        Op(name="STABLEHLO_COMPOSITE", inputs=(0,), outputs=(1,), options_class="StableHLOCompositeOptions", options=inner),
+        Op(name="ADD", inputs=(0, 1), outputs=(2,), **ADD),
+    ]
+    return write(x_and("c", "y"), outer, (0,), (2,), (x_and("i", "o"), ops, (0,), (2,)), by_number("MUL", 3), unary("ABS"))
+
+
+def branch(condition=None):
+    """IF by what is computed, or by a constant: its sides give a result each, and the first one what it was given, too."""
+    fields = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2}
+    tensors = x_and("s", shape=(2, 3))
+    tensors[1] = Tensor(name="s", shape=())
+    axes, zero = constant("axes", np.int32([0, 1])), constant("zero", np.float32(0))
+    chosen = Tensor(name="chosen", shape=(), dtype="bool") if condition is None else constant("chosen", np.asarray(condition))
+    tensors += [axes, zero, chosen, Tensor(name="y", shape=(2, 3))]
+    ops = (
+        []
+        if condition is not None
+        else [
+            Op(name="SUM", inputs=(0, 2), outputs=(1,), options_class="ReducerOptions", options={"KeepDims": False}),
+            Op(name="GREATER", inputs=(1, 3), outputs=(4,), options_class="GreaterOptions"),
+        ]
+    )
+    ops.append(Op(name="IF", inputs=(4, 0), outputs=(5,), options_class="IfOptions", options=fields))
+    return write(tensors, ops, (0,), (5,), unary("TANH"), by_number("MUL", -2))
+
+
+def loop():
+    """WHILE i < 3: x = tanh(x * 2), i = i + 1; and what counts is used as a place, too."""
+    count, after = (Tensor(name=name, shape=(), dtype="int32") for name in ("i", "j"))
+    start = constant("start", np.int32(0))
+    fields = {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2}
+    ops = [Op(name="WHILE", inputs=(1, 0), outputs=(2, 3), options_class="WhileOptions", options=fields)]
+    bound, told = constant("bound", np.int32(3)), Tensor(name="told", shape=(), dtype="bool")
+    condition = [count, *x_and(), bound, told], [Op(name="LESS", inputs=(0, 2), outputs=(3,), **LESS)], (0, 1), (3,)
+    one, two = constant("one", np.int32(1)), constant("two", np.float32(2))
+    body_ops = [
+        Op(name="ADD", inputs=(0, 2), outputs=(3,), **ADD),
+        Op(name="MUL", inputs=(1, 4), outputs=(5,), **MUL),
+        Op(name="TANH", inputs=(5,), outputs=(6,)),
+    ]
+    body = [count, *x_and(), one, after, two, *x_and("o")], body_ops, (0, 1), (3, 6)
+    return write([*x_and(), start, after, *x_and()], ops, (0,), (3,), condition, body)
+
+
+def variables(*, written=True):
+    """A sum that goes on from call to call, or a table that is written once."""
+    handle, kind = Tensor(name="handle", shape=(), dtype="resource"), {"SharedName": "total", "Container": ""}
+    made = Op(name="VAR_HANDLE", inputs=(), outputs=(1,), options_class="VarHandleOptions", options=kind)
+    ops = [
+        Op(name="CALL_ONCE", inputs=(), outputs=(), options_class="CallOnceOptions", options={"InitSubgraphIndex": 1}),
+        made,
+        Op(name="READ_VARIABLE", inputs=(1,), outputs=(2,), options_class="ReadVariableOptions"),
+        Op(name="ADD", inputs=(0, 2), outputs=(3,), **ADD),
+    ]
+    if written:
+        ops.append(Op(name="ASSIGN_VARIABLE", inputs=(1, 3), outputs=(), options_class="AssignVariableOptions"))
+    first = constant("first", np.zeros((2, 3), np.float32) if written else drawn(2, 3))
+    once = [
+        Op(name="VAR_HANDLE", inputs=(), outputs=(0,), options_class="VarHandleOptions", options=kind),
+        Op(name="ASSIGN_VARIABLE", inputs=(0, 1), outputs=(), options_class="AssignVariableOptions"),
+    ]
+    tensors = [*x_and(), handle, Tensor(name="seen", shape=(2, 3)), Tensor(name="y", shape=(2, 3))]
+    return write(tensors, ops, (0,), (3,), ([handle, first], once, (), ()))
+
+
+def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, hybrid=False):
+    batch, steps, width, units, out = 2, 4, 3, 5, 4 if projected else 5
+    shape = (steps, batch, width) if time_major else (batch, steps, width)
+    tensors = [Tensor(name="x", shape=shape)]
+
+    def weight(*dims):
+        value = drawn(*dims, seed=len(tensors))
+        if hybrid and len(dims) == 2:
+            scale = float(np.abs(value).max() / 127)
+            value = np.round(value / scale).astype(np.int8)
+            tensors.append(constant(f"w{len(tensors)}", value, scale=(scale,), zero_point=(0,)))
+        else:
+            tensors.append(constant(f"w{len(tensors)}", value))
+        return len(tensors) - 1
+
+    into = [-1 if coupled and not gate else weight(units, width) for gate in range(4)]
+    back = [-1 if coupled and not gate else weight(units, out) for gate in range(4)]
+    peep = [weight(units) if peepholes and not (coupled and not gate) else -1 for gate in range(3)]
+    bias = [-1 if coupled and not gate else weight(units) for gate in range(4)]
+    projection = [weight(out, units), weight(out)] if projected else [-1, -1]
+    tensors += [Tensor(name=name, shape=(batch, size), is_variable=True) for name, size in (("h", out), ("c", units))]
+    states = [len(tensors) - 2, len(tensors) - 1]
+    tensors.append(Tensor(name="y", shape=(*shape[:2], out)))
+    options = {"FusedActivationFunction": Activation.TANH, "CellClip": 0.4, "ProjClip": 0.0, "TimeMajor": time_major}
+    inputs = (0, *into, *back, *peep, *bias, *projection, *states, *([-1] * 4))
+    name, kind = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
+    op = Op(name=name, inputs=inputs, outputs=(len(tensors) - 1,), options_class=kind, options=options)
+    return write(tensors, [op], (0,), (len(tensors) - 1,))
+
+
+def rnn():
+    weights = [constant("w", drawn(4, 3)), constant("r", drawn(4, 4)), constant("b", drawn(4))]
+    tensors = [Tensor(name="x", shape=(2, 3, 3)), *weights, Tensor(name="h", shape=(2, 4), is_variable=True)]
+    tensors.append(Tensor(name="y", shape=(2, 3, 4)))
+    options = {"FusedActivationFunction": Activation.TANH, "TimeMajor": False}
+    fields = {"options_class": "SequenceRNNOptions", "options": options}
+    op = Op(name="UNIDIRECTIONAL_SEQUENCE_RNN", inputs=(0, 1, 2, 3, 4), outputs=(5,), **fields)
+    return write(tensors, [op], (0,), (5,))
+
+
+def svdf():
+    weights = [constant("f", drawn(8, 3)), constant("t", drawn(8, 5)), constant("b", drawn(4))]
+    tensors = [Tensor(name="x", shape=(2, 3)), *weights, Tensor(name="s", shape=(2, 40), is_variable=True)]
+    tensors.append(Tensor(name="y", shape=(2, 4)))
+    options = {"Rank": 2, "FusedActivationFunction": Activation.RELU}
+    op = Op(name="SVDF", inputs=(0, 1, 2, 3, 4), outputs=(5,), options_class="SVDFOptions", options=options)
+    return write(tensors, [op], (0,), (5,))
+
+
+def narrow():
+    """A dense layer of 4-bit weights, of a scale for each row."""
+    packed = np.random.default_rng(3).integers(0, 256, 12, np.uint8)
+    w = Tensor(name="w", shape=(4, 6), dtype="int4", value=packed, scale=(0.1, 0.2, 0.05, 0.1), zero_point=(0,) * 4)
+    tensors = [Tensor(name="x", shape=(3, 6)), w, Tensor(name="y", shape=(3, 4))]
+    options = {"FusedActivationFunction": 0, "AsymmetricQuantizeInputs": False}
+    op = Op(name="FULLY_CONNECTED", inputs=(0, 1, -1), outputs=(2,), options_class="FullyConnectedOptions", options=options)
+    return write(tensors, [op], (0,), (2,))
+
+
+CASES = {
+    "composite": composite,
+    "branch": branch,
+    "branch that is known": lambda: branch(condition=False),
+    "loop": loop,
+    "variable": variables,
+    "variable, written once": lambda: variables(written=False),
+    "lstm": lstm,
+    "lstm, time first, with peepholes": lambda: lstm(time_major=True, peepholes=True),
+    "lstm, coupled gates, projected": lambda: lstm(coupled=True, projected=True),
+    "lstm, int8 weights": lambda: lstm(hybrid=True),
+    "rnn": rnn,
+    "svdf": svdf,
+    "4 bits": narrow,
+}
+CALLS = 3
+LAYERS_QUANTIZE_OTHERWISE = {"lstm, int8 weights": 0.01}
+"""LiteRT's kernel of the layer quantizes rows to [-127; 127], its dense layers, of which ours is made, to [-128; 127]."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_litert_call_after_call(case, tmp_path):
+    path = tmp_path / "m.tflite"
+    path.write_bytes(CASES[case]())
+    interpreter = Interpreter(str(path))
+    interpreter.allocate_tensors()
+    [details], [result] = interpreter.get_input_details(), interpreter.get_output_details()
+    model = octavo.load(path)
+    executable = octavo.compile(model)
+    first, *states = executable.inputs
+    carried = {each.source_name: np.zeros(each.shape, np.float32) for each in states}
+    for call in range(CALLS):
+        x = drawn(*details["shape"], seed=10 + call) * 2
+        interpreter.set_tensor(details["index"], x)
+        interpreter.invoke()
+        found = executable({first.source_name: x, **carried})
+        [name, *others] = found
+        np.testing.assert_allclose(
+            found[name], interpreter.get_tensor(result["index"]), rtol=1e-5, atol=LAYERS_QUANTIZE_OTHERWISE.get(case, 2e-6)
+        )
+        carried = {other.removesuffix("_next"): found[other] for other in others}
+
+
+def test_old_field_of_operator_codes_may_be_left_out(tmp_path):
+    path = tmp_path / "m.tflite"
+    tensors, ops, inputs, outputs = unary("RELU")
+    path.write_bytes(write(tensors, ops, inputs, outputs, old_codes=False))
+    assert octavo.load(path).tensors["r"].op == "RELU"
+
+
+def test_a_loop_of_unknown_length_is_refused(tmp_path):
+    fields = {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2}
+    told, axes = Tensor(name="told", shape=(), dtype="bool"), constant("axes", np.int32([0, 1]))
+    total, nine = Tensor(name="total", shape=()), constant("nine", np.float32(9))
+    ops = [
+        Op(name="SUM", inputs=(0, 1), outputs=(2,), options_class="ReducerOptions", options={"KeepDims": False}),
+        Op(name="LESS", inputs=(2, 3), outputs=(4,), **LESS),
+    ]
+    path = tmp_path / "m.tflite"
+    main = [Op(name="WHILE", inputs=(0,), outputs=(1,), options_class="WhileOptions", options=fields)]
+    path.write_bytes(
+        write(x_and("y"), main, (0,), (1,), ([*x_and(), axes, total, nine, told], ops, (0,), (4,)), by_number("ADD", 1))
+    )
+    with pytest.raises(UnsupportedOpError, match=r"op WHILE \(output tensor 'y'\): how often it runs is known at run time only"):
+        octavo.load(path)
