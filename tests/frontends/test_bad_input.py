@@ -162,7 +162,7 @@ def tflite_file(tmp_path, tensors, ops, **options):
     ("name", "fields", "message"),
     [
         ("HASHTABLE_FIND", {}, "op HASHTABLE_FIND (output tensor 'y') cannot be imported"),
-        ("WHERE", {}, "op WHERE (output tensor 'y') cannot be imported"),
+        ("WHERE", {}, "op WHERE (output tensor 'y'): a result whose size follows from values, which is not supported"),
         (
             "CUSTOM",
             {},

@@ -100,13 +100,31 @@ def binary(rng, name, options_class, activation, params, other, out):
     return tensors, [Op(name=name, inputs=(0, 1), outputs=(2,), options_class=options_class, options=options)]
 
 
-def constant_of(rng, params):
+def constant_of(rng, params, shape=X):
     low, high = (0, 256) if params["dtype"] == "uint8" else (-128, 128)
-    value = rng.integers(low, high, X).astype(params["dtype"])
+    value = rng.integers(low, high, shape).astype(params["dtype"])
     return constant("c", value, scale=params["scale"], zero_point=params["zero_point"])
 
 
+def updated(rng, params):
+    """A slice of x at places that reach beyond its end."""
+    part = constant_of(rng, params, (1, 4, 5, 4)) if params is INT8 else constant("u", np.ones((1, 4, 5, 4), np.float32))
+    start = constant("at", np.int32([0, 7, 2, 0]))
+    return unary("DYNAMIC_UPDATE_SLICE", X, "DynamicUpdateSliceOptions", params, params, [part, start])
+
+
+def reordered(name, operands, shape, out, options_class):
+    """An op that reads its input, where None stands, behind constants."""
+    constants = [each for each in operands if each is not None]
+    places = iter(range(1, len(operands)))
+    inputs = tuple(0 if each is None else next(places) for each in operands)
+    tensors = [Tensor(name="x", shape=shape), *constants, Tensor(name="y", shape=out)]
+    return tensors, [Op(name=name, inputs=inputs, outputs=(len(operands),), options_class=options_class)]
+
+
 FLOAT = {"dtype": "float32"}
+AXIS, PLACES = constant("axis", np.int32(2)), constant("i", np.int32([[1], [3], [1]]))
+SEGMENTS = [constant("i", np.int32([2, 0, 2, 0])), constant("n", np.int32(3))]
 PROBABILITY = {"dtype": "int8", "scale": (1 / 256,), "zero_point": (-128,)}
 RELU, RELU6 = {"FusedActivationFunction": Activation.RELU}, {"FusedActivationFunction": Activation.RELU6}
 SHAPE, PERMUTATION = constant("s", np.int32([4, -1])), constant("p", np.int32([0, 3, 1, 2]))
@@ -150,6 +168,41 @@ CASES = {
     "add": lambda rng: binary(rng, "ADD", "AddOptions", Activation.NONE, INT8, OUT8, {**INT8, "scale": (0.2,)}),
     "add_relu6": lambda rng: binary(rng, "ADD", "AddOptions", Activation.RELU6, UINT8, UINT8, {**UINT8, "scale": (0.06,)}),
     "mul": lambda rng: binary(rng, "MUL", "MulOptions", Activation.NONE, INT8, OUT8, {**INT8, "scale": (0.5,)}),
+    "cumsum": lambda _: unary("CUMSUM", X, "CumsumOptions", FLOAT, FLOAT, [AXIS], Exclusive=True, Reverse=True),
+    "update_slice": lambda rng: updated(rng, FLOAT),
+    "update_slice_int8": lambda rng: updated(rng, INT8),
+    "scatter": lambda _: reordered(
+        "SCATTER_ND", [PLACES, None, constant("s", np.int32([4, 2]))], (3, 2), (4, 2), "ScatterNdOptions"
+    ),
+    "sparse_to_dense": lambda _: reordered(
+        "SPARSE_TO_DENSE",
+        [constant("i", np.int32([[0, 1], [2, 0]])), constant("s", np.int32([3, 2])), None, constant("d", np.float32(7))],
+        (2,),
+        (3, 2),
+        "SparseToDenseOptions",
+    ),
+    "segment_sum": lambda _: unary(
+        "SEGMENT_SUM", (3, 2), "SegmentSumOptions", FLOAT, FLOAT, [constant("i", np.int32([0, 0, 1, 2]))], (4, 2)
+    ),
+    **{
+        f"unsorted_segment_{kind.lower()}": lambda _, kind=kind: unary(
+            f"UNSORTED_SEGMENT_{kind.upper()}", (3, 2), f"UnsortedSegment{kind}Options", FLOAT, FLOAT, SEGMENTS, (4, 2)
+        )
+        for kind in ("Sum", "Prod", "Max", "Min")
+    },
+    "matrix_diag": lambda _: unary("MATRIX_DIAG", (2, 3, 3), "MatrixDiagOptions", FLOAT, FLOAT, shape=(2, 3)),
+    "matrix_set_diag": lambda _: unary(
+        "MATRIX_SET_DIAG",
+        (2, 4, 3),
+        "MatrixSetDiagOptions",
+        FLOAT,
+        FLOAT,
+        [constant("d", np.ones((2, 3), np.float32))],
+        (2, 4, 3),
+    ),
+    "fake_quant": lambda _: unary(
+        "FAKE_QUANT", X, "FakeQuantOptions", FLOAT, FLOAT, Min=-0.9, Max=1.3, NumBits=4, NarrowRange=False
+    ),
     "sub_relu": lambda rng: binary(rng, "SUB", "SubOptions", Activation.RELU, INT8, OUT8, {**INT8, "scale": (0.2,)}),
 }
 

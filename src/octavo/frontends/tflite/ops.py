@@ -20,6 +20,7 @@ from .base import BaseConverter, float_const
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
 from .indexing import IndexingConverter
+from .placing import PlacingConverter
 
 _BINARY = {"FLOOR_DIV": ops.floor_divide, "FLOOR_MOD": ops.floor_mod}
 
@@ -73,11 +74,16 @@ _OWN = frozenset(
 )
 
 
-class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, DetectionConverter):
+class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, PlacingConverter, DetectionConverter):
     """TVM's TFLite converter with our own for every op of quantized networks."""
 
     OWN_OPS = (
-        _OWN | IndexingConverter.OWN_OPS | ElementwiseConverter.OWN_OPS | StoredConverter.OWN_OPS | DetectionConverter.OWN_OPS
+        _OWN
+        | IndexingConverter.OWN_OPS
+        | ElementwiseConverter.OWN_OPS
+        | StoredConverter.OWN_OPS
+        | PlacingConverter.OWN_OPS
+        | DetectionConverter.OWN_OPS
     )
     """Ops that take quantized and float tensors in any mixture."""
     _SUPPORTED_QUANTIZED_OPS = OWN_OPS
