@@ -196,7 +196,7 @@ def go(program: Program) -> str:
         errors += [error_of(*pair) for pair in zip(called(executable, inputs), wanted, strict=True)]
     assert max(errors) < NEAR, f"float is {max(errors):.1e} from PyTorch"
     names = list(model.input_ids)
-    samples = [program.drawn(sizes, 100 + seed) for seed, sizes in enumerate(program.sizes * 3)]
+    samples = [program.drawn(sizes, 100 + seed) for seed, sizes in enumerate(program.sizes * (12 // len(program.sizes)))]
     profile = octavo.profile(model, [dict(zip(names, each, strict=True)) for each in samples])
     integer = octavo.compile(octavo.quantize(model, profile, preset="fast"))
     qualities: list[float] = []

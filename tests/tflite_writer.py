@@ -34,6 +34,8 @@ class Tensor:
     axis: int = 0
     signature: tuple[int, ...] = ()
     is_variable: bool = False
+    scales_of_blocks: int | None = None
+    """The tensor that has a scale for each block of a row; a type of the schema that the package `tflite` does not know."""
 
 
 @dataclass(kw_only=True)
@@ -78,6 +80,11 @@ def _tensor(builder: Any, tensor: Tensor, buffer: int) -> int:
         scale, zero_point = _vector(builder, tensor.scale, np.float32), _vector(builder, tensor.zero_point, np.int64)
         affine = {"Scale": scale, "ZeroPoint": zero_point, "QuantizedDimension": tensor.axis}
         fields["Quantization"] = _table(builder, "QuantizationParameters", affine)
+    if tensor.scales_of_blocks is not None:
+        builder.StartObject(3)
+        builder.PrependInt32Slot(0, tensor.scales_of_blocks, 0)
+        details = {"DetailsType": 2, "Details": builder.EndObject()}
+        fields["Quantization"] = _table(builder, "QuantizationParameters", details)
     return _table(builder, "Tensor", fields)
 
 
