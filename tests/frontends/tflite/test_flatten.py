@@ -145,10 +145,11 @@ def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, h
     return write(tensors, [op], (0,), (len(tensors) - 1,))
 
 
-def rnn():
+def rnn(batch=2, signature=()):
     weights = [constant("w", drawn(4, 3)), constant("r", drawn(4, 4)), constant("b", drawn(4))]
-    tensors = [Tensor(name="x", shape=(2, 3, 3)), *weights, Tensor(name="h", shape=(2, 4), is_variable=True)]
-    tensors.append(Tensor(name="y", shape=(2, 3, 4)))
+    tensors = [Tensor(name="x", shape=(batch, 3, 3), signature=signature), *weights]
+    tensors.append(Tensor(name="h", shape=(batch, 4), is_variable=True))
+    tensors.append(Tensor(name="y", shape=(batch, 3, 4)))
     options = {"FusedActivationFunction": Activation.TANH, "TimeMajor": False}
     fields = {"options_class": "SequenceRNNOptions", "options": options}
     op = Op(name="UNIDIRECTIONAL_SEQUENCE_RNN", inputs=(0, 1, 2, 3, 4), outputs=(5,), **fields)
@@ -212,6 +213,18 @@ def test_equals_litert_call_after_call(case, tmp_path):
         found = next(iter(step({first: x}).values()))
         expected = interpreter.get_tensor(result["index"])
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=LAYERS_QUANTIZE_OTHERWISE.get(case, 2e-6))
+
+
+def test_a_layer_of_open_batch_takes_any(tmp_path):
+    path = tmp_path / "m.tflite"
+    path.write_bytes(rnn(batch=1, signature=(-1, 3, 3)))
+    x, h = drawn(3, 3, 3), drawn(3, 4)
+    assert octavo.load(path).any_batch
+    whole = octavo.compile(octavo.load(path, sizes={"batch": (1, None)}))({"x": x, "h": h})
+    one = octavo.compile(octavo.load(path))
+    singles = [one({"x": x[place : place + 1], "h": h[place : place + 1]}) for place in range(3)]
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, np.concatenate([each[name] for each in singles]))
 
 
 def test_weights_of_4_bits_in_blocks_are_their_real_values(tmp_path):

@@ -110,7 +110,10 @@ class MovingConverter(BaseConverter):
         size = [int(value) for value in self._constant(sizes, "a size")]
         shape = self._shape(data)
         end = [dim if count < 0 else start + count for dim, start, count in zip(shape, begin, size, strict=True)]
-        return self._one(op, data, lambda x: ops.strided_slice(x, axes=list(range(len(shape))), begin=begin, end=end))
+        # All of an axis of open size is left as it is: Relax could not tell that it is.
+        axes = [axis for axis, dim in enumerate(shape) if begin[axis] or size[axis] >= 0 or not isinstance(dim, Size)]
+        begin, end = ([bound[axis] for axis in axes] for bound in (begin, end))
+        return self._one(op, data, lambda x: ops.strided_slice(x, axes=axes, begin=begin, end=end) if axes else x)
 
     def convert_strided_slice(self, op: Any) -> Any:
         """Convert STRIDED_SLICE; Python's slices resolve masks and negative positions, the result has the declared shape."""

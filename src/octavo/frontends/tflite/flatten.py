@@ -255,7 +255,8 @@ class _Writer(States):
         tensor = self._flat.tensors[value].copied()
         tensor["Name"], tensor["IsVariable"], tensor["Buffer"] = f"{name}_next".encode(), None, None
         output = self._flat.add_tensor(tensor)
-        shape = self._flat.constant(f"{name}_shape", np.asarray(self._flat.shape(value), np.int32))
+        wanted = self._flat.shape(value)
+        shape = self._flat.constant(f"{name}_shape", np.asarray([-1, *wanted[1:]] if wanted else wanted, np.int32))
         self._flat.op("RESHAPE", [self._own(value), shape], [output], "ReshapeOptions")
         return output
 

@@ -114,14 +114,25 @@ def _clipped(flat: FlatGraph, x: int, bound: float) -> int:
     return flat.made("MAXIMUM", [below, low], flat.shape(x), "MaximumMinimumOptions")
 
 
-def _slice(flat: FlatGraph, x: int, begin: list[int], size: list[int]) -> int:
-    bounds = [flat.constant(f"bounds_{len(flat.tensors)}", np.asarray(each, np.int32)) for each in (begin, size)]
-    return flat.made("SLICE", [x, *bounds], size, "SliceOptions")
+def _slice(flat: FlatGraph, x: int, begin: list[int], size: list[int], batch: int = 0) -> int:
+    """Return a part; along the axis of the batch all of it, whatever its size."""
+    bounds = [begin, [-1 if axis == batch else count for axis, count in enumerate(size)]]
+    constants = [flat.constant(f"bounds_{len(flat.tensors)}", np.asarray(each, np.int32)) for each in bounds]
+    return flat.made("SLICE", [x, *constants], size, "SliceOptions")
 
 
-def _reshape(flat: FlatGraph, x: int, shape: list[int]) -> int:
-    target = flat.constant(f"shape_{len(flat.tensors)}", np.asarray(shape, np.int32))
+def _reshape(flat: FlatGraph, x: int, shape: list[int], batch: int = 0) -> int:
+    wanted = [-1 if axis == batch else size for axis, size in enumerate(shape)]
+    target = flat.constant(f"shape_{len(flat.tensors)}", np.asarray(wanted, np.int32))
     return flat.made("RESHAPE", [x, target], shape, "ReshapeOptions")
+
+
+def _state(flat: FlatGraph, states: States, index: int, x: int, batch: int = 0) -> int:
+    """Return what a variable is; its batch is open where that of `x` is."""
+    signature = flat.tensors[x]["ShapeSignature"]
+    if signature is not None and len(signature) > batch and signature[batch] < 0:
+        flat.tensors[index]["ShapeSignature"] = np.asarray([-1, *flat.shape(index)[1:]], np.int32)
+    return states.read(index)
 
 
 def _along(flat: FlatGraph, x: int, output: int, step: Callable[[int], int], *, time_major: bool) -> None:
@@ -131,10 +142,10 @@ def _along(flat: FlatGraph, x: int, output: int, step: Callable[[int], int], *, 
     for place in range(rows[axis]):
         begin, size = [0, 0, 0], list(rows)
         begin[axis], size[axis] = place, 1
-        row = _reshape(flat, _slice(flat, x, begin, size), [rows[1 - axis], rows[2]])
+        row = _reshape(flat, _slice(flat, x, begin, size, 1 - axis), [rows[1 - axis], rows[2]])
         result = step(row)
         batch, width = flat.shape(result)
-        steps.append(_reshape(flat, result, [1, batch, width] if time_major else [batch, 1, width]))
+        steps.append(_reshape(flat, result, [1, batch, width] if time_major else [batch, 1, width], 1 - axis))
     flat.op("CONCATENATION", steps, [output], "ConcatenationOptions", Axis=axis, FusedActivationFunction=0)
 
 
@@ -155,7 +166,8 @@ def _lstm(flat: FlatGraph, op: Table, states: States) -> None:
     peep = {gate: inputs[9 + place] for place, gate in enumerate((_INPUT, _FORGET, _OUTPUT)) if inputs[9 + place] >= 0}
     peep = {gate: flat.constant(f"{name}/peephole_{gate}", _real(flat, index)) for gate, index in peep.items()}
     projection = _joined(flat, f"{name}/projection", [inputs[16]]) if inputs[16] >= 0 else -1
-    state, units = {"h": states.read(inputs[18]), "c": states.read(inputs[19])}, flat.shape(inputs[19])[-1]
+    axis, units = int(bool(options.number("TimeMajor"))), flat.shape(inputs[19])[-1]
+    state = {key: _state(flat, states, inputs[place], x, axis) for key, place in (("h", 18), ("c", 19))}
     activation = options.number("FusedActivationFunction")
     clips = [float(options[key] or 0) for key in ("CellClip", "ProjClip")]
     one = flat.constant(f"{name}/one", np.asarray(1, np.float32))
@@ -192,7 +204,10 @@ def _rnn(flat: FlatGraph, op: Table, states: States) -> None:
     (x, weight, recurrent, bias, hidden), output = _operands(op, 5), int(op["Outputs"][0])
     options = op["BuiltinOptions"] or Table(kind="")
     _check_float(flat, x, output)
-    activation, now = options.number("FusedActivationFunction"), {"h": states.read(hidden)}
+    activation, now = (
+        options.number("FusedActivationFunction"),
+        {"h": _state(flat, states, hidden, x, int(bool(options.number("TimeMajor"))))},
+    )
 
     def step(row: int) -> int:
         now["h"] = _activated(flat, _add(flat, _dense(flat, row, weight, bias), _dense(flat, now["h"], recurrent)), activation)
@@ -211,7 +226,7 @@ def _svdf(flat: FlatGraph, op: Table, states: States) -> None:
     filters, memory = weights.shape
     batch, units = flat.shape(x)[0], filters // rank
     seen = _reshape(flat, _dense(flat, x, features), [batch, filters, 1])
-    before = _reshape(flat, states.read(state), [batch, filters, memory])
+    before = _reshape(flat, _state(flat, states, state, x), [batch, filters, memory])
     if memory > 1:
         kept = _slice(flat, before, [0, 0, 1], [batch, filters, memory - 1])
         fields: dict[str, Any] = {"Axis": 2, "FusedActivationFunction": 0}
