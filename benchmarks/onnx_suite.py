@@ -30,7 +30,7 @@ _CHUNK = 200
 _BAD = ("wrong", "raw", "crashed")
 _SHOWN_REASONS = 40
 _ONE_A_BYTE = {"int4": np.int8, "int2": np.int8, "uint4": np.uint8, "uint2": np.uint8}
-"""Octavo takes and gives integers of less than 8 bits one to a byte."""
+"""Octavo takes and gives integers of less than 8 bits one to a byte, and bfloat16, which NumPy lacks, as float32."""
 
 Outcome = tuple[str, str]
 """How a case ended (passed, refused, wrong, raw, crashed, or "no tensors" fed), and what there is to say."""
@@ -68,7 +68,7 @@ def _outcome(case: Any) -> Outcome:
         if any(value is None for value in (*fed, *wanted)):
             octavo.load(case.model)  # a sequence, or text: it is to be refused
             return "no tensors", ""
-        feeds = dict(zip(names, fed, strict=False))
+        feeds = {name: _as_taken(value) for name, value in zip(names, fed, strict=False)}
         executable = octavo.compile(octavo.load(case.model, shapes={name: value.shape for name, value in feeds.items()}))
         given = list(executable(feeds).values())
         if len(given) != len(wanted):
@@ -90,14 +90,20 @@ def _tensor(value: Any) -> Any:
     return value.astype(_ONE_A_BYTE[str(value.dtype)]) if str(value.dtype) in _ONE_A_BYTE else value
 
 
+def _as_taken(value: np.ndarray) -> np.ndarray:
+    """Return a value as Octavo takes and gives it."""
+    return value.astype(np.float32) if str(value.dtype) == "bfloat16" else value
+
+
 def _difference(have: np.ndarray, want: np.ndarray, case: Any) -> str:
     """Return in what a result differs, "" where it does not."""
+    is_short = want.dtype.kind not in "iubc" and want.dtype.itemsize < 4  # their last bit is worth more than what ONNX states
+    want = _as_taken(want)
     if have.shape != want.shape or have.dtype != want.dtype:
         return f"{have.dtype} {have.shape}, not {want.dtype} {want.shape}"
     if want.dtype.kind in "iub":
         count = np.count_nonzero(have != want)
         return f"{count} of {want.size} values" if count else ""
-    is_short = want.dtype.itemsize < 4  # their last bit is worth more than what ONNX states
     limits = {"rtol": 1e-2 if is_short else case.rtol, "atol": 1e-2 if is_short else max(case.atol, 1e-5)}
     near = np.isclose(have.astype(np.complex128), want.astype(np.complex128), **limits, equal_nan=True)
     return "" if near.all() else f"{near.size - np.count_nonzero(near)} of {near.size} values"

@@ -119,7 +119,7 @@ def test_an_unknown_quantized_operator_of_onnx_is_named(make_onnx, capfd):
 
 
 def test_control_flow(make_onnx, capfd):
-    """A loop; branches are in onnx/test_onnx_canonicalize.py."""
+    """A loop of as many steps as data says."""
     kinds = {"i": onnx.TensorProto.INT64, "go": onnx.TensorProto.BOOL, "a": onnx.TensorProto.FLOAT}
     kinds |= {"go_on": onnx.TensorProto.BOOL, "b": onnx.TensorProto.FLOAT}
     values = {
@@ -132,7 +132,8 @@ def test_control_flow(make_onnx, capfd):
         [values["go_on"], values["b"]],
     )
     node = make_node("Loop", ["n", "", "x"], ["y"], name="again", body=body)
-    proto = make_onnx([node], {"x": (1, 3)}, {"y": None}, {"n": np.int64(3)})
+    count = [make_node("ReduceMax", ["x"], ["most"], keepdims=0), make_node("Cast", ["most"], ["n"], to=onnx.TensorProto.INT64)]
+    proto = make_onnx([*count, node], {"x": (1, 3)}, {"y": None})
     expect(proto, capfd, "op Loop (node 'again', output tensor 'y')", error=UnsupportedOpError)
 
 

@@ -9,6 +9,7 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import tvm
 from ..errors import ModelError, OctavoError, UnsupportedOpError, check_path, check_type, shape_advice
 from ..ir.graph import Model
 from ..ir.graph.model import read_model
+from ..ir.graph.unbound import UnboundModel
 from ..runtime.mapped import contents
 from . import relax_source
 from .assemble import Assembled
@@ -28,6 +30,8 @@ from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
 from .onnx.accuracy_levels import block_activations
 from .onnx.batch import batch_obstacle
+from .onnx.fed_values import deciding_inputs, with_values
+from .onnx.graph import dtype_name, graph_inputs
 from .onnx.inputs import input_shapes
 from .onnx.large_tensors import OnnxSource
 from .symbols import SizeOption
@@ -49,6 +53,7 @@ def load(
     *,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     sizes: Mapping[str, SizeOption] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Model:
     """Import a model.
 
@@ -69,11 +74,15 @@ def load(
         without a name is called by its input and axis, "input_dim2", in a .tflite file the first one "batch".
         Open dimensions are symbols of the module. But where only the batch is open and each sample is computed from that sample
         alone, the module is of batch 1 and the Model says so.
+    values
+        Values of ONNX inputs by name, which are constants then: {"sr": 16000}.
 
     Returns
     -------
     Model
-        Its module holds one variable for each tensor of the source that has a value at run time.
+        Its module holds one variable for each tensor of the source that has a value at run time. Where shapes or branches of an
+        ONNX graph depend on the values of small inputs (the shape that a Reshape is fed) and `values` does not say these, an
+        UnboundModel, which knows no more than the names of these: `octavo.compile` compiles it anew for each value.
 
     Raises
     ------
@@ -84,17 +93,20 @@ def load(
     """
     check_type(shapes, Mapping | None, ModelError, "shapes as a dict of input name: shape")
     check_type(sizes, Mapping | None, ModelError, "sizes as a dict of dimension name: size or bounds")
-    shapes, sizes = shapes or {}, sizes or {}
+    check_type(values, Mapping | None, ModelError, "values as a dict of input name: array")
+    shapes, sizes, values = shapes or {}, sizes or {}, values or {}
     if isinstance(source, tvm.IRModule):
         _no_shapes(shapes or sizes, "an IRModule")
+        _no_values(values, "an IRModule")
         known = read_model(source)
         if known is not None:
             return known
         assembled = relax_source.convert(source)
         return assembled.model(relax_source.relax_fingerprint(assembled), "relax")
     if isinstance(source, onnx.ModelProto):
-        return _load_onnx(onnx_source.of_proto(source, _PROTO), shapes, sizes, _PROTO, None)
+        return _load_onnx(onnx_source.of_proto(source, _PROTO), Asked(shapes, sizes, _PROTO), values, None)
     if torch_source.is_program(source):
+        _no_values(values, "a torch program")
         return _load_torch(source, shapes, sizes)
     if not isinstance(source, str | os.PathLike):
         given = type(source).__name__
@@ -104,9 +116,10 @@ def load(
     _refuse_archive(data, path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
+        _no_values(values, "a .tflite file")
         graph = tflite_source.read(data, str(path))
         return _load_tflite(graph, shapes, sizes, str(path))
-    return _load_onnx(onnx_source.parse(data, str(path)), shapes, sizes, str(path), path.parent)
+    return _load_onnx(onnx_source.parse(data, str(path)), Asked(shapes, sizes, str(path)), values, path.parent)
 
 
 def _load_tflite(graph: TfliteGraph, shapes: ShapeOptions, sizes: SizeOptions, origin: str) -> Model:
@@ -162,11 +175,53 @@ def _no_shapes(given: Mapping[str, Any], what: str) -> None:
         raise ModelError(f"{what} fixes its shapes; shapes can be given for files of models and torch programs only")
 
 
-def _load_onnx(given: OnnxSource, shapes: ShapeOptions, sizes: SizeOptions, origin: str, folder: Path | None) -> Model:
-    source = onnx_source.load_external_data(given, folder, origin)
-    proto = source.proto
-    onnx_source.check(proto, origin)
-    inputs = input_shapes(proto.graph, Asked(shapes, sizes, origin))
+def _no_values(given: Mapping[str, Any], what: str) -> None:
+    if given:
+        raise ModelError(f"values are given to inputs of ONNX models alone, and this is {what}")
+
+
+def _load_onnx(given: OnnxSource, asked: Asked, values: Mapping[str, Any], folder: Path | None) -> Model:
+    source, origin = onnx_source.load_external_data(given, folder, asked.origin), asked.origin
+    onnx_source.check(source.proto, origin)
+    if values:
+        source = replace(source, proto=with_values(source.proto, values, origin))
+        asked = replace(asked, shapes={name: shape for name, shape in asked.shapes.items() if name not in values})
+    inputs = input_shapes(source.proto.graph, asked)
+    try:
+        return _load_bound(source, inputs, asked)
+    except UnsupportedOpError as error:
+        expanded = _checked(lambda: canonicalize.expanded(source.proto, onnx_convert.supported), origin)
+        deciding = deciding_inputs(expanded.graph, inputs.shapes)
+        gives_tensors = all(value.type.HasField("tensor_type") for value in source.proto.graph.output)
+        if not deciding or not gives_tensors or not canonicalize.is_known(expanded, onnx_convert.supported):
+            raise
+        ports = {
+            value.name: (dtype_name(value.type.tensor_type.elem_type), _numbers(inputs.shapes[value.name]))
+            for value in graph_inputs(source.proto.graph)
+        }
+        bind = partial(_bind, source, asked, dict(values), folder)
+        return UnboundModel(inputs=ports, deciding=deciding, reason=str(error), make=bind)
+
+
+def _bind(
+    source: OnnxSource,
+    asked: Asked,
+    known: Mapping[str, Any],
+    folder: Path | None,
+    values: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Model:
+    """Return the model in which more inputs have values, and more of them one shape."""
+    return _load_onnx(source, replace(asked, shapes={**asked.shapes, **shapes}), {**known, **values}, folder)
+
+
+def _numbers(shape: Sequence[Any]) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in shape)
+
+
+def _load_bound(source: OnnxSource, inputs: InputShapes, asked: Asked) -> Model:
+    """Load a graph all of whose shapes and branches are known, but for open sizes."""
+    proto, shapes, origin = source.proto, asked.shapes, asked.origin
     fingerprint = _checked(lambda: onnx_source.fingerprint(proto), origin)
     batch = inputs.open_batch if not shapes else None
     obstacle = ""

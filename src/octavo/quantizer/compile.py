@@ -5,19 +5,23 @@ The compiler takes models as they are (`compiler/compile.py`).
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..compiler.backends.cpu.kernels import multiplies_bfloat16
 from ..compiler.backends.tuning import Tuning
 from ..compiler.compile import compile_model, resolve_threads
 from ..compiler.device_models import lowered_for
 from ..compiler.explanation import ExplainedOp, Explanation, explained_ops, output_specs, ports
+from ..compiler.on_call import OnCallExecutable
 from ..compiler.partition.pipeline import op_records
 from ..compiler.target_choice import ResolvedTarget, TargetLike, check_compiles_here, check_is_host, resolve_target
 from ..errors import CompileError, ProfileError, QuantizationError, check_type
 from ..ir.graph import Model
 from ..ir.graph.inputs import input_specs
 from ..ir.graph.model import checked_model
+from ..ir.graph.unbound import UnboundModel
 from ..ir.qdq.block_activations import with_block_activations
 from ..numerics.floats.half import HALF_DTYPES, HalfDtype
 from ..profiling import Profile, check_model, unfit_tensors
@@ -42,7 +46,7 @@ def compile(
     tuning: str | Path | Tuning | None = None,
     block_activations: str = "float32",
 ) -> Executable:
-    """Compile a model, float, QDQ or pre-quantized, to machine code.
+    """Compile a model, float, QDQ or pre-quantized, to machine code; an UnboundModel when it is called.
 
     Parameters
     ----------
@@ -91,6 +95,9 @@ def compile(
     chosen = resolve_target(target)
     check_compiles_here(chosen)  # before what may take minutes
     resolve_threads(threads)
+    if isinstance(model, UnboundModel) and profile is None and recipe is None:
+        options: dict[str, Any] = {"threads": threads, "precision": precision, "tuning": tuning}
+        return OnCallExecutable(model, partial(compile, target=target, block_activations=block_activations, **options))
     prepared_model, downcast = prepared(model, chosen, precision, profile, recipe, block_activations)
     return compile_model(prepared_model, target=chosen, threads=threads, precision=downcast, tuning=tuning)
 

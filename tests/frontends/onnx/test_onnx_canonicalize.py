@@ -56,15 +56,6 @@ def test_branches_of_known_conditions_are_taken(make_onnx, run):
     assert model.tensors["y"].is_output
 
 
-def test_a_condition_that_is_fed(make_onnx):
-    node = either(
-        "sure", "y", branch("a", [make_node("Abs", ["x"], ["u"])], "u"), branch("b", [make_node("Neg", ["x"], ["v"])], "v")
-    )
-    proto = make_onnx([make_node("Cast", ["x"], ["sure"], to=TensorProto.BOOL), node], {"x": (1,)}, {"y": None})
-    with pytest.raises(UnsupportedOpError, match=r"op If \(output tensor 'y'\): its condition 'sure' depends on what is fed"):
-        load(proto)
-
-
 @pytest.fixture
 def half_net():
     rng = np.random.default_rng(3)

@@ -173,7 +173,6 @@ def test_op(case, run, make_onnx):
 
 
 REJECTED = {
-    "resize_fraction": ("Resize", {"mode": "linear"}, X, [None, np.float32([1, 1, 1.5, 2])], 13, "make no whole numbers"),
     "pad_negative": ("Pad", {}, X, [ints(0, 0, -1, 0, 0, 0, 0, 0)], 17, "negative pads"),
     "conv_rank": ("Conv", {}, (2, 3), [weights(4, 3)], 17, "no 1-d to 3-d convolution"),
     "gather_out_of_range": ("Gather", {"axis": 1}, (2, 3), [ints(-4)], 17, "out of range on axis 1"),

@@ -480,7 +480,7 @@ def test_options_that_do_not_fit(options, message):
 )
 def test_what_cannot_be_open_says_why(nodes, message):
     with pytest.raises(UnsupportedOpError) as error:
-        load(graph(nodes, {"x": ("b", "s", 7), "z": (3,)}))
+        load(graph(nodes, {"x": ("b", "s", 7), "z": (20,)}))
     assert message in str(error.value)
     assert "output tensor 'y'" in str(error.value)
 

@@ -1,7 +1,7 @@
 """Canonicalize an ONNX model: one graph of float32 ops without functions, branches and opaque ops.
 
-Functions and the taken branches of If are inlined, Einsums decomposed to MatMuls, 16-bit floats widened; ONNX
-Runtime's own ops become standard ones.
+Functions, the taken branches of If and the steps of Loop and Scan are inlined, Einsums decomposed to MatMuls, 16-bit floats
+widened; ONNX Runtime's own ops become standard ones.
 Ops that nothing converts and that ONNX defines by simpler ones (Attention of opset 23, SwiGLU) are functions, too.
 
 The result is what a Model calls its source, and what is exported; a model that is canonical already is returned as it is.
@@ -10,7 +10,7 @@ Names of tensors stay, but for those of a branch that the graph around it uses, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -19,13 +19,11 @@ import onnx.helper
 import onnx.inliner
 import onnx.shape_inference
 
-from ...errors import UnsupportedOpError
-from ...ir.identity import NameSupply
-from ..symbols import Size, size_text
+from ..symbols import Size
+from .control_flow import CONTROL_FLOW, rename, resolve
 from .einsum import decompose_einsums
 from .float16 import compute_in_float32, has_float16
-from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
-from .prepare import known_values
+from .graph import STANDARD_DOMAINS, opset_of
 from .runtime_ops import has_runtime_ops, is_rewritten, write_standard
 
 _ALWAYS_DECOMPOSED = frozenset({"Attention"})
@@ -58,24 +56,40 @@ def canonicalize(
     Raises
     ------
     UnsupportedOpError
-        For an If whose condition depends on what is fed.
+        For control flow that depends on what is fed.
     """
     model = source
     if any(0 in shape for shape in shapes.values()):
         model = _copy(model)
         _read_no_empty_inputs(model.graph, shapes)
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(_copy(model))
-    model = _decomposed(model, supported)
-    if {"If", "Einsum"}.intersection(node.op_type for node in model.graph.node) or has_float16(model.graph):
-        model = _copy(model)
-        _inline_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
+    model = expanded(model, supported)
+    if {"Einsum", *CONTROL_FLOW}.intersection(node.op_type for node in model.graph.node) or has_float16(model.graph):
+        model = _without_control_flow(_copy(model), shapes, supported, origin)  # first: what else is rewritten may lie in it
         decompose_einsums(model)
         compute_in_float32(model.graph)
     if has_runtime_ops(model.graph, opset_of(model)):
         model = _copy(model) if model is source else model
         write_standard(model, shapes, origin)
     return model
+
+
+def expanded(model: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """Return a model without functions, and without ops that nothing converts and that ONNX defines by others."""
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(_copy(model))
+    return _decomposed(model, supported)
+
+
+def is_known(model: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool]) -> bool:
+    """Return whether there is something to do with each node of an expanded model, once enough is known."""
+    opset, nodes = opset_of(model), [*model.graph.node]
+    while nodes:
+        node = nodes.pop()
+        inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+        if not inner and not supported(node) and not is_rewritten(node, opset) and not _is_defined(node, opset):
+            return False
+        nodes.extend(node for graph in inner for node in graph.node)
+    return True
 
 
 def _read_no_empty_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[Size]]) -> None:
@@ -89,7 +103,20 @@ def _read_no_empty_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[
             tensor.data_type, tensor.raw_data = value.type.tensor_type.elem_type, b""
             graph.initializer.append(tensor)
     for node in graph.node:
-        _rename(node, names)
+        rename(node, names)
+
+
+def _without_control_flow(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, Sequence[Size]],
+    supported: Callable[[onnx.NodeProto], bool],
+    origin: str,
+) -> onnx.ModelProto:
+    """Resolve branches and loops, and decompose what lay in them."""
+    while CONTROL_FLOW.intersection(node.op_type for node in model.graph.node):
+        resolve(model, shapes, origin)
+        model = _decomposed(model, supported)
+    return model
 
 
 def _decomposed(model: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
@@ -136,7 +163,9 @@ def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProt
         else:
             inputs = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
             function = onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), inputs))
-        if not all(supported(step) or _is_defined(step, opset_of(model)) for step in function.node):
+        if not all(
+            supported(step) or step.op_type in CONTROL_FLOW or _is_defined(step, opset_of(model)) for step in function.node
+        ):
             continue  # the message shall name the op that the file has
         _state_defaults(node, schema)
         function.domain, function.name = _DEFINITIONS, f"{node.op_type}_{number}"
@@ -167,72 +196,3 @@ def _copy(source: onnx.ModelProto) -> onnx.ModelProto:
     model = onnx.ModelProto()
     model.CopyFrom(source)
     return model
-
-
-def _inline_branches(model: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str) -> None:
-    """Inline the branch that each If takes, nested ones too."""
-    while conditionals := [node for node in model.graph.node if node.op_type == "If"]:
-        known = known_values(model, shapes, origin)
-        if not any(node.input[0] in known for node in conditionals):
-            open_sizes = {size_text(size) for shape in shapes.values() for size in shape if not isinstance(size, int)}
-            fixing = f"fix open sizes ({', '.join(sorted(open_sizes))}) that it may depend on, or " if open_sizes else ""
-            raise UnsupportedOpError(
-                f"{origin}: {describe(conditionals[0])}: its condition {conditionals[0].input[0]!r} depends on what is fed; "
-                f"{fixing}export the model with one branch, or each branch as a model"
-            )
-        supply = NameSupply(_names_in(model.graph))
-        nodes: list[onnx.NodeProto] = []
-        for node in model.graph.node:
-            if node.op_type == "If" and node.input[0] in known:
-                wanted = "then_branch" if bool(known[node.input[0]].reshape(-1)[0]) else "else_branch"
-                branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
-                nodes.extend(_inlined(branch, list(node.output), supply, model.graph))
-            else:
-                nodes.append(node)
-        replace_nodes(model.graph, nodes)
-
-
-def _names_in(graph: onnx.GraphProto) -> Iterable[str]:
-    """Yield the names that a graph gives to values, without those inside of its branches."""
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    for node in graph.node:
-        yield from (name for name in node.output if name)
-
-
-def _inlined(branch: Any, outputs: list[str], supply: NameSupply, graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
-    """Return the nodes of a branch with its results under the names of the If's; its constants go to `graph`."""
-    made = {name for node in branch.node for name in node.output if name}
-    inner = {tensor.name for tensor in branch.initializer}
-    names = {name: supply.fresh(name) for name in sorted(made | inner)}
-    passed: list[onnx.NodeProto] = []
-    for value, output in zip(branch.output, outputs, strict=True):
-        if value.name in made and names[value.name] not in outputs:
-            names[value.name] = output
-        else:  # a constant, or a value that is returned twice
-            result: str = value.name
-            passed.append(onnx.helper.make_node("Identity", [names.get(result, result)], [output]))
-    for tensor in branch.initializer:
-        constant = graph.initializer.add()
-        constant.CopyFrom(tensor)
-        constant.name = names[tensor.name]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in branch.node]
-    for node in nodes:
-        _rename(node, names)
-    return [*nodes, *passed]
-
-
-def _rename(node: Any, names: Mapping[str, str]) -> None:
-    """Rename what a node reads and makes, and what the graphs inside of it read."""
-    for values in (node.input, node.output):
-        for position, name in enumerate(values):
-            values[position] = names.get(name, name)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-            own |= {name for inner in graph.node for name in inner.output}
-            outside = {name: new for name, new in names.items() if name not in own}
-            for inner in graph.node:
-                _rename(inner, outside)
-            for value in graph.output:
-                value.name = outside.get(value.name, value.name)

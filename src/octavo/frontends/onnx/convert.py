@@ -27,7 +27,8 @@ from ..input_shapes import InputShapes
 from ..relax_ops import is_static, shape_of
 from ..source_tensor import SourceTensor
 from ..symbols import size_text
-from . import arithmetic, conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent
+from . import arithmetic, conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent, resize
+from .control_flow import CONTROL_FLOW
 from .graph import describe
 from .large_tensors import tensor_array
 from .ops import NodeContext
@@ -41,16 +42,18 @@ _CONVERTERS = {
     **data_movement.CONVERTERS,
     **norms.CONVERTERS,
     **recurrent.CONVERTERS,
+    **resize.CONVERTERS,
     **decompositions.CONVERTERS,
     **conv.CONVERTERS,
     **integer_ops.CONVERTERS,
 }
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_INLINED = frozenset({*CONTROL_FLOW, "SequenceMap"})
+"""What TVM's importer has entries for, and is resolved before."""
 
 
 def supported(node: onnx.NodeProto) -> bool:
     """Whether there is a converter for the node's op, ours or TVM's."""
-    if node.op_type in _CONTROL_FLOW:
+    if node.op_type in _INLINED:
         return False
     return node.op_type in _CONVERTERS or node.op_type in qoperator.REWRITES or node.op_type in _frontend._get_convert_map()
 

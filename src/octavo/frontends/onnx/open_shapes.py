@@ -20,7 +20,8 @@ from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, is_static, nonnegative_indices, open_running_sum, padded, shape_of, size_tensor
 from ..symbols import Size, Symbols, size_text
 from .large_tensors import tensor_array
-from .ops import Converter, NodeContext, input_at, resized
+from .ops import Converter, NodeContext, input_at
+from .resize import resized
 from .sizes import Ratio, SizeTensor, sizes_of
 
 _ENDLESS = 2**31 - 1

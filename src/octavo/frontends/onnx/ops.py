@@ -61,7 +61,8 @@ def input_at(inputs: Sequence[Any], index: int) -> Any:
     return inputs[index] if index < len(inputs) else None
 
 
-def _value(expr: Any, what: str) -> npt.NDArray[Any]:
+def known_value(expr: Any, what: str) -> npt.NDArray[Any]:
+    """Return the value of an input that must be constant, as `what` it is in the message."""
     if not isinstance(expr, Constant):
         raise RejectedOpError(f"its {what} must be constant")
     return array_of(expr.value)
@@ -129,7 +130,7 @@ def _bound(value: Any, what: str) -> float | None:
     """Return a clip bound; None where there is none (absent, infinite, or NaN, which ONNX Runtime ignores)."""
     if value is None:
         return None
-    number = float(_value(value, what).reshape(-1)[0])
+    number = float(known_value(value, what).reshape(-1)[0])
     return number if np.isfinite(number) else None
 
 
@@ -156,7 +157,7 @@ def _fill(context: NodeContext, value: Any) -> float:
     if call_to(call, "dequantize") is not None and all(isinstance(each, Constant) for each in call.args[:3]):
         integers, scale, zero_point = (array_of(each.value).reshape(-1) for each in call.args[:3])
         return float((integers.astype(np.int32) - zero_point)[0] * scale[0])
-    return float(_value(value, "constant value").reshape(-1)[0])
+    return float(known_value(value, "constant value").reshape(-1)[0])
 
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -168,12 +169,12 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
     if context.opset < 11:
         pads, fill = context.ints("pads", []), float(context.attrs.get("value", 0.0))
     else:
-        pads = [int(pad) for pad in _value(inputs[1], "pads")]
+        pads = [int(pad) for pad in known_value(inputs[1], "pads")]
         value = input_at(inputs, 2)
         fill = 0.0 if value is None else _fill(context, value)
     axes = list(range(rank))
     if input_at(inputs, 3) is not None:
-        axes = [int(axis) % rank for axis in _value(inputs[3], "axes")]
+        axes = [int(axis) % rank for axis in known_value(inputs[3], "axes")]
     if len(pads) != 2 * len(axes):
         raise RejectedOpError(f"{len(pads)} pads do not fit {len(axes)} axes")
     if min(pads, default=0) < 0:
@@ -189,7 +190,7 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
     training = input_at(inputs, 2)
-    if training is not None and bool(_value(training, "training_mode").any()):
+    if training is not None and bool(known_value(training, "training_mode").any()):
         raise RejectedOpError("training_mode must be false; export the model for inference")
     if context.is_read(1):
         raise RejectedOpError("its second output (mask) is not supported")
@@ -207,61 +208,6 @@ def _softmax(context: NodeContext, inputs: list[Any]) -> Any:
         return None
     op = ops.nn.softmax if context.op == "Softmax" else ops.nn.log_softmax
     return op(inputs[0], axis=axis)
-
-
-def _resize(context: NodeContext, inputs: list[Any]) -> Any:
-    """TVM's converter reads inputs as opset 11 orders them; opset 10 and Upsample have (x, scales)."""
-    scales_at = 1 if context.op == "Upsample" or context.opset < 11 else 2
-    scales, sizes = input_at(inputs, scales_at), input_at(inputs, 3)
-    shape = shape_of(inputs[0])
-    if len(shape) != 4:
-        return None
-    has_sizes = sizes is not None and _value(sizes, "sizes").size > 0
-    if scales_at == 1 and "scales" in context.attrs:
-        factors = [float(factor) for factor in context.attrs["scales"]]
-    elif has_sizes:
-        factors = [size / dim for size, dim in zip(_value(sizes, "sizes").tolist(), shape, strict=True)]
-    else:
-        factors = _value(scales, "scales").astype(np.float64).tolist()
-    if len(factors) != 4 or factors[0] != 1 or factors[1] != 1:
-        raise RejectedOpError("only the two spatial axes can be resized")
-    target = [int(np.floor(dim * factor + 1e-9)) for dim, factor in zip(shape[2:], factors[2:], strict=True)]
-    if has_sizes:
-        target = [int(size) for size in _value(sizes, "sizes")[2:]]
-    transform = _transformation(context, is_legacy=scales_at == 1)
-    if transform != "align_corners" and any(
-        abs(d * f - t) > 1e-4 * t for d, f, t in zip(shape[2:], factors[2:], target, strict=True)
-    ):
-        # ONNX then samples by the declared scale, Relax's op by the ratio of the sizes.
-        raise RejectedOpError(f"scales {factors[2:]} of a size {shape[2:]} make no whole numbers; state sizes instead")
-    return resized(context, inputs[0], target, is_legacy=scales_at == 1)
-
-
-def _transformation(context: NodeContext, *, is_legacy: bool) -> str:
-    return "asymmetric" if is_legacy else context.text("coordinate_transformation_mode", "half_pixel")
-
-
-def resized(context: NodeContext, data: Any, target: Sequence[Any], *, is_legacy: bool) -> Any:
-    """Return an image of other rows and columns; None where it is left to TVM. `is_legacy`: before opset 11."""
-    if context.ints("axes", []) or context.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise RejectedOpError("attributes axes and keep_aspect_ratio_policy are not supported")
-    if context.attrs.get("antialias", 0):
-        raise RejectedOpError("antialias is not supported")
-    transform = _transformation(context, is_legacy=is_legacy)
-    if transform == "tf_crop_and_resize":
-        return None
-    mode = context.text("mode", "nearest")
-    return ops.image.resize2d(
-        data,
-        size=tuple(target),
-        layout="NCHW",
-        method="nearest_neighbor" if mode == "nearest" else mode,
-        coordinate_transformation_mode=transform,
-        rounding_method="floor" if is_legacy else context.text("nearest_mode", "round_prefer_floor"),
-        cubic_alpha=float(context.attrs.get("cubic_coeff_a", -0.75)),
-        cubic_exclude=int(context.attrs.get("exclude_outside", 0)),
-        extrapolation_value=float(context.attrs.get("extrapolation_value", 0.0)),
-    )
 
 
 _CHAINS: dict[str, Callable[[Any, Any], Any]] = {"Max": ops.maximum, "Min": ops.minimum, "Sum": ops.add}
@@ -284,9 +230,7 @@ CONVERTERS: dict[str, Converter] = {
     "MaxPool": _pool,
     "Min": _chain,
     "Pad": _pad,
-    "Resize": _resize,
     "Softmax": _softmax,
     "Sum": _chain,
-    "Upsample": _resize,
 }
 """Our converters by ONNX op."""

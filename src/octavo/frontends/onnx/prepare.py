@@ -112,11 +112,28 @@ def prepare(
     )
 
 
-def known_values(source: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str) -> dict[str, npt.NDArray[Any]]:
-    """Return what is known without a run, by name: constants, and what depends on them and on static shapes alone."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of an ONNX graph without a run.
+
+    Parameters
+    ----------
+    values
+        Constants, and what depends on them and on static shapes alone, by name.
+    shapes
+        Of every tensor; None where even the rank is unknown. A dimension that is open is a text.
+    """
+
+    values: Mapping[str, npt.NDArray[Any]]
+    shapes: Mapping[str, tuple[int | str, ...] | None]
+
+
+def known_of(source: onnx.ModelProto, shapes: Mapping[str, Sequence[Size]], origin: str) -> Known:
+    """Return what is known of a model for inputs of these shapes."""
     model, _ = _with_shapes(source, shapes, origin)
-    model, _ = _fold(model)
-    return {tensor.name: tensor_array(tensor) for tensor in model.graph.initializer}
+    model, types = _fold(model)
+    values = {tensor.name: tensor_array(tensor) for tensor in model.graph.initializer}
+    return Known(values, {name: shape for name, (shape, _) in types.items()})
 
 
 def _with_shapes(
@@ -295,10 +312,22 @@ def _evaluate(
     single = onnx.helper.make_model(onnx.helper.make_graph([node], "fold", inputs, outputs), opset_imports=opsets)
     try:
         values: Any = ReferenceEvaluator(single).run(None, feeds)
-        return [onnx.numpy_helper.from_array(np.asarray(v), name) for v, name in zip(values, node.output, strict=True)]
+        found = [_as_inferred(value, types.get(name, (None, ""))[1]) for value, name in zip(values, node.output, strict=True)]
+        return [onnx.numpy_helper.from_array(value, name) for value, name in zip(found, node.output, strict=True)]
     except Exception:
         # The reference lacks a few ops and variants; the frontend then decides.
         return None
+
+
+def _as_inferred(value: Any, dtype: str) -> npt.NDArray[Any]:
+    """Return a value in the type that ONNX states; the reference computes some ops of short floats in float32."""
+    array = np.asarray(value)
+    if not dtype or str(array.dtype) == dtype:
+        return array
+    return array.astype(onnx.helper.tensor_dtype_to_np_dtype(_TYPE_OF[dtype]))
+
+
+_TYPE_OF = {dtype_name(number): number for number in onnx.TensorProto.DataType.values()}
 
 
 def _is_static(shape: tuple[int | str, ...]) -> bool:
