@@ -35,8 +35,8 @@ def call(args: argparse.Namespace) -> int:
     if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
         if args.dump_ir is not None:
             raise UsageError(f"{args.model}: an executable has no IR; give --dump-ir with the model that it was made from")
-        if args.shape or args.size:
-            raise UsageError(f"{args.model}: an executable keeps its sizes: leave out --shape and --size")
+        if args.shape or args.size or args.value:
+            raise UsageError(f"{args.model}: an executable keeps its sizes: leave out --shape, --size and --value")
         explanation = explain(load_executable(args.model))
     else:
         model, profile, recipe = load_to_compile(args)

@@ -58,14 +58,29 @@ def named_size(text: str) -> tuple[str, int | tuple[int | None, int | None]]:
     return name, (int(low) if low else None, int(high) if high else None) if dots else int(low)
 
 
+def named_value(text: str) -> tuple[str, list[int | float | bool] | int | float | bool]:
+    """Parse "sr=16000", "shape=2,-1", "scales=1,1,1.5,1.5" or "training=false"; one number has no axis unless the input has."""
+    name, separator, values = text.rpartition("=")
+    words = {"true": True, "false": False}
+    try:
+        numbers = [
+            words[each] if each in words else float(each) if set(each) & set(".eE") else int(each) for each in values.split(",")
+        ]
+    except ValueError:
+        separator, numbers = "", []
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=16000 or NAME=1,2,3, got {text!r}")
+    return name, numbers if len(numbers) > 1 else numbers[0]
+
+
 def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite") -> None:
-    """Add the positional model file, --shape and --size."""
+    """Add the positional model file, --shape, --size and --value."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=help)
     add_shapes(parser)
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
-    """Add --shape and --size."""
+    """Add --shape, --size and --value."""
     parser.add_argument(
         "--shape",
         type=named_shape,
@@ -83,6 +98,14 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N",
         help="fix a dimension that the file leaves open, by its name; NAME=LOW..HIGH, of which either may be left out, bounds it "
         "(may be repeated)",
+    )
+    parser.add_argument(
+        "--value",
+        type=named_value,
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="fix the values of an ONNX input that decides shapes or branches: sr=16000, shape=2,-1 (may be repeated)",
     )
 
 

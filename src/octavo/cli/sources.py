@@ -24,12 +24,14 @@ class UsageError(OctavoError):
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """Load MODEL under --shape and --size."""
-    return load(args.model, **shape_options(args))
+    """Load MODEL under --shape, --size and --value."""
+    return load(args.model, shapes=dict(args.shape) or None, sizes=dict(args.size) or None, values=dict(args.value) or None)
 
 
 def shape_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return --shape and --size as `octavo.load` takes them."""
+    """Return --shape and --size as functions take them that load a model themselves, without values."""
+    if args.value:
+        raise UsageError("--value is for what works on one model on this machine: write the value into the file, as a constant")
     return {"shapes": dict(args.shape) or None, "sizes": dict(args.size) or None}
 
 

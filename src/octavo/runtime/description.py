@@ -16,12 +16,16 @@ _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputSpec:
-    """One result: its TensorId, its name in the source, shape and dtype."""
+    """One result: its TensorId, its name in the source, shape and dtype.
+
+    Of one that is `counted` a call gives as many rows as it chose, of `shape[0]` at most: those ahead of rows of -1.
+    """
 
     id: str
     source_name: str
     shape: tuple[int, ...]
     dtype: str
+    counted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -88,6 +88,7 @@ class Executable:
         self.description = description
         missing = missing_features(description.features, machine_features())
         first = {spec.shape[:1] for spec in (*description.inputs, *description.outputs)}
+        self._counted = [spec.source_name for spec in description.outputs if spec.counted]
         self._check = InputCheck(description.inputs, description.limits, description.extents)
         self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()} and not names_in(*first)
         self._run: Runner = (
@@ -236,7 +237,10 @@ class Executable:
     def name_outputs(self, results: list[Any]) -> Outputs:
         """Copy results, which keep the model's order, and give them their names."""
         # By DLPack: TVM's own copies go through ctypes, take ten times as long, and leave a cycle for the garbage collector.
-        return {spec.source_name: np.from_dlpack(value).copy() for spec, value in zip(self.outputs, results, strict=True)}
+        named = {spec.source_name: np.from_dlpack(value).copy() for spec, value in zip(self.outputs, results, strict=True)}
+        for name in self._counted:
+            named[name] = named[name][: np.count_nonzero(named[name][:, 0] >= 0)]
+        return named
 
     def attach(self, arrays: list[npt.NDArray[Any]]) -> AttachedCall:
         """Return a call that works on the memory of these arrays, one for each parameter of "main".

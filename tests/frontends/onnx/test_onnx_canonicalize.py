@@ -7,7 +7,7 @@ from onnx import TensorProto
 from onnx.helper import make_graph, make_node, make_tensor_value_info
 
 import octavo
-from octavo.errors import ModelError, UnsupportedOpError
+from octavo.errors import ModelError
 from octavo.frontends import load
 from reference_sessions import reference_session
 
@@ -105,13 +105,6 @@ def test_bfloat16_inputs_and_weights_become_float32(run):
     (y,) = run(model.bound(), np.float32([3, 4]))
     np.testing.assert_array_equal(y, np.float32([4.5, -8]))
     assert y.dtype == np.float32
-
-
-def test_boxes_chosen_by_their_values(make_onnx):
-    proto = make_onnx([make_node("NonMaxSuppression", ["b", "s"], ["y"])], {"b": (1, 6, 4), "s": (1, 1, 6)}, {"y": None})
-    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
-    with pytest.raises(UnsupportedOpError, match=r"op NonMaxSuppression \(output tensor 'y'\).*depends on values.*cut the model"):
-        load(proto)
 
 
 def test_text(make_onnx):

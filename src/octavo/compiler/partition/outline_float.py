@@ -24,6 +24,7 @@ from ...ir.graph.dataflow import DataflowView, op_name
 from ...ir.graph.observe import OBSERVE
 from ...ir.graph.recurrence import NAME as RECURRENCE
 from ...ir.graph.rules import Rule, partition
+from ...ir.graph.suppression import NAME as SUPPRESSION
 from ...ir.qdq.matchers.conv.float_conv2d import match_float_conv2d, match_float_conv2d_transpose, match_float_matmul
 from ...ir.qdq.matchers.elementwise.float_chain import CHAINED
 from ...ir.qdq.matchers.elementwise.float_elementwise import match_float_elementwise, match_mixed_elementwise
@@ -40,6 +41,7 @@ from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
 from ...ir.qdq.matchers.observe import match_observe
 from ...ir.qdq.matchers.recurrence import match_float_recurrence
 from ...ir.qdq.matchers.reduce import match_float_mean
+from ...ir.qdq.matchers.suppression import match_suppression
 from .context import PartitionContext
 from .target_rules import describe, is_repeatable
 
@@ -58,6 +60,7 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),
     Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
     Rule(composite="octavo.float_recurrence", ops=(RECURRENCE,), match=match_float_recurrence),
+    Rule(composite="octavo.float_suppression", ops=(SUPPRESSION,), match=match_suppression),
     Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
     Rule(composite="octavo.mixed_elementwise", ops=CHAINED, match=match_mixed_elementwise),
     Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
@@ -71,12 +74,12 @@ def outline_float(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModu
     rules = (*(half_rules(context.precision) if context.precision else ()), *own)
     found = partition(module, rules, repeatable=_is_repeatable, describe=describe)
     context.regions |= found.regions
-    _check_recurrences(DataflowView(found.module["main"]), {name: each.reason for name, each in found.rejections.items()})
+    _check_own_ops(DataflowView(found.module["main"]), {name: each.reason for name, each in found.rejections.items()})
     return found.module
 
 
-def _check_recurrences(view: DataflowView, reasons: Mapping[str, str]) -> None:
-    """Raise CompileError for a recurrence that is left: TVM has no such op."""
+def _check_own_ops(view: DataflowView, reasons: Mapping[str, str]) -> None:
+    """Raise CompileError for an op of Octavo's that is left: TVM has none such."""
     for binding in view.bindings:
         if op_name(binding.value) == RECURRENCE:
             name = binding.var.name
@@ -84,6 +87,11 @@ def _check_recurrences(view: DataflowView, reasons: Mapping[str, str]) -> None:
                 f"{name}: the steps of a recurrent layer are one op where their number is open, or large; "
                 f"{reasons.get(name, 'only CPUs have kernels for it')}; fix the number: "
                 'sizes={"NAME": N} in Python, --size NAME=N on the command line'
+            )
+        if op_name(binding.value) == SUPPRESSION:
+            raise CompileError(
+                f"{binding.var.name}: {reasons.get(binding.var.name, 'only CPUs have kernels for the choice of boxes')}; "
+                "fix its sizes, or cut the model ahead of it"
             )
 
 

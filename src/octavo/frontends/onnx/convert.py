@@ -170,6 +170,7 @@ def convert(prepared: PreparedOnnx, inputs: InputShapes, origin: str) -> Assembl
     UnsupportedOpError
         If a node has a form that no converter takes.
     """
+    _check_choices(prepared, origin)
     importer = _GraphImporter(prepared, inputs, origin)
     graph: Any = prepared.graph
     try:
@@ -187,6 +188,19 @@ def convert(prepared: PreparedOnnx, inputs: InputShapes, origin: str) -> Assembl
     positions = {source.name: position for position, source in enumerate(sources)}
     outputs = [positions[value.name] for value in prepared.graph.output]
     return assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
+
+
+def _check_choices(prepared: PreparedOnnx, origin: str) -> None:
+    """Raise UnsupportedOpError where a node reads which boxes were chosen: how many these are depends on data."""
+    outputs = {value.name for value in prepared.graph.output}
+    for node in (node for node in prepared.graph.node if node.op_type == "NonMaxSuppression"):
+        readers = [prepared.nodes[int(each.name)] for each in prepared.graph.node if node.output[0] in each.input]
+        if readers or node.output[0] not in outputs:
+            reader = f", which {describe(readers[0])} reads," if readers else ""
+            raise UnsupportedOpError(
+                f"{origin}: {describe(prepared.nodes[int(node.name)])}: the shape of its result{reader} depends on data; let "
+                "it be an output of the model, and pick what it names yourself"
+            )
 
 
 def _check_bindings(module: tvm.IRModule, origin: str) -> None:

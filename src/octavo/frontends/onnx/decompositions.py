@@ -12,11 +12,12 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.dataflow import call_to
+from ...ir.graph.suppression import Suppression, suppression
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..placed import scatter_elements, scatter_slices
-from ..relax_ops import celu, dtype_of, running_sum, shape_of
-from .ops import Converter, NodeContext
+from ..relax_ops import celu, dtype_of, is_static, running_sum, shape_of
+from .ops import Converter, NodeContext, known_value
 
 
 def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
@@ -33,6 +34,45 @@ def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _celu(context: NodeContext, inputs: list[Any]) -> Any:
     return celu(context.builder.emit, inputs[0], float(context.attrs.get("alpha", 1.0)))
+
+
+def _compress(context: NodeContext, inputs: list[Any]) -> Any:
+    """Take what a known condition names."""
+    data, condition = inputs
+    if not isinstance(condition, Constant):
+        return _of_open_shape(context, inputs)
+    emit = context.builder.emit
+    axis = context.attrs.get("axis")
+    data = emit(ops.reshape(data, [-1])) if axis is None else data
+    size = shape_of(data)[int(axis or 0)]
+    places = np.flatnonzero(condition.value.numpy().reshape(-1)[:size])
+    if not places.size:
+        raise RejectedOpError("its condition names nothing, and a result without elements is not computed")
+    return ops.take(data, relax.const(places.astype(np.int64), "int64"), axis=int(axis or 0), mode="clip")
+
+
+def _non_max_suppression(context: NodeContext, inputs: list[Any]) -> Any:
+    """Choose boxes: one op, of as many rows as may be chosen; that its result ends the graph, `_counted` sees to."""
+    boxes, scores, *others = inputs
+    bounds = [
+        None if value is None else known_value(value, what).reshape(-1) for value, what in zip(others, _BOUNDS, strict=False)
+    ]
+    given = [None if value is None or not value.size else value[0].item() for value in bounds] + [None] * 3
+    shape = shape_of(scores)
+    if not is_static((*shape, *shape_of(boxes))) or dtype_of(boxes) != "float32":
+        raise RejectedOpError(f"it chooses of float32 boxes of fixed sizes; {context.symbols.advice()}")
+    what = Suppression(most=min(int(given[0] or 0), shape[2]), overlap=float(given[1] or 0.0), score=given[2])
+    if what.most < 1 or 0 in shape:
+        raise RejectedOpError("its max_output_boxes_per_class lets it choose no box")
+    emit = context.builder.emit
+    if context.attrs.get("center_point_box", 0):
+        middle, extent = (emit(ops.strided_slice(boxes, [2], [at], [at + 2])) for at in (0, 2))
+        half = emit(ops.multiply(extent, relax.const(0.5, "float32")))
+        boxes = emit(ops.concat([emit(ops.subtract(middle, half)), emit(ops.add(middle, half))], 2))
+    return suppression(boxes, scores, what)
+
+
+_BOUNDS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
 
 
 def _of_open_shape(context: NodeContext, inputs: list[Any]) -> Any:
@@ -94,9 +134,9 @@ def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
 
 CONVERTERS: dict[str, Converter] = {
     "Celu": _celu,
-    "Compress": _of_open_shape,
+    "Compress": _compress,
     "CumSum": _cumsum,
-    "NonMaxSuppression": _of_open_shape,
+    "NonMaxSuppression": _non_max_suppression,
     "NonZero": _of_open_shape,
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,

@@ -33,6 +33,7 @@ _DECIDING: Mapping[str, Sequence[int]] = {
     "MaxUnpool": (2,),
     "Dropout": (1, 2),
     "Loop": (0, 1),
+    "Compress": (1,),
     "Col2Im": (1, 2),
     "DFT": (1, 2),
     "STFT": (1, 3),

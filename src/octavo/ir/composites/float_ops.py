@@ -223,6 +223,23 @@ class FloatRecurrenceOp(FloatOp):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatSuppressionOp(FloatOp):
+    """The choice of boxes, as `ir.graph.suppression` defines it; `scores_shape` is (batch, classes, boxes)."""
+
+    boxes: str
+    scores: str
+    most: int
+    overlap: float
+    score: float | None
+    scores_shape: tuple[int, int, int]
+
+    @property
+    def macs(self) -> int:
+        """None: it compares."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bfloat16Op(FloatOp):
     """A convolution or matmul as `float_op` says it, from 16 bits `x`; `addend` and the result are 16 bits wide or float32."""
 

@@ -19,6 +19,7 @@ from . import (
     recurrence,
     reduce,
     resize,
+    suppression,
 )
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "recurrence",
     "reduce",
     "resize",
+    "suppression",
 ]

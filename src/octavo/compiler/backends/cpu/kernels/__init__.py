@@ -96,6 +96,7 @@ from .reductions.reduce import ReduceSpec, reduce
 from .resize.float_resize import FloatResizeSpec, float_resize_bilinear
 from .resize.resize import ResizeSpec, resize_bilinear
 from .resize.taps import float_tap_places, float_tap_weights, linear_taps
+from .suppression.suppression import SuppressionSpec, suppression
 
 __all__ = [
     "ARM_BF16",
@@ -168,6 +169,7 @@ __all__ = [
     "SoftmaxSpec",
     "StrassenSchedule",
     "SumOutput",
+    "SuppressionSpec",
     "TakeSpec",
     "TileSchedule",
     "TransposeSpec",
@@ -236,6 +238,7 @@ __all__ = [
     "schedule_of",
     "scheduled",
     "softmax",
+    "suppression",
     "take",
     "takes_attention",
     "takes_views",

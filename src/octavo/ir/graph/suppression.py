@@ -1,0 +1,100 @@
+"""The choice of boxes by their scores and overlaps (non-maximum suppression) as one op. Computes nothing.
+
+    y = R.octavo.suppression((boxes, scores), R.str("most=100 overlap=0.5 score=0.25"))
+
+`boxes` (batch, boxes, 4) are two opposite corners each, `scores` (batch, classes, boxes). y is int64 (batch * classes * most, 3):
+the numbers of batch, class and box of what is chosen, class by class from the best on, and -1 in all rows behind. How many rows
+are chosen depends on the data; an executable gives those, and no others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm.ir._ffi_api as _ir_ffi
+from tvm import relax
+from tvm.ir import Call, StringImm
+from tvm.relax import Expr
+
+from .nodes import elements
+from .script_names import enter
+
+NAME = "suppression"
+_OP = f"relax.octavo.{NAME}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suppression:
+    """How boxes are chosen.
+
+    Parameters
+    ----------
+    most
+        Boxes of a class, at most.
+    overlap
+        From what share of two boxes' union on their intersection rules out the one of the lower score: more than that.
+    score
+        What a score must be above; None: any is good.
+    """
+
+    most: int
+    overlap: float
+    score: float | None
+
+    def text(self) -> str:
+        """Return it as the op has it."""
+        return f"most={self.most} overlap={self.overlap!r} score={self.score!r}"
+
+    @staticmethod
+    def parse(text: str) -> Suppression:
+        """Read what `text` wrote; ValueError for anything else."""
+        given: dict[str, str] = {name: value for name, _, value in (word.partition("=") for word in text.split(" "))}
+        if given.keys() != {"most", "overlap", "score"}:
+            raise ValueError(f"{text!r} is no choice of boxes")
+        score = None if given["score"] == "None" else float(given["score"])
+        return Suppression(most=int(given["most"]), overlap=float(given["overlap"]), score=score)
+
+
+def suppression(boxes: Expr, scores: Expr, what: Suppression) -> Any:
+    """Return the call."""
+    return _construct(relax.Tuple([boxes, scores]), what.text())
+
+
+def read_suppression(call: Any) -> tuple[Suppression, Expr, Expr]:
+    """Return what a call of the op computes, and its operands."""
+    boxes, scores = elements(call.args[0].fields)
+    return Suppression.parse(str(call.args[1].value)), boxes, scores
+
+
+def _construct(operands: Any, text: Any) -> Any:
+    operands = operands if isinstance(operands, relax.Tuple) else relax.Tuple(list(operands))  # a text has Python's own
+    return Call(tvm.ir.Op.get(_OP), [operands, text if isinstance(text, StringImm) else StringImm(str(text))])
+
+
+def _infer(call: Any, builder: Any) -> Any:
+    del builder
+    what = Suppression.parse(str(call.args[1].value))
+    scores: Any = elements(call.args[0].ty.fields)[1]
+    batch, classes, _ = elements(scores.shape.values)
+    shape: Any = [batch * classes * what.most, 3]
+    return relax.TensorType(shape, "int64")
+
+
+def _register() -> None:
+    if _OP in tvm.ir.Op.list_op_names():
+        return
+    ffi: Any = _ir_ffi
+    ffi.RegisterOp(_OP, "The choice of boxes by scores and overlaps.")
+    op: Any = tvm.ir.Op.get(_OP)
+    op.set_num_inputs(2)
+    op.add_argument("operands", "Tuple", "")
+    op.add_argument("what", "StringImm", "")
+    op.set_attr("FInferType", _infer)
+    op.set_attr("FPurity", True)
+    op.set_attr("RequiresArgumentShapes", False)
+    enter(NAME, _construct)
+
+
+_register()
