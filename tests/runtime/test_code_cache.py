@@ -23,7 +23,7 @@ def cache(tmp_path):
 def own_folder(tmp_path, monkeypatch):
     """An empty cache of this test's own; its entries are under the folder returned."""
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "objects-1"
+    return tmp_path / "cache" / "objects-2"
 
 
 def entries(folder: Path) -> list[Path]:

@@ -121,8 +121,8 @@ def user_cache() -> ObjectCache | None:
     location = os.environ.get(LOCATION_VARIABLE, "")
     if location.lower() == "off":
         return None
-    # The digit is the version of the entries' format.
-    folder = (Path(location).expanduser() if location else _platform_folder()) / "objects-1"
+    # The digit is the version of the entries' format, and of what code their keys stand for.
+    folder = (Path(location).expanduser() if location else _platform_folder()) / "objects-2"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()

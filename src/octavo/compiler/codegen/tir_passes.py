@@ -118,7 +118,10 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else KERNEL_LEVEL
         unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
-        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
+        optimized = at_level(target, level)
+        if any(_repeats(function) for function in lowered.values()):
+            optimized = _without_loop_vectors(optimized)
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), optimized)
 
 
 def has_placeholders(target: tvm.target.Target) -> bool:
@@ -195,6 +198,29 @@ def as_given(function: Any) -> Any:
         return node.args[1] if is_hidden else node
 
     return function.with_body(tvm_ffi.structural_map(function.body, (Call, shown)))
+
+
+def _repeats(function: Any) -> bool:
+    """Return whether a loop reads places again and again, by its variable's remainder of a power of two, as a tile does.
+
+    LLVM's loop vectorizer takes such a remainder for a narrow counter that never wraps: of (18, 16, 5) tiled from (3, 4, 5), in
+    rows of 4, it wrote every other four rows wrong.
+    """
+    loops: set[int] = set()
+    rests: set[int] = set()
+
+    def divided(node: Any) -> None:
+        if isinstance(node.b, IntImm) and int(node.b) > 1 and int(node.b) & (int(node.b) - 1) == 0:
+            rests.add(hash(node.a))
+
+    walks = ((tirx.For, lambda node: loops.add(hash(node.loop_var))), (tirx.FloorMod, divided), (tirx.Mod, divided))
+    tvm_ffi.structural_walk(function.body, walks)
+    return not loops.isdisjoint(rests)
+
+
+def _without_loop_vectors(target: tvm.target.Target) -> tvm.target.Target:
+    config = dict(target.export())
+    return tvm.target.Target({**config, "cl-opt": [*config.get("cl-opt", []), "-vectorize-loops=false"]})
 
 
 def _is_light(function: Any) -> bool:

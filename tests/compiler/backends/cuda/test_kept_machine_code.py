@@ -23,7 +23,7 @@ KERNELS = [copy(size, ISA) for size in (160, 320, 160)]
 def folder(tmp_path, monkeypatch) -> Path:
     """An empty cache of this test's own."""
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "objects-1"
+    return tmp_path / "cache" / "objects-2"
 
 
 @pytest.fixture
