@@ -251,3 +251,16 @@ def test_ops_that_onnx_defines_by_others_that_it_defines(rng):
     logs = x - np.log(np.exp(x).sum(1, keepdims=True))
     np.testing.assert_allclose(got[0], -logs[np.arange(3), labels].mean(), rtol=1e-5)
     np.testing.assert_allclose(got[1], x / (1 + np.exp(-x)), rtol=1e-5)
+
+
+def test_a_declared_past_of_no_length():
+    """A size of 0 is meant where the graph only extends the input; anywhere else it may stand for any size, and is refused."""
+    x, w = np.arange(6, dtype=np.float32).reshape(1, 3, 2), np.arange(8, dtype=np.float32).reshape(2, 4)
+    past = np.zeros((1, 0, 2), np.float32)
+    model = model_of([("Concat", "past x", {"axis": 1}), ("MatMul", "y0 w", {})], {"past": past, "x": x}, {"w": w})
+    compare(
+        octavo.compile(octavo.load(model))({"past": past, "x": x}).values(),
+        ReferenceEvaluator(model).run(None, {"past": past, "x": x}),
+    )
+    with pytest.raises(octavo.OctavoError, match="input 'past' .* has no elements"):
+        octavo.load(model_of([("Relu", "past", {})], {"past": past}, {}))

@@ -313,3 +313,27 @@ def test_a_float_op_between_q_and_dq_gives_what_it_gives_alone(name, rng, tmp_pa
     onnx.save(model, tmp_path / "m.onnx")
     [got] = octavo.compile(octavo.load(tmp_path / "m.onnx"))(feed).values()
     np.testing.assert_array_equal(got, reference_session(model, optimized=False).run(None, feed)[0])
+
+
+def test_padding_with_a_constant_that_is_dequantized():
+    """As ONNX Runtime's quantizer writes what a Pad puts around integers."""
+    constants = {"s": np.float32(0.03), "z": np.uint8(120), "v": np.uint8(150), "p": np.int64([0, 0, 1, 1, 0, 0, 1, 0])}
+    nodes = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        onnx.helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        onnx.helper.make_node("DequantizeLinear", ["v", "s", "z"], ["vd"]),
+        onnx.helper.make_node("Pad", ["xd", "p", "vd"], ["padded"]),
+        onnx.helper.make_node("QuantizeLinear", ["padded", "s", "z"], ["yq"]),
+        onnx.helper.make_node("DequantizeLinear", ["yq", "s", "z"], ["y"]),
+    ]
+    values = [
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)]
+        for name, shape in (("x", (1, 2, 5, 5)), ("y", None))
+    ]
+    tensors = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "padding", *values, tensors)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    x = np.random.default_rng(0).normal(size=(1, 2, 5, 5)).astype(np.float32)
+    executable = octavo.compile(octavo.load(model))
+    np.testing.assert_array_equal(executable(x)["y"], run_ort(model, {"x": x}))
+    assert all(op.integer for op in octavo.explain(executable).ops)

@@ -38,15 +38,15 @@ def input_shapes(graph: onnx.GraphProto, asked: Asked) -> InputShapes:
     """
     inputs = {value.name: value for value in graph_inputs(graph)}
     asked.check(inputs)
-    dims_of = {name: _declared_shape(value, asked.shapes.get(name), asked.origin) for name, value in inputs.items()}
+    dims_of = {name: _declared_shape(value, asked.shapes.get(name), asked.origin, graph) for name, value in inputs.items()}
     result = combined(dims_of, asked)
     _allow_empty(result, graph)
     result.symbols.restrict(asked.sizes, asked.origin)
     return result
 
 
-def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple[int | str, ...]:
-    """Return the dimensions that the file states."""
+def _declared_shape(value: Any, given: ShapeOption | None, origin: str, graph: onnx.GraphProto) -> tuple[int | str, ...]:
+    """Return the dimensions that the file states; one of 0 is meant where the graph only ever extends it, as it does a past."""
     name = value.name
     if not value.type.HasField("tensor_type"):
         raise ModelError(f"{origin}: input {name!r} is no tensor (a sequence, map or optional), which is not supported")
@@ -67,7 +67,8 @@ def _declared_shape(value: Any, given: ShapeOption | None, origin: str) -> tuple
         raise ModelError(f"{origin}: input {name!r} states no shape; give one: {shape_advice(name)}")
     dims = tuple(_declared_dim(name, axis, dim, origin if given is None else "") for axis, dim in enumerate(tensor.shape.dim))
     _check_count(name, tuple(dims if given is None else given), origin)
-    if given is None and 0 in dims:
+    empty = [axis for axis, dim in enumerate(dims) if dim == 0]
+    if given is None and not all(_is_extended(graph, name, axis, len(dims)) for axis in empty):
         raise ModelError(
             f"{origin}: input {name!r} of shape ({', '.join(map(str, dims))}) has no elements; "
             f"where a dimension of 0 stands for any size give one: {shape_advice(name)}"

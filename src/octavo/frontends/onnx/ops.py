@@ -156,7 +156,7 @@ def _fill(context: NodeContext, value: Any) -> float:
         call = context.builder.lookup_binding(call)
     if call_to(call, "dequantize") is not None and all(isinstance(each, Constant) for each in call.args[:3]):
         integers, scale, zero_point = (array_of(each.value).reshape(-1) for each in call.args[:3])
-        return float((integers.astype(np.int32) - zero_point)[0] * scale[0])
+        return float((np.float32(integers[0]) - np.float32(zero_point[0])) * np.float32(scale[0]))
     return float(known_value(value, "constant value").reshape(-1)[0])
 
 
