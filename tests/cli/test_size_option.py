@@ -96,3 +96,23 @@ def test_what_needs_fixed_sizes_names_them(capsys: pytest.CaptureFixture[str]) -
     ours, theirs = json.loads(capsys.readouterr().out)["rows"]
     assert ours["runtime"] == "Octavo"
     assert theirs["max_abs_error"] < 1e-5
+
+
+RATES = """<ir_version: 8, opset_import: ["" : 13]> rates (float[1,N] x, int64 sr) => (float[1,N] y)
+    <int64 k = {16000}> {
+    is_16k = Equal(sr, k)
+    y = If (is_16k) <then_branch = a () => (float[1,N] u) { u = Abs(x) }, else_branch = b () => (float[1,N] v) { v = Neg(x) }>
+}"""
+
+
+def test_a_value_that_decides(tmp_path, monkeypatch, capsys):
+    """What an If asks for is said on the command line; without it commands say so, and a wrong one is named."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(RATES), "r.onnx")
+    assert run("compile r.onnx -o r.so") == 1
+    assert "--value sr=..." in capsys.readouterr().err
+    assert run("compile r.onnx --value sr=8000 -o r.so") == 0
+    x = np.float32([[1, -2, 3]])
+    np.testing.assert_array_equal(octavo.load_executable("r.so")(x)["y"], -x)
+    assert run("explain r.onnx --value rate=1") == 1
+    assert "there is no input 'rate' to give a value" in capsys.readouterr().err

@@ -262,5 +262,5 @@ def test_a_declared_past_of_no_length():
         octavo.compile(octavo.load(model))({"past": past, "x": x}).values(),
         ReferenceEvaluator(model).run(None, {"past": past, "x": x}),
     )
-    with pytest.raises(octavo.OctavoError, match="input 'past' .* has no elements"):
+    with pytest.raises(octavo.OctavoError, match=r"input 'past' .* has no elements"):
         octavo.load(model_of([("Relu", "past", {})], {"past": past}, {}))
