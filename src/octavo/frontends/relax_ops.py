@@ -141,18 +141,26 @@ def celu(emit: Callable[[Any], Any], x: Any, alpha: float) -> Any:
 
 
 def running_sum(
-    emit: Callable[[Any], Any], data: Any, shape: list[int], axis: int, *, reverse: bool = False, exclusive: bool = False
+    emit: Callable[[Any], Any],
+    data: Any,
+    shape: list[int],
+    axis: int,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    products: bool = False,
 ) -> Any:
-    """Cumulative sum in steps of 1, 2, 4 ... elements, for TVM's own op does not build.
+    """Cumulative sum, or product, in steps of 1, 2, 4 ... elements, for TVM's own op does not build.
 
     The tensor is shifted and added to itself as many times as the axis has binary digits.
     `axis` is counted from the front; `exclusive` leaves each element out of its own sum.
     """
+    combined = ops.multiply if products else ops.add
     size = shape[axis]
 
     def shifted(value: Any, places: int) -> Any:
         dtype = dtype_of(data)
-        gap = relax.const(np.zeros([places if i == axis else dim for i, dim in enumerate(shape)], dtype), dtype)
+        gap = relax.const(np.full([places if i == axis else dim for i, dim in enumerate(shape)], int(products), dtype), dtype)
         begin, end = (places, size) if reverse else (0, size - places)
         kept = emit(ops.strided_slice(value, axes=[axis], begin=[begin], end=[end])) if places < size else None
         parts = [part for part in ([kept, gap] if reverse else [gap, kept]) if part is not None]
@@ -161,7 +169,7 @@ def running_sum(
     total = shifted(data, 1) if exclusive and size else data
     places = 1
     while places < size:
-        total = emit(ops.add(total, shifted(total, places)))
+        total = emit(combined(total, shifted(total, places)))
         places *= 2
     return total
 

@@ -264,3 +264,18 @@ def test_a_declared_past_of_no_length():
     )
     with pytest.raises(octavo.OctavoError, match=r"input 'past' .* has no elements"):
         octavo.load(model_of([("Relu", "past", {})], {"past": past}, {}))
+
+
+def test_products_diagonals_and_masks():
+    """CumProd in all its directions, EyeLike of a type of its own, the mask of a Dropout that drops nothing."""
+    x, axis = np.array([[2, -1, 3], [0.5, 4, 1]], np.float32), {"axis": np.array(1)}
+    nodes: Nodes = [("CumProd", "x axis", {"reverse": r, "exclusive": e}) for r in (0, 1) for e in (0, 1)]
+    nodes.append(("EyeLike", "x", {"k": 1, "dtype": int(onnx.TensorProto.INT32)}))
+    model = model_of(nodes, {"x": x}, axis, opset=26)
+    compare(octavo.compile(octavo.load(model))({"x": x}).values(), ReferenceEvaluator(model).run(None, {"x": x}))
+    node = onnx.helper.make_node("Dropout", ["x"], ["y", "mask"])
+    values = [onnx.helper.make_tensor_value_info(name, kind, x.shape) for name, kind in (("x", 1), ("y", 1), ("mask", 9))]
+    graph = onnx.helper.make_graph([node], "dropout", values[:1], values[1:])
+    opsets = [onnx.helper.make_opsetid("", 13)]
+    got = octavo.compile(octavo.load(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)))(x)
+    compare(got.values(), [x, np.ones(x.shape, bool)])

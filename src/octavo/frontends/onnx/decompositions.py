@@ -17,6 +17,7 @@ from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..placed import scatter_elements, scatter_slices
 from ..relax_ops import celu, dtype_of, is_static, running_sum, shape_of
+from .graph import dtype_name
 from .ops import Converter, NodeContext, known_value
 
 
@@ -29,7 +30,20 @@ def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
     if not -len(shape) <= axis < len(shape):
         raise RejectedOpError(f"axis {axis} is none of {shape}")
     reverse, exclusive = (bool(context.attrs.get(name, 0)) for name in ("reverse", "exclusive"))
-    return running_sum(context.builder.emit, data, shape, axis % len(shape), reverse=reverse, exclusive=exclusive)
+    if not is_static(shape):
+        raise RejectedOpError(f"its sizes must be known; {context.symbols.advice()}")
+    options = {"reverse": reverse, "exclusive": exclusive, "products": context.op == "CumProd"}
+    return running_sum(context.builder.emit, data, shape, axis % len(shape), **options)
+
+
+def _eye_like(context: NodeContext, inputs: list[Any]) -> Any:
+    """Ones along a diagonal: a constant."""
+    rows, columns = shape_of(inputs[0])
+    if not is_static((rows, columns)):
+        raise RejectedOpError(f"its sizes must be known; {context.symbols.advice()}")
+    given = context.attrs.get("dtype")
+    dtype = dtype_of(inputs[0]) if given is None else dtype_name(int(given))
+    return relax.const(np.eye(rows, columns, int(context.attrs.get("k", 0)), np.dtype(dtype)), dtype)
 
 
 def _celu(context: NodeContext, inputs: list[Any]) -> Any:
@@ -135,7 +149,9 @@ def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
 CONVERTERS: dict[str, Converter] = {
     "Celu": _celu,
     "Compress": _compress,
+    "CumProd": _cumsum,
     "CumSum": _cumsum,
+    "EyeLike": _eye_like,
     "NonMaxSuppression": _non_max_suppression,
     "NonZero": _of_open_shape,
     "Scatter": _scatter_elements,

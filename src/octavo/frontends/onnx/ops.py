@@ -190,11 +190,16 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
     training = input_at(inputs, 2)
-    if training is not None and bool(known_value(training, "training_mode").any()):
+    ratio = input_at(inputs, 1)
+    drops = ratio is None or bool(known_value(ratio, "ratio").any())
+    if drops and training is not None and bool(known_value(training, "training_mode").any()):
         raise RejectedOpError("training_mode must be false; export the model for inference")
-    if context.is_read(1):
-        raise RejectedOpError("its second output (mask) is not supported")
-    return inputs[0]
+    if not context.is_read(1):
+        return inputs[0]
+    shape = shape_of(inputs[0])
+    if context.opset < 12 or not is_static(shape):
+        raise RejectedOpError("its second output (mask) is supported of fixed sizes, from opset 12 on")
+    return relax.Tuple([inputs[0], relax.const(np.ones(shape, bool), "bool")])
 
 
 def _softmax(context: NodeContext, inputs: list[Any]) -> Any:
