@@ -209,11 +209,11 @@ def _repeats(function: Any) -> bool:
     loops: set[int] = set()
     rests: set[int] = set()
 
-    def divided(node: Any) -> None:
+    def remainder(node: Any) -> None:
         if isinstance(node.b, IntImm) and int(node.b) > 1 and int(node.b) & (int(node.b) - 1) == 0:
             rests.add(hash(node.a))
 
-    walks = ((tirx.For, lambda node: loops.add(hash(node.loop_var))), (tirx.FloorMod, divided), (tirx.Mod, divided))
+    walks = ((tirx.For, lambda node: loops.add(hash(node.loop_var))), (tirx.FloorMod, remainder), (tirx.Mod, remainder))
     tvm_ffi.structural_walk(function.body, walks)
     return not loops.isdisjoint(rests)
 
