@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from tvm import relax
 from tvm.ir import GenericConst as Constant
 from tvm.relax import Var
 
