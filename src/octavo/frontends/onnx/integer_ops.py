@@ -7,7 +7,7 @@ parameters that arrive at run time are variables there, and blocked ones become 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
         scale, zero_point = _run_time_parameters(context, scale, zero_point, shape, axis)
     if quantizes:
         is_qdq = context.node.op_type == "QuantizeLinear"
-        assumed = assumed_rounding(source_op(data, _definition_in(context)), is_qdq=is_qdq)
+        assumed = assumed_rounding(source_op(data, context.definition), is_qdq=is_qdq)
         if is_qdq and _counts_beyond(context, data):
             assumed = HALF_EVEN
         rounding = context.roundings.get(context.node.output[0], assumed)
@@ -67,17 +67,8 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _counts_beyond(context: NodeContext, data: Any) -> bool:
     """Return whether an average counts padding in windows that may reach beyond it: QLinearAveragePool counts what is there."""
-    call: Any = call_to(_definition_in(context)(data), "nn.avg_pool2d")
+    call: Any = call_to(context.definition(data), "nn.avg_pool2d")
     return call is not None and bool(call.attrs.ceil_mode) and bool(call.attrs.count_include_pad)
-
-
-def _definition_in(context: NodeContext) -> Callable[[Any], Any]:
-    def definition(expr: Any) -> Any:
-        while isinstance(expr, relax.Var) and (bound := context.builder.lookup_binding(expr)) is not None:
-            expr = bound
-        return expr
-
-    return definition
 
 
 def _quantized_dtype(context: NodeContext, zero_point: Any) -> str:

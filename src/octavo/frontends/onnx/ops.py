@@ -53,6 +53,12 @@ class NodeContext:
         """Whether the node names that output."""
         return len(self.node.output) > output and bool(self.node.output[output])
 
+    def definition(self, expr: Any) -> Any:
+        """Return what a variable is bound to, by way of others; anything else as it is."""
+        while isinstance(expr, Var) and (bound := self.builder.lookup_binding(expr)) is not None:
+            expr = bound
+        return expr
+
 
 Converter = Callable[[NodeContext, list[Any]], Any]
 
@@ -152,9 +158,7 @@ def _clip(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _fill(context: NodeContext, value: Any) -> float:
     """Return the constant of a Pad, which quantizers put behind a DequantizeLinear."""
-    call: Any = context.builder.lookup_binding(value) if isinstance(value, Var) else None
-    while isinstance(call, Var):
-        call = context.builder.lookup_binding(call)
+    call: Any = context.definition(value)
     if call_to(call, "dequantize") is not None and all(isinstance(each, Constant) for each in call.args[:3]):
         integers, scale, zero_point = (array_of(each.value).reshape(-1) for each in call.args[:3])
         return float((np.float32(integers[0]) - np.float32(zero_point[0])) * np.float32(scale[0]))

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
+from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, shape_of
@@ -60,7 +61,12 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     if all(axis.stays for axis in axes) and transform != "tf_crop_and_resize":
         return data
     is_image = len(shape) == 4 and axes[0].stays and axes[1].stays and transform in _TRANSFORMS
-    is_image = is_image and all(axis.is_exact and (mode != "nearest" or axis.is_multiple) for axis in axes)
+    is_image = is_image and all(axis.is_exact for axis in axes)
+    if is_image and mode == "nearest":
+        rounding = _nearest_mode(context, is_legacy=is_legacy)
+        # Between Q and DQ one integer kernel picks along both axes, by float32 positions as ONNX Runtime's are.
+        in_integers = call_to(context.definition(data), "dequantize") is not None
+        is_image = in_integers or all(_is_settled(axis, transform, rounding) for axis in axes[2:])
     if is_image and not context.attrs.get("antialias", 0):
         return _image(context, data, [axis.target for axis in axes[2:]], transform, is_legacy=is_legacy)
     return _by_axes(context, data, axes, transform, is_legacy=is_legacy)
@@ -118,8 +124,7 @@ def _by_axes(context: NodeContext, data: Any, axes: Sequence[_Axis], transform: 
         if transform == "tf_crop_and_resize":
             outside = outside | ((at < 0) | (at > axis.size - 1)).reshape(shape)
         if mode == "nearest":
-            rounding = "floor" if is_legacy else context.text("nearest_mode", "round_prefer_floor")
-            indices = np.clip(_rounded(at, rounding), 0, axis.size - 1).astype(np.int64)
+            indices = _neighbors(axis, at, _nearest_mode(context, is_legacy=is_legacy))
             data = emit(ops.take(data, relax.const(indices, "int64"), axis=place, mode="clip"))
         else:
             data = _weighted(emit, data, place, _weights(context, axis, at, mode).astype(dtype))
@@ -127,6 +132,24 @@ def _by_axes(context: NodeContext, data: Any, axes: Sequence[_Axis], transform: 
         fill = relax.const(np.asarray(context.attrs.get("extrapolation_value", 0.0), dtype), dtype)
         data = emit(ops.where(relax.const(outside, "bool"), fill, data))
     return data
+
+
+def _is_settled(axis: _Axis, transform: str, rounding: str) -> bool:
+    """Return whether Relax's op picks the neighbors that ONNX means, however its positions are rounded to float32."""
+    if axis.is_multiple:
+        return True
+    at = _coordinates(axis, transform)
+    margin = 1e-4 + 1e-6 * axis.size  # more than any position is off, and than the 1e-5 that floor and ceil forgive
+    low, high = (_neighbors(axis, at + error, rounding) for error in (-margin, margin))
+    return np.array_equal(low, high)
+
+
+def _neighbors(axis: _Axis, at: _Floats, rounding: str) -> npt.NDArray[np.int64]:
+    return np.clip(_rounded(at, rounding), 0, axis.size - 1).astype(np.int64)
+
+
+def _nearest_mode(context: NodeContext, *, is_legacy: bool) -> str:
+    return "floor" if is_legacy else context.text("nearest_mode", "round_prefer_floor")
 
 
 def _coordinates(axis: _Axis, transform: str) -> _Floats:
@@ -222,7 +245,7 @@ def _image(context: NodeContext, data: Any, target: Sequence[Any], transform: st
         layout="NCHW",
         method="nearest_neighbor" if mode == "nearest" else mode,
         coordinate_transformation_mode=transform,
-        rounding_method="floor" if is_legacy else context.text("nearest_mode", "round_prefer_floor"),
+        rounding_method=_nearest_mode(context, is_legacy=is_legacy),
         cubic_alpha=float(context.attrs.get("cubic_coeff_a", -0.75)),
         cubic_exclude=int(context.attrs.get("exclude_outside", 0)),
         extrapolation_value=float(context.attrs.get("extrapolation_value", 0.0)),
