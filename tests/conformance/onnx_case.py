@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from reference_sessions import reference_session
 
 MICROSOFT = "com.microsoft"
+UNFUSED = frozenset({"Softmax"})
+"""Float ops between Q and DQ, compared with what they give alone: what ONNX Runtime fuses them to rounds otherwise."""
 OPSET, OPSET_OF_NARROW_TYPES = 18, 21
 _ELEMENT_TYPES = {
     "int4": onnx.TensorProto.INT4,
@@ -74,12 +76,12 @@ _COMMON_TYPES = frozenset(_ELEMENT_TYPES[name] for name in ("float32", "int8", "
 }
 
 
-def onnx_runtime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of a model on one thread, QDQ groups of int8 activations computed in integers, too."""
+def onnx_runtime(model: onnx.ModelProto, feeds: dict[str, np.ndarray], *, optimized: bool = True) -> list[np.ndarray]:
+    """Return the outputs of a model on one thread; if `optimized`, QDQ groups computed in integers, of int8 activations too."""
     if {node.op_type for node in model.graph.node} == {"MatMulInteger"}:
         # Of two activations: only int8 that is constant becomes uint8. ONNX's own evaluation multiplies in int32.
         return ReferenceEvaluator(model).run(None, feeds)
-    session = reference_session(model, int8_allowed=True, threads=1)
+    session = reference_session(model, optimized=optimized, int8_allowed=True, threads=1)
     return [np.asarray(value) for value in session.run(None, feeds)]
 
 
@@ -87,10 +89,10 @@ def peer(_data: bytes, cases: list[Case]) -> list[list[np.ndarray]]:
     """Return the outputs of each case as ONNX Runtime computes them, each kind in a session of its own."""
     found: dict[Case, list[np.ndarray]] = {}
     # A session is exact for uint8 activations or for int8 ones.
-    for kind in dict.fromkeys(case.kind for case in cases):
-        group = [case for case in cases if case.kind == kind]
+    for kind, is_fused in dict.fromkeys((case.kind, case.op not in UNFUSED) for case in cases):
+        group = [case for case in cases if (case.kind, case.op not in UNFUSED) == (kind, is_fused)]
         feeds = {f"c{number}_{name}": array for number, case in enumerate(group) for name, array in case.feeds.items()}
-        results = iter(onnx_runtime(write(group), feeds))
+        results = iter(onnx_runtime(write(group), feeds, optimized=is_fused))
         found |= {case: [next(results) for _ in case.outputs] for case in group}
     return [found[case] for case in cases]
 
