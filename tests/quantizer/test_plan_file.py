@@ -371,3 +371,14 @@ def test_a_recipe_takes_whole_parameters_of_weights_too() -> None:
     assert [each.message for each in plan.adjustments if each.tensor == "b1"] == [
         "the recipe says what it must be, and a bias has the scale of its input times that of its weight"
     ]
+
+
+def test_plans_are_equal_by_the_numbers_of_their_weights() -> None:
+    model = residual_net()
+    ends = {str(key): (-1.0, 2.0) for key in model.tensors}
+    plan = octavo.quantize(model, ranged(model, ends)).plan
+    same = {name: value.copy() for name, value in plan.weight_values.items()}
+    assert same
+    assert replace(plan, weight_values=same) == plan
+    assert replace(plan, weight_values={name: value + 1 for name, value in same.items()}) != plan
+    assert replace(plan, fingerprint="") != plan

@@ -18,6 +18,7 @@ from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from ...numerics import QuantParams
+from ...numerics.arrays import equal_arrays
 from ...runtime.atomic_write import write_atomically
 from ..recipe import Recipe
 from .corrections import Corrections
@@ -27,7 +28,7 @@ from .file import encode, read_fields
 from .journal import Journal
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class QuantizationPlan:
     """What `quantize` decided for a model: which tensors are integer, and how, enough to repeat it on the model.
 
@@ -97,6 +98,16 @@ class QuantizationPlan:
         """One line; the file has all."""
         counts = f"{len(self.activations)} activations, {len(self.weights)} weights"
         return f"QuantizationPlan({len(self.layers)} integer layers, {len(self.float_ops)} float ops, {counts})"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both decided the same, by the same numbers; what was tried on the way does not count."""
+        if not isinstance(other, QuantizationPlan):
+            return NotImplemented
+        compared = [each.name for each in fields(self) if each.compare and each.name != "weight_values"]
+        is_one = all(getattr(self, name) == getattr(other, name) for name in compared)
+        return is_one and equal_arrays(self.weight_values, other.weight_values)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # it holds arrays
 
     @property
     def widths(self) -> dict[int, int]:
