@@ -286,6 +286,7 @@ def test_a_model_that_runs_on_the_virtual_machine_alone(op: Any, rng: np.random.
     samples = [rng.normal(size=(3, 6)).astype(np.float32) for _ in range(6)]
     plan = octavo.quantize(model, octavo.profile(model, samples, keep_samples=6)).plan
     assert [layer.op for layer in plan.layers] == ["matmul"]
+    assert not plan.corrections
     assert bool(plan.journal.entries) == (op is relax.op.argsort)
 
 

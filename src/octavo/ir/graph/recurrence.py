@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import tvm
-import tvm.ir._ffi_api as _ir_ffi
 from tvm import relax
 from tvm.ir import Call, StringImm
 from tvm.relax import Expr
 
 from .nodes import elements
-from .script_names import enter
+from .script_names import register
 
 NAME = "recurrence"
 _OP = f"relax.octavo.{NAME}"
@@ -118,19 +117,4 @@ def _infer(call: Any, builder: Any) -> Any:
     return relax.TensorType([steps + what.states, batch, width], x.dtype)
 
 
-def _register() -> None:
-    if _OP in tvm.ir.Op.list_op_names():
-        return
-    ffi: Any = _ir_ffi
-    ffi.RegisterOp(_OP, "A recurrence over steps.")
-    op: Any = tvm.ir.Op.get(_OP)
-    op.set_num_inputs(2)
-    op.add_argument("operands", "Tuple", "")
-    op.add_argument("what", "StringImm", "")
-    op.set_attr("FInferType", _infer)
-    op.set_attr("FPurity", True)
-    op.set_attr("RequiresArgumentShapes", False)
-    enter(NAME, _construct)
-
-
-_register()
+register(NAME, "A recurrence over steps.", _infer, _construct)

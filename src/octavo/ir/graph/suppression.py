@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm.ir._ffi_api as _ir_ffi
 from tvm import relax
 from tvm.ir import Call, StringImm
 from tvm.relax import Expr
 
 from .nodes import elements
-from .script_names import enter
+from .script_names import register
 
 NAME = "suppression"
 _OP = f"relax.octavo.{NAME}"
@@ -82,19 +81,4 @@ def _infer(call: Any, builder: Any) -> Any:
     return relax.TensorType(shape, "int64")
 
 
-def _register() -> None:
-    if _OP in tvm.ir.Op.list_op_names():
-        return
-    ffi: Any = _ir_ffi
-    ffi.RegisterOp(_OP, "The choice of boxes by scores and overlaps.")
-    op: Any = tvm.ir.Op.get(_OP)
-    op.set_num_inputs(2)
-    op.add_argument("operands", "Tuple", "")
-    op.add_argument("what", "StringImm", "")
-    op.set_attr("FInferType", _infer)
-    op.set_attr("FPurity", True)
-    op.set_attr("RequiresArgumentShapes", False)
-    enter(NAME, _construct)
-
-
-_register()
+register(NAME, "The choice of boxes by scores and overlaps.", _infer, _construct)

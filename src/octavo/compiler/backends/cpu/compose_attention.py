@@ -33,7 +33,7 @@ from ....ir.graph.dataflow import DataflowView, call_to, operand_vars, static_sh
 from ....ir.graph.partition_state import PartitionState
 from ....runtime.size import is_open
 from .compose import Composed
-from .kernels import ATTENTION, takes_attention, takes_views
+from .kernels import ATTENTION, TILED_ROWS, takes_attention, takes_views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -146,7 +146,7 @@ def _lying_product(view: DataflowView, link: _Link) -> Composed:
         y=product.y if output.same_as(link.var) else replace(product.y, name=output.name),
         y_view=y_view,
     )
-    passed = {} if output.same_as(link.var) else {link.var: "batch_matmul.rows.tiled"}
+    passed = {} if output.same_as(link.var) else {link.var: TILED_ROWS}
     return _composed(view, (link,), op, ((a, b), {}), (output, passed))
 
 

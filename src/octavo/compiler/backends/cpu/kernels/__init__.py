@@ -51,7 +51,7 @@ from .language.schedule import (
     schedule_of,
 )
 from .language.x86.table import without_vbmi
-from .matmuls.batch_matmul import batch_matmul, takes_views
+from .matmuls.batch_matmul import TILED_ROWS, batch_matmul, takes_views
 from .matmuls.block_matmul import SYMMETRIC, BlockMatmulSpec, block_matmul
 from .matmuls.block_rows import ROW_DIGITS, BlockRowsSpec, block_rows
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
@@ -114,6 +114,7 @@ __all__ = [
     "PORTABLE_TARGETS",
     "ROW_DIGITS",
     "SYMMETRIC",
+    "TILED_ROWS",
     "AddSpec",
     "AffineRowsSpec",
     "AttentionSpec",

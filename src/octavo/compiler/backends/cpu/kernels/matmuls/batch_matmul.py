@@ -38,6 +38,9 @@ from .x86_word_batch_matmul import WordProduct
 
 _LANES = 16
 _ROWS = 4
+_BY_ROW = "batch_matmul.rows"
+TILED_ROWS = f"{_BY_ROW}.tiled"
+"""Kernel of rows quantized at run time that reads and writes views."""
 _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
@@ -76,7 +79,7 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     if isa in (AVX2, AVX_VNNI):
         func = narrowed(func, isa)
     most = limits((spec.inner, MAX_INNER if takes_bytes else BATCH_MATMUL_MAX_INNER))
-    name = "batch_matmul.rows" if spec.by_row else "batch_matmul"
+    name = _BY_ROW if spec.by_row else "batch_matmul"
     return Kernel(name=f"{name}{form}", isa=isa, func=func, limits=most)
 
 
