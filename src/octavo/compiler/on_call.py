@@ -39,6 +39,7 @@ class OnCallExecutable(Executable):
     def __init__(self, model: UnboundModel, compile: Callable[[Model], Executable]) -> None:
         self._model, self._compile = model, compile
         self._made: OrderedDict[tuple[bytes, ...], Executable] = OrderedDict()
+        self._making: dict[tuple[bytes, ...], threading.Lock] = {}
         self._lock = threading.Lock()
         self._is_fixed = False
 
@@ -88,14 +89,29 @@ class OnCallExecutable(Executable):
         arrays = {name: np.asarray(value) for name, value in values.items()}
         key = tuple(str((name, array.dtype, array.shape)).encode() + array.tobytes() for name, array in sorted(arrays.items()))
         key = (*key, str(sorted((shapes or {}).items())).encode())
+        found = self._kept(key)
+        if found is not None:
+            return found
         with self._lock:
-            found = self._made.get(key)
+            making = self._making.setdefault(key, threading.Lock())
+        with making:  # calls with these values wait for one compilation, calls with others for none
+            found = self._kept(key)
             if found is None:
-                found = self._made[key] = self._compile(self._model.bind(arrays, shapes))
-            self._made.move_to_end(key)
-            if len(self._made) > _KEPT:
-                self._made.popitem(last=False)
+                found = self._compile(self._model.bind(arrays, shapes))
+                with self._lock:
+                    self._made[key] = found
+                    if len(self._made) > _KEPT:
+                        self._made.popitem(last=False)
+        with self._lock:
+            self._making.pop(key, None)
         return found
+
+    def _kept(self, key: tuple[bytes, ...]) -> Executable | None:
+        """Return what was made for these values and is kept, now the last that was used."""
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+            return self._made.get(key)
 
     def _fitting(self, values: dict[str, Any], rest: dict[str, Any]) -> Executable:
         """Return the executable of these values: of open sizes where that can be imported, else of the sizes that are fed."""

@@ -1,5 +1,8 @@
 """ONNX graphs of which values decide what is computed: shapes that are fed, branches, loops."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -7,6 +10,7 @@ from onnx.helper import make_graph, make_node, make_tensor_value_info
 from onnx.reference import ReferenceEvaluator
 
 import octavo
+from octavo.compiler.on_call import OnCallExecutable
 from octavo.errors import DataError, ExecutableError, ModelError, UnsupportedOpError
 from octavo.ir.graph.unbound import UnboundModel
 from reference_sessions import reference_session
@@ -106,6 +110,29 @@ def test_a_branch_that_a_number_decides(make_onnx):
         np.testing.assert_array_equal(executable({"x": x, "sr": np.int64(16000)})["y"], np.abs(x))
         np.testing.assert_array_equal(executable({"x": x, "sr": np.int64(8000)})["y"], x.max(keepdims=True))
     assert repr(executable).endswith("; 2 compiled)")
+
+
+def test_a_call_waits_for_no_compilation_of_other_values(make_onnx):
+    """While one thread compiles for 16 kHz, another compiles for 8 and runs; a third with 16 waits for the first."""
+    model = octavo.load(typed(make_onnx(RATE, {"x": (1, 2), "sr": ()}, {"y": None}), sr=TensorProto.INT64))
+    begun, goes, compiled = threading.Event(), threading.Event(), []
+
+    def compile_slowly(bound):
+        compiled.append(bound)
+        if len(compiled) == 1:
+            begun.set()
+            assert goes.wait(60)
+        return octavo.compile(bound)
+
+    executable, x = OnCallExecutable(model, compile_slowly), np.float32([[-2, 1]])
+    with ThreadPoolExecutor(2) as pool:
+        first, same = (pool.submit(executable, {"x": x, "sr": np.int64(16000)}) for _ in range(2))
+        assert begun.wait(60)
+        assert executable({"x": x, "sr": np.int64(8000)})["y"] == 1
+        assert not first.done()
+        goes.set()
+        np.testing.assert_array_equal(first.result()["y"], same.result()["y"])
+    assert len(compiled) == 2
 
 
 def test_a_branch_that_data_decides(make_onnx):
