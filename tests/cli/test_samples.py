@@ -8,6 +8,7 @@ import pytest
 
 from octavo.cli.samples import read_samples, write_npz
 from octavo.errors import DataError
+from octavo.evaluation.conformance.case import read_arrays
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -101,3 +102,9 @@ def test_results_have_the_same_bytes_and_any_name(tmp_path: Path) -> None:
             name: (np.asarray(value).dtype, np.shape(value)) for name, value in arrays.items()
         }
         assert all(np.array_equal(read[name], value) for name, value in arrays.items())
+
+
+def test_what_a_command_wrote_claims_no_more_than_it_holds(tmp_path: Path) -> None:
+    write_huge_claim(tmp_path / "y.npz")
+    with pytest.raises(DataError, match=r"y\.npz: cannot read arrays .*claims float32"):
+        read_arrays(tmp_path / "y.npz")

@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import check_members
 from ..profiling import ImageFolder
 from ..runtime.inputs import InputSpec, at_sizes, split_batch
 from ..runtime.size import names_in
-from .samples import Samples, check_members, named, read_samples
+from .samples import Samples, named, read_samples
 from .sources import UsageError
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from ..numerics.arrays import check_members
 from ..runtime.inputs import InputSpec
 from ..runtime.size import is_open
 
@@ -20,8 +20,6 @@ Samples = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 """One array where the file holds one, else arrays by name."""
 
 _NPY_MAGIC = b"\x93NUMPY"
-_MAX_DEFLATED = 1100
-"""How many bytes one of deflate's makes at most, 1032, with what a header takes."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -90,24 +88,6 @@ def _load(path: Path) -> Any:
         check_members(path)
         with np.load(file, allow_pickle=False) as archive:
             return dict(archive.items())
-
-
-def check_members(path: Path) -> None:
-    """Raise ValueError for an archive of arrays whose headers claim more than it holds, before memory for them is asked for."""
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if not member.filename.endswith(".npy"):
-                continue
-            with archive.open(member) as stream:
-                version = np.lib.format.read_magic(stream)
-                if version not in ((1, 0), (2, 0)):
-                    continue
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
-            claimed = math.prod(shape) * dtype.itemsize
-            most = min(member.file_size, _MAX_DEFLATED * member.compress_size)
-            if not dtype.hasobject and claimed > most:
-                raise ValueError(f"{member.filename} claims {dtype} {shape}, {claimed} bytes, and holds {most} at most")
 
 
 def _first_line(error: Exception) -> str:

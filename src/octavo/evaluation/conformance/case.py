@@ -13,6 +13,8 @@ A case is a folder with
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -26,7 +28,7 @@ import tvm
 from ...errors import DataError
 from ...ir.composites.attributes import Composite
 from ...ir.composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
-from ...numerics.arrays import Array
+from ...numerics.arrays import Array, check_members
 from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from .oracles import Expected
 from .sketch import RESULT, Sketch
@@ -90,9 +92,10 @@ class Case:
 def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of an .npz; DataError where it is none."""
     try:
+        check_members(path)
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot read arrays (.npz): {error}") from error
 
 
