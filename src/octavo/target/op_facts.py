@@ -99,6 +99,8 @@ FACTS: dict[str, OpFacts] = {
 CLAMPS = tuple(name for name, facts in FACTS.items() if facts.clamps)
 ELEMENTWISE = tuple(name for name, facts in FACTS.items() if facts.elementwise)
 MOVERS = tuple(name for name, facts in FACTS.items() if facts.movement is not None)
+NORMS = ("nn.layer_norm", "nn.group_norm")
+"""Normalizations over axes of one sample, that quantization knows."""
 REDUCTIONS = tuple(name for name, facts in FACTS.items() if facts.reduces)
 SHARES_PARAMETERS = tuple(name for name, facts in FACTS.items() if facts.shares_parameters)
 WEIGHTED = tuple(name for name, facts in FACTS.items() if facts.weight is not None)

@@ -25,10 +25,9 @@ from ...ir.qdq.functions import function_results
 from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
 from ...runtime.shapes import evaluated
 from ...runtime.size import OpenSizeError, is_open, names_in
-from ...target.op_facts import CLAMPS
+from ...target.op_facts import CLAMPS, NORMS
 from .channel_groups import ChannelGroups, Groups, Reader, aligned
 
-NORMS = ("nn.layer_norm", "nn.group_norm")
 _HOMOGENEOUS = (
     "nn.relu",
     "nn.leakyrelu",

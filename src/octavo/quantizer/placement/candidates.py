@@ -18,9 +18,9 @@ from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...runtime.size import is_open
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
-from ...target.op_facts import CLAMPS
+from ...target.op_facts import CLAMPS, NORMS
 from .inputs import PlanInputs
-from .layer import NORMS, Layer
+from .layer import Layer
 from .reasons import cost
 
 _SPATIAL = ({2, 3}, {1, 2})

@@ -20,8 +20,6 @@ from ..recipe import Override
 
 Declined = dict[Var, dict[str, str]]
 """By an op's variable why targets do not take it, by their names."""
-NORMS = ("nn.layer_norm", "nn.group_norm")
-"""Normalizations over axes of one sample."""
 _MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 

@@ -20,10 +20,11 @@ from ...ir.identity import TensorId
 from ...ir.qdq.functions import has_slopes_alone, is_float_function
 from ...runtime.shapes import typical
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
+from ...target.op_facts import NORMS
 from ..plan import FloatOp
 from .candidates import Candidates, computed_of_inputs
 from .inputs import PlanInputs
-from .layer import NORMS, Declined, Layer, Placement, reads_rows
+from .layer import Declined, Layer, Placement, reads_rows
 from .limits import beyond_limits
 from .reasons import together, without_range
 
