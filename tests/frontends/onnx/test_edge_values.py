@@ -279,3 +279,10 @@ def test_products_diagonals_and_masks():
     opsets = [onnx.helper.make_opsetid("", 13)]
     got = octavo.compile(octavo.load(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)))(x)
     compare(got.values(), [x, np.ones(x.shape, bool)])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_means_of_integers_are_of_their_type(dtype):
+    x = np.array([[-1, -2, -3], [1, -2, 0]], dtype)
+    all_, rows = results([("ReduceMean", "x", {"keepdims": 0}), ("ReduceMean", "x axis", {})], {"x": x}, axis=np.array([1]))
+    compare([all_, rows], [np.array(-1, dtype), np.array([[-2], [0]], dtype)])

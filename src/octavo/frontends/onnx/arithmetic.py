@@ -5,6 +5,7 @@ All become plain ops. A shift by as many bits as a number has leaves 0, or its s
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -132,12 +133,31 @@ def _one_hot(context: NodeContext, inputs: list[Any]) -> Any:
     return ops.where(is_named, on, off)
 
 
-def _log_sum_exp(context: NodeContext, inputs: list[Any]) -> Any:
-    """Log of a sum of exponentials about the greatest, which is taken for finite: infinity less infinity is no number."""
-    data, axes = inputs[0], input_at(inputs, 1)
+def _places(context: NodeContext, inputs: list[Any]) -> list[int]:
+    """Return the axes that a reduction names, none for all."""
+    axes = input_at(inputs, 1)
     if axes is not None and not isinstance(axes, Constant):
         raise RejectedOpError("its axes must be constant: the shape of the result depends on them")
-    places = context.ints("axes", []) if axes is None else [int(axis) for axis in axes.value.numpy().reshape(-1)]
+    return context.ints("axes", []) if axes is None else [int(axis) for axis in axes.value.numpy().reshape(-1)]
+
+
+def _reduce_mean(context: NodeContext, inputs: list[Any]) -> Any:
+    """Divide the sum of integers by their number, toward zero; TVM's mean computes int64 and calls it what was given."""
+    data, dtype = inputs[0], dtype_of(inputs[0])
+    places = _places(context, inputs)
+    if _is_float(dtype) or (not places and context.attrs.get("noop_with_empty_axes", 0)):
+        return None
+    emit, shape = context.builder.emit, shape_of(data)
+    total = emit(ops.sum(_as(context, data, "int64"), places or None, bool(context.attrs.get("keepdims", 1))))
+    averaged = [shape[axis] for axis in places or range(len(shape))]
+    if not all(isinstance(size, int) for size in averaged):
+        raise RejectedOpError(f"it counts integers along open sizes; {context.symbols.advice()}")
+    return _as(context, emit(ops.divide(total, relax.const(prod(averaged), "int64"))), dtype)
+
+
+def _log_sum_exp(context: NodeContext, inputs: list[Any]) -> Any:
+    """Log of a sum of exponentials about the greatest, which is taken for finite: infinity less infinity is no number."""
+    data, places = inputs[0], _places(context, inputs)
     if not places and context.attrs.get("noop_with_empty_axes", 0):
         return data
     emit, dtype = context.builder.emit, dtype_of(data)
@@ -226,6 +246,7 @@ CONVERTERS: dict[str, Converter] = {
     "PRelu": _p_relu,
     "Pow": _power,
     "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMean": _reduce_mean,
     "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,
 }
