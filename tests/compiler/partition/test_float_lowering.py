@@ -48,7 +48,8 @@ def nchw_network(rng: np.random.Generator, *, is_read_twice: bool = False) -> An
         d = w.emit("d", relax.op.concat([c, b2], axis=1))
         e = w.emit("e", relax.op.multiply(d, const(rng, 48, 1, 1)))
         f = w.emit("f", relax.op.nn.max_pool2d(e, pool_size=(3, 3), strides=(2, 2), padding=(1, 1)))
-        g = w.emit("g", relax.op.nn.avg_pool2d(f, pool_size=(2, 2), ceil_mode=True))
+        f1 = w.emit("f1", relax.op.image.resize2d(f, (9, 10)))
+        g = w.emit("g", relax.op.nn.avg_pool2d(f1, pool_size=(2, 2), ceil_mode=True))
         h = w.emit("h", relax.op.mean(g, axis=[2, 3]))
         i = w.emit("i", relax.op.matmul(h, const(rng, 48, 10)))
         return w.emit("y", relax.op.add(i, const(rng, 10)), is_output=True)
@@ -61,7 +62,7 @@ def test_a_network_is_close_to_tvm_and_keeps_its_layout(rng: np.random.Generator
     assert is_close(module, floats(rng, 1, 3, 19, 17))
     kernels = [kernel.name.split(" ")[0] for kernel in lowered(module).kernels.values()]
     assert kernels == ["transpose", "float.direct", "float.depthwise.3x3", "float.concat", "float.mean", "float.matmul"]
-    assert set(float_ops(module)) == {"add", "multiply", "nn.max_pool2d", "nn.avg_pool2d"}
+    assert set(float_ops(module)) == {"add", "multiply", "nn.max_pool2d", "image.resize2d", "nn.avg_pool2d"}
 
 
 def test_a_value_that_others_read_is_not_fused_away(rng: np.random.Generator) -> None:

@@ -82,7 +82,27 @@ def _nhwc_call(storage: Storage, view: DataflowView, call: Any, shape: tuple[int
         return relax.op.concat([storage.get(field, is_nhwc=True) for field in fields], axis=axis)
     if not call.args or not _is_kept(storage, call.args[0]):
         return None
-    return _nhwc_window(storage, call)
+    return _nhwc_resize(storage, call) if name == "image.resize2d" else _nhwc_window(storage, call)
+
+
+def _nhwc_resize(storage: Storage, call: Any) -> Expr | None:
+    """Return a resized image: a pixel's neighbours are found once for all channels, which are as many at any size."""
+    attrs = call.attrs
+    if str(attrs.layout) != "NCHW":
+        return None
+    return relax.op.image.resize2d(
+        storage.get(call.args[0], is_nhwc=True),
+        call.args[1],
+        roi=tuple(float(edge) for edge in attrs.roi),
+        layout="NHWC",
+        method=str(attrs.method),
+        coordinate_transformation_mode=str(attrs.coordinate_transformation_mode),
+        rounding_method=str(attrs.rounding_method),
+        cubic_alpha=float(attrs.cubic_alpha),
+        cubic_exclude=int(attrs.cubic_exclude),
+        extrapolation_value=float(attrs.extrapolation_value),
+        out_dtype=None if attrs.out_dtype is None else str(attrs.out_dtype),
+    )
 
 
 def _nhwc_window(storage: Storage, call: Any) -> Expr | None:
