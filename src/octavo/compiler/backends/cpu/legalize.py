@@ -1,12 +1,12 @@
 """How ops that stay float become loops where TVM's own way is slow: functions that it takes from the C library, value by value,
 are written out as their definition in numerics has them, so that LLVM can vectorize them in whatever they are fused with. TVM's
 transposed convolutions know neither dilation nor channels last; it finds pixels of resized images in 64 bits. The greatest
-of numbers that may be infinite is sought from -inf on.
+of numbers that may be infinite is sought from -inf on; that of a window, channel by channel in the innermost loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tvm.tirx import Cast, Div, FloatImm, IntImm, Max, Min
 
 from ....ir.graph.dataflow import op_name
 from ....ir.qdq.matchers.elementwise.float_chain import INTEGER_POWERS, function_of
+from ....ir.untyped import ops, s_tir
 from .kernels import ElementExpressions
 
 # TVM ships no types for its operators.
@@ -44,6 +45,7 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
         "relax.power": _power,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.image.resize2d": _resize2d,
+        "relax.nn.max_pool2d": _max_pool2d,
     }
 
 
@@ -81,7 +83,7 @@ def _power(builder: relax.BlockBuilder, call: Any) -> Expr:
     return builder.call_te(topi.power, x, exponent, primfunc_name_hint="power")
 
 
-_EXTREMES = ("relax.max", "relax.min", "relax.argmax", "relax.argmin", *(f"relax.nn.max_pool{rank}d" for rank in (1, 2, 3)))
+_EXTREMES = ("relax.max", "relax.min", "relax.argmax", "relax.argmin", "relax.nn.max_pool1d", "relax.nn.max_pool3d")
 """Ops that look for a greatest or least value."""
 
 
@@ -91,6 +93,44 @@ def _from_infinity(builder: relax.BlockBuilder, call: Any) -> Expr:
     function: Any = builder.get()[made.args[0]]
     starts = [(FloatImm, _as_infinity)] + [(IntImm, _as_last_place)] * call.op.name.startswith("relax.arg")
     builder.update_func(made.args[0], function.with_body(tvm_ffi.structural_map(function.body, starts)))
+    return made
+
+
+def _max_pool2d(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Look for the greatest value of a large window in its columns, then in those of its rows: k + k steps, not k * k."""
+    attrs = call.attrs
+    (height, width), (down, right), (top, left, bottom, after) = attrs.pool_size, attrs.strides, attrs.padding
+    if height * width <= 2 * (height * right + width):
+        return _greatest(builder, call)
+    rows = _window(call.args[0], attrs, (height, 1), (down, 1), (top, 0, bottom, 0), (attrs.dilation[0], 1))
+    found = builder.emit(_greatest(builder, builder.normalize(rows)))
+    columns = _window(found, attrs, (1, width), (1, right), (0, left, 0, after), (1, attrs.dilation[1]))
+    return _greatest(builder, builder.normalize(columns))
+
+
+def _window(x: Expr, attrs: Any, *sizes: Sequence[Any]) -> Any:
+    """Return a pooling like one with these attributes, of another window: its size, strides, padding and dilation."""
+    size, strides, padding, dilation = ([int(each) for each in some] for some in sizes)
+    layout = str(attrs.layout), str(attrs.out_layout)
+    return ops.nn.max_pool2d(x, size, strides, padding, dilation, bool(attrs.ceil_mode), False, *layout)
+
+
+def _greatest(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Let TVM write a pooling; of channels last, each tap is compared for all channels, a loop of a known length.
+
+    TVM has the taps inside: then LLVM has vectors where it knows that no tap lies in the padding, which it does of known sizes.
+    """
+    made: Any = _from_infinity(builder, call)
+    if str(call.attrs.layout) != "NHWC":
+        return made
+    schedule = s_tir.Schedule(tvm.IRModule({"main": builder.get()[made.args[0]]}))
+    blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+    for padded in blocks[:-1]:
+        schedule.compute_inline(padded)
+    *_, channel, row, column = schedule.get_loops(blocks[-1])
+    schedule.reorder(row, column, channel)
+    schedule.decompose_reduction(blocks[-1], row)
+    builder.update_func(made.args[0], schedule.mod["main"])
     return made
 
 
