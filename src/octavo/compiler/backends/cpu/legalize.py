@@ -6,6 +6,7 @@ of numbers that may be infinite is sought from -inf on; that of a window, channe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,6 +97,10 @@ def _from_infinity(builder: relax.BlockBuilder, call: Any) -> Expr:
     return made
 
 
+_POOLED, _VECTOR = 64, 8
+"""Of so many channels a pooling takes as many at once as divide its own; where those are fewer than a vector, it takes all."""
+
+
 def _max_pool2d(builder: relax.BlockBuilder, call: Any) -> Expr:
     """Look for the greatest value of a large window in its columns, then in those of its rows: k + k steps, not k * k."""
     attrs = call.attrs
@@ -116,7 +121,7 @@ def _window(x: Expr, attrs: Any, *sizes: Sequence[Any]) -> Any:
 
 
 def _greatest(builder: relax.BlockBuilder, call: Any) -> Expr:
-    """Let TVM write a pooling; of channels last, each tap is compared for all channels, a loop of a known length.
+    """Let TVM write a pooling; of channels last, each tap is compared for some channels at once, which stay in registers.
 
     TVM has the taps inside: then LLVM has vectors where it knows that no tap lies in the padding, which it does of known sizes.
     """
@@ -127,8 +132,14 @@ def _greatest(builder: relax.BlockBuilder, call: Any) -> Expr:
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     for padded in blocks[:-1]:
         schedule.compute_inline(padded)
-    *_, channel, row, column = schedule.get_loops(blocks[-1])
-    schedule.reorder(row, column, channel)
+    *_, channels, row, column = schedule.get_loops(blocks[-1])
+    lanes = math.gcd(int(call.ty.shape.values[3]), _POOLED)
+    if lanes >= _VECTOR:
+        outer, channels = schedule.split(channels, [None, lanes])
+        schedule.reorder(outer, row, column, channels)
+        schedule.vectorize(channels)
+    else:
+        schedule.reorder(row, column, channels)
     schedule.decompose_reduction(blocks[-1], row)
     builder.update_func(made.args[0], schedule.mod["main"])
     return made
