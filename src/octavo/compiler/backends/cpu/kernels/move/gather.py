@@ -19,6 +19,7 @@ from ..language.vectors import (
     Expr,
     chunked,
     for_each_vector,
+    for_open_tiles,
     load,
     prim_func,
     splat,
@@ -121,12 +122,7 @@ def _copy(x: Buffer, tables: list[Buffer], y: Buffer, axes: list[_Axis], width: 
         inner_threads = 1 if outer else threads
         if last.are_neighbours:
             start = source + last.start
-            for_each_vector(
-                last.count,
-                width,
-                inner_threads,
-                lambda at, lanes: store(y, target + at, load(x, start + at, lanes), lanes),
-            )
+            _copy_row(last.count, width, inner_threads, x, start, y, target)
             return
         if last.outside != "fill":
             _copy_around(x, y, source, target, last, width)
@@ -135,11 +131,24 @@ def _copy(x: Buffer, tables: list[Buffer], y: Buffer, axes: list[_Axis], width: 
             B.buffer_store(y, x[source + _at(last, index, tables)], [target + index])
 
 
+def _copy_row(count: int, width: int, threads: int, x: Buffer, source: Expr, y: Buffer, target: Expr) -> None:
+    """Emit a copy of neighbours. Of an open number the last vector ends with the last one, and may copy some again."""
+
+    def copy(at: Expr, lanes: int) -> None:
+        store(y, target + at, load(x, source + at, lanes), lanes)
+
+    if is_open(count) and threads == 1:
+        source, target = B.Bind(B.int32(0) + source), B.Bind(B.int32(0) + target)
+        for_open_tiles(count, width, copy)
+    else:
+        for_each_vector(count, width, threads, copy)
+
+
 def _copy_around(x: Buffer, y: Buffer, source: Expr, target: Expr, axis: _Axis, width: int) -> None:
     """Emit a copy of an axis as it lies in memory, and of what is around it, which is read one by one; tiles are copies."""
 
     def copied(start: Expr) -> None:
-        for_each_vector(axis.extent, width, 1, lambda at, lanes: store(y, start + at, load(x, source + at, lanes), lanes))
+        _copy_row(axis.extent, width, 1, x, source, y, start)
 
     if axis.outside == "wrap" and axis.start == 0 and axis.out_extent % axis.extent == 0:
         with B.serial(0, axis.out_extent // axis.extent) as tile:
