@@ -26,5 +26,6 @@ def test_what_is_found_comes_in_order_from_several_threads() -> None:
     assert len({thread for _, thread in found}) == THREADS
 
 
-def test_one_alone_needs_no_thread() -> None:
+def test_one_alone_and_small_arrays_need_no_thread() -> None:
     assert in_order(lambda _: threading.get_ident(), [0]) == [threading.get_ident()]
+    assert {*in_order(lambda _: threading.get_ident(), range(THREADS), numbers=100)} == {threading.get_ident()}

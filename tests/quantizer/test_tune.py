@@ -13,6 +13,8 @@ from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
+from octavo.quantizer import planner as planner_module
+from octavo.quantizer.choices import Choices
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
@@ -231,6 +233,20 @@ def test_steps_that_lose_when_they_are_fitted_to_all_samples_stay_as_they_were(
     with_referee(monkeypatch, errors)
     scale = quantized(profiled).activations["r1"].scale
     assert scale == pytest.approx((WIDE + (SAMPLES if is_refitted else SAMPLES - HELD_BACK)) / 255)
+
+
+def test_targets_are_asked_about_other_ranges_only_of_what_must_be_sure(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = planner_of(*profiled, resolve_target("cpu"), octavo.Recipe())
+    asked: list[Any] = []
+    own = planner_module.integer_claims
+    monkeypatch.setattr(planner_module, "integer_claims", lambda *args, **named: [asked.append(args), own(*args, **named)][1])
+    first = planner.planned(Choices())
+    other = planner.planned(Choices(ranges={next(iter(first.plan.activations)): (-0.5, 9.0)}))
+    assert (first.is_sure, other.is_sure, len(asked)) == (True, False, 1)
+    sure = planner.planned(other.choices, surely=True)
+    assert sure.is_sure
+    assert sure.plan == other.plan != first.plan
+    assert len(asked) == 2
 
 
 def test_equal_factors_with_statistics_of_other_samples_are_another_form(profiled: Any) -> None:

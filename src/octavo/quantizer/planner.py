@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Generic, TypeVar
+from functools import cache, partial
 
 from ..compiler.partition.pipeline import integer_claims
 from ..compiler.target_choice import ResolvedTarget
@@ -17,6 +16,7 @@ from ..ir.graph.model import Model, check_fingerprint
 from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
 from ..ir.simplify import Fold
+from ..numerics import QuantParams
 from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
 from .choices import Choices
@@ -25,6 +25,7 @@ from .equalization.rotating import forget_rotated, rotated
 from .equalization.rotations import check_rotations
 from .equalization.scaling import check_factors
 from .equalized_float import EqualizedFloat
+from .last import Last
 from .parameters import ParameterChooser
 from .placement import AppliedPlan, Placer, PlanInputs
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
@@ -37,8 +38,6 @@ from .request import Request, TensorChoice, tensor_choices
 from .weight_numbers import WeightNumbers
 from .weights import WeightParameters
 
-FoundT = TypeVar("FoundT")
-
 _ROOM = 4
 """Plans of which is known what targets take of them: two that are compared on several folds are made in turn, step by step."""
 
@@ -49,18 +48,24 @@ class Planned:
 
     Parameters
     ----------
+    write
+        Returns it in QDQ form, which most models that are compared never need.
     overridden
         What overrides say of activations that integer ops read or make.
+    is_sure
+        Whether targets were asked about these very numbers.
     """
 
     choices: Choices
-    quantized: QuantizedModel
+    plan: QuantizationPlan
+    write: Callable[[], Model]
     overridden: Mapping[str, Override]
+    is_sure: bool = True
 
     @property
-    def plan(self) -> QuantizationPlan:
-        """The model's."""
-        return self.quantized.plan
+    def quantized(self) -> QuantizedModel:
+        """The model in QDQ form."""
+        return QuantizedModel.of(self.write(), self.plan)
 
     @property
     def named(self) -> set[str]:
@@ -69,42 +74,11 @@ class Planned:
 
 
 @dataclass(slots=True, eq=False)
-class Last(Generic[FoundT]):
-    """What was found last, and what decided it: to find it again takes most of the time. It changes no result.
-
-    Parameters
-    ----------
-    room
-        For how many: two models that are compared on several folds are planned in turn.
-    """
-
-    room: int = 1
-    _known: list[tuple[Any, FoundT]] = field(default_factory=list["tuple[Any, FoundT]"])
-
-    @property
-    def value(self) -> FoundT | None:
-        """What was found last."""
-        return self._known[-1][1] if self._known else None
-
-    def find(self, decided_by: object, find: Callable[[], FoundT]) -> FoundT:
-        """Return what was found for the same, else what is found now."""
-        place = next((place for place, (known, _) in enumerate(self._known) if known == decided_by), None)
-        found = (decided_by, find()) if place is None else self._known.pop(place)
-        self._known = [*self._known, found][-self.room :]
-        return found[1]
-
-    def forget(self, but: object) -> None:
-        """Let go of what others decided."""
-        self._known = [found for found in self._known if found[0] == but]
-
-
-@dataclass(slots=True, eq=False)
 class _Equalized:
     """A float model with its channels divided, and what planning it with similar choices found."""
 
     floats: EqualizedFloat
     rejections: Last[Rejections]
-    claims: Last[Claims]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,6 +106,8 @@ class Planner:
     _plain: Last[_Equalized] = field(default_factory=Last[_Equalized])
     """Of the model as it is: its constants are the model's own, so it is kept beside that of the last factors."""
     _last: Last[_Equalized] = field(default_factory=Last[_Equalized])
+    _claims: Last[tuple[object, Claims]] = field(default_factory=lambda: Last["tuple[object, Claims]"](_ROOM))
+    """What targets took of the last models of a kind, each with its numbers."""
 
     def __post_init__(self) -> None:
         """Check what comes with the model."""
@@ -191,13 +167,20 @@ class Planner:
                 _ = found.model  # what making it leaves behind goes now
                 trim_heap(self.model.constant_bytes)
             room = 1 if self.model.is_large else _ROOM
-            return _Equalized(found, Last[Rejections](room), Last[Claims](room))
+            return _Equalized(found, Last[Rejections](room))
 
         last = self._last if equalization else self._plain
         return last.find(_key(equalization), find)
 
-    def planned(self, choices: Choices) -> Planned:
-        """Return the model in QDQ form."""
+    def planned(self, choices: Choices, *, surely: bool = False) -> Planned:
+        """Return the model in QDQ form.
+
+        Parameters
+        ----------
+        surely
+            Whether targets are asked about its very numbers, as they must be of what is not only compared with others: what they
+            take of a model is hardly ever another thing than of one that differs in ranges alone, and to ask takes longest.
+        """
         form = self._equalized(choices.equalization)
         inputs = PlanInputs(
             form=form.floats,
@@ -222,18 +205,18 @@ class Planner:
             plan, rejected = ParameterChooser(inputs=inputs, placement=placement, weights=weights).choose()
             if rejections.reject(placement, rejected):
                 continue
-            made = QdqWriter(inputs=inputs, placement=placement, plan=plan).write()
-            claims = self._claims(form, plan, made)
+            write = cache(QdqWriter(inputs=inputs, placement=placement, plan=plan).write)
+            asked, claims = self._claimed(plan, write, surely=surely)
             if not rejections.reject(placement, rejected_layers(placement, claims)):
                 break
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
-        plan = replace(plan, float_ops=float_ops, enclosed=enclosed)
+        plan, is_sure = replace(plan, float_ops=float_ops, enclosed=enclosed), asked == _asked(plan)
         if inputs.followed is not None:
             inputs.followed.check_made(plan)
         plan = plan if applied is None else applied.confirmed(plan)
         trim_heap(self.model.constant_bytes)
         overridden = {str(var.name): said for var, said in placement.overridden.items()}
-        return Planned(choices=choices, quantized=QuantizedModel.of(made, plan), overridden=overridden)
+        return Planned(choices=choices, plan=plan, write=write, overridden=overridden, is_sure=is_sure)
 
     def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:
         """Return each activation and weight of a planned model, in the order of the graph."""
@@ -243,11 +226,15 @@ class Planner:
         """Return what the target of a layer says of its op."""
         return next((each for each in self.targets if each.name == layer.target), self.chosen.description).support(layer.op)
 
-    def _claims(self, form: _Equalized, plan: QuantizationPlan, made: Model) -> Claims:
-        """Return what the targets' integer ops take of a model; that of before where integers alone are others."""
+    def _claimed(self, plan: QuantizationPlan, write: Callable[[], Model], *, surely: bool) -> tuple[object, Claims]:
+        """Return what the targets' integer ops take of a model, or of the last one that is `_alike`, and what they were asked."""
         vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
-        asked = (plan.layers, plan.activations, plan.weights, plan.biases, plan.roundings)
-        return form.claims.find(asked, lambda: integer_claims(made.bound(runs=False), *self.targets, vendors=vendors))
+
+        def claims() -> tuple[object, Claims]:
+            return _asked(plan), integer_claims(write().bound(runs=False), *self.targets, vendors=vendors)
+
+        found = self._claims.find(_alike(plan), claims)
+        return claims() if surely and found[0] != _asked(plan) else found
 
     def _rejections(self, form: _Equalized, inputs: PlanInputs) -> Rejections:
         """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""
@@ -267,3 +254,28 @@ class Planner:
 def _key(equalization: Equalization) -> object:
     """Return what tells models apart: equal factors may come with statistics of other samples."""
     return equalization, [*map(id, (*equalization.statistics.values(), *equalization.rotated.values()))]
+
+
+def _asked(plan: QuantizationPlan) -> object:
+    """Return all that decides what targets take of a plan's model."""
+    return _form(plan), plan.activations, plan.weights, plan.biases
+
+
+def _alike(plan: QuantizationPlan) -> object:
+    """Return what is equal for plans whose tensors have the same dtypes, and share parameters with the same others."""
+    first: dict[object, TensorId] = {}
+
+    def kind(name: TensorId, params: QuantParams) -> object:
+        numbers = params.scale.tobytes(), params.zero_point.tobytes()
+        of_type = params.dtype, params.qmin, params.qmax, params.granularity, params.scale.shape
+        return of_type, bool(params.zero_point.any()), first.setdefault((of_type, numbers), name)
+
+    params = {**plan.activations, **plan.weights}
+    biases = {name: (each.dtype, each.granularity) for name, each in plan.biases.items()}
+    return _form(plan), {name: kind(name, each) for name, each in params.items()}, biases
+
+
+def _form(plan: QuantizationPlan) -> object:
+    """Return what ops of a plan's model are, but for numbers."""
+    equalization = plan.equalization
+    return plan.layers, plan.roundings, {*equalization.factors}, {*equalization.clamps}, equalization.rotations

@@ -75,7 +75,7 @@ def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | Res
     """
     with quantizing():
         planner = planner_of(model, None, target, plan.recipe, plan)
-        planned = planned_with(planner, planner.first_choices)
+        planned = planned_with(planner, planner.first_choices, surely=True)
     return announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
 
 

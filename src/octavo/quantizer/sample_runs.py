@@ -20,9 +20,10 @@ from ..runtime.shapes import typical
 from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
 from .equalization.rotating import rotated
+from .last import Last
 from .plan import QuantizationPlan
 from .plan.corrections import Corrections
-from .planner import Last, Planner
+from .planner import Planner
 from .referee import Referee, RoundedProgram
 
 _MIN_READS = 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,19 @@ GivenT = TypeVar("GivenT")
 FoundT = TypeVar("FoundT")
 
 THREADS = 2
+_LEAST = 2**15
+"""Numbers of an array: what computes with fewer at a time waits for Python's lock longer than a second thread saves."""
 
 
-def in_order(find: Callable[[GivenT], FoundT], given: Sequence[GivenT]) -> list[FoundT]:
-    """Return what is found of each, several at once; what finds it must not ask for threads itself."""
-    return [*map(find, given)] if len(given) < THREADS else [*_pool().map(find, given)]
+def in_order(find: Callable[[GivenT], FoundT], given: Sequence[GivenT], *, numbers: float = math.inf) -> list[FoundT]:
+    """Return what is found of each, several at once; what finds it must not ask for threads itself.
+
+    Parameters
+    ----------
+    numbers
+        Of an array that it computes with, on average: with few, nothing runs at once.
+    """
+    return [*map(find, given)] if len(given) < THREADS or numbers < _LEAST else [*_pool().map(find, given)]
 
 
 def parts_of(count: int) -> list[slice]:

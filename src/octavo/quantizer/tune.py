@@ -19,9 +19,10 @@ from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
 from ..numerics.arrays import Samples
 from .choices import Choices
+from .last import Last
 from .plan import QuantizationPlan, QuantizedModel
 from .plan.journal import Journal, JournalEntry
-from .planner import Last, Planned, Planner
+from .planner import Planned, Planner
 from .price import demanded_db
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
@@ -109,15 +110,20 @@ def planned_plainly(
     planned = _with_requests(planned, planner, _of_overrides(planned))
     if params is not None:
         planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
-    return planned
+    return _surely(planner, planned)
 
 
-def planned_with(planner: Planner, choices: Choices) -> Planned:
-    """Return the model without factors that need a clip where integers don't saturate."""
-    planned = planner.planned(choices)
+def planned_with(planner: Planner, choices: Choices, *, surely: bool = False) -> Planned:
+    """Return the model without factors that need a clip where integers don't saturate; see `Planner.planned`."""
+    planned = planner.planned(choices, surely=surely)
     while (fewer := equalize.without_clips(planned)) is not None:
-        planned = planner.planned(fewer)
+        planned = planner.planned(fewer, surely=surely)
     return planned
+
+
+def _surely(planner: Planner, planned: Planned) -> Planned:
+    """Return a model of which targets take what its plan says."""
+    return planned if planned.is_sure else planned_with(planner, planned.choices, surely=True)
 
 
 def _of_overrides(planned: Planned) -> Requests:
@@ -214,7 +220,7 @@ class Tuning:
             agreement=score.agreement,
             carried=tuple(_carried(self.planner.model)),
         )
-        quantized = self._fitted_to_all(best).quantized
+        quantized = _surely(self.planner, self._fitted_to_all(best)).quantized
         return replace(quantized, plan=replace(quantized.plan, journal=journal))
 
     def planned(self, steps: Steps, fold: int = 0) -> Planned:
@@ -280,7 +286,7 @@ class Tuning:
                 self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain, least = self.score(steps).gain_over(self.score(best)), self._demanded_db(step, steps, best)
-            if not (step.is_presumed and gain.db > -_NO_LOSS_DB):
+            if not (step.is_presumed and _stays(step, gain, least)):
                 gain = self._gain(steps, best)
             may_gain = _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.

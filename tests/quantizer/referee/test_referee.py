@@ -43,8 +43,8 @@ def own_error(model: octavo.Model, quantized: octavo.QuantizedModel, samples: li
     return min(each for each in by_result if each is not None)
 
 
-def referee_of(model: octavo.Model, plan: Any, samples: list[list[np.ndarray]], threads: int = 1) -> Referee:
-    return Referee(RoundedProgram(simplify(model)[0], [plan], TARGET), samples, threads=threads)
+def referee_of(model: octavo.Model, plan: Any, samples: list[list[np.ndarray]]) -> Referee:
+    return Referee(RoundedProgram(simplify(model)[0], [plan], TARGET), samples)
 
 
 @pytest.mark.parametrize("seed", [5, 9])
@@ -242,13 +242,16 @@ def test_a_result_of_integers_is_scored_by_the_reals_that_it_is_chosen_by(places
     assert scores[0] == scores[1] < 60
 
 
-def test_any_number_of_threads_gives_the_same_score(rng: np.random.Generator) -> None:
+def test_any_number_of_threads_gives_the_same_score(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     model = residual_net()
     samples = drawn(model, rng)
     plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
     given = [[sample] for sample in samples]
-    one, two = (referee_of(model, plan, given, threads).score(plan).errors for threads in (1, 2))
-    assert one.tobytes() == two.tobytes()
+    found: list[bytes] = []
+    for least in (math.inf, 0):
+        monkeypatch.setattr("octavo.quantizer.sample_threads._LEAST", least)
+        found.append(referee_of(model, plan, given).score(plan).errors.tobytes())
+    assert found[0] == found[1]
 
 
 def test_what_is_kept_of_the_float_model_changes_no_score(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +259,14 @@ def test_what_is_kept_of_the_float_model_changes_no_score(rng: np.random.Generat
     samples = drawn(model, rng)
     plan = quantize_graph(model, octavo.profile(model, samples), recipe=PLAIN).plan
     found: list[Any] = []
-    for size in (2**28, 0):
-        monkeypatch.setattr("octavo.quantizer.referee.referee._KEPT_BYTES", size)
+    for few, every in ((2**28, 2**28), (2**28, 0), (0, 0)):
+        monkeypatch.setattr("octavo.quantizer.referee.referee._KEPT_BYTES", few)
+        monkeypatch.setattr("octavo.quantizer.referee.referee._KEPT_OF_ALL", every)
         referee = referee_of(model, plan, [[sample] for sample in samples])
         rounding = referee.rounding(plan)
         found += [(referee.effects(rounding), referee.layer_effects(rounding, rounding.layers), referee.effects(rounding))]
-        assert bool(referee._kept) == bool(size)
-    assert found[0] == found[1]
+        assert bool(referee._kept) == bool(few or every)
+    assert found[0] == found[1] == found[2]
     assert found[0][0] == found[0][2]
 
 
@@ -291,6 +295,6 @@ def test_scores_of_a_real_network_are_within_a_tenth_of_a_db(shared: Path) -> No
     profile = octavo.profile(model, feeds, keep_samples=24)
     plain, default = octavo.quantize(model, profile, recipe=PLAIN), octavo.quantize(model, profile)
     given = [[feed] for feed in feeds[:16]]
-    referee = referee_of(model, plain.plan, given, threads=2)
+    referee = referee_of(model, plain.plan, given)
     for quantized in (plain, default):
         assert referee.score(quantized.plan).sqnr_db == pytest.approx(own_error(model, quantized, given), abs=0.1)

@@ -187,7 +187,7 @@ class _Fixer:
         split = split_of(planner, self.profile, self.samples)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         try:
-            return Tuning(planner, split, Planned(choices=choices, quantized=quantized, overridden={}))
+            return Tuning(planner, split, Planned(choices=choices, plan=plan, write=lambda: quantized, overridden={}))
         except NotImplementedError as error:
             raise QuantizationError(f"the model cannot be run here to be measured: {error}") from error
 

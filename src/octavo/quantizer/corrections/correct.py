@@ -32,7 +32,7 @@ from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
-from ..referee.rounding import Rounding, dequantized, rounding_of
+from ..referee.rounding import Rounding, dequantized
 from .float_run import FloatRun, run_float
 from .gram import FINE_BITS, Inputs, fine_unit
 from .layers import Product, products_of
@@ -81,7 +81,7 @@ class Corrector:
         ValueError
             The plan rounds a tensor that the program has no name for.
         """
-        rounding = rounding_of(self.program.simple, plan)
+        rounding = self.program.rounding(plan)
         layers = self._layers(plan, rounding)
         if not any(self._changes(layer, plan) for layer in layers):
             return Corrections()

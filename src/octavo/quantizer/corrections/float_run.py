@@ -65,7 +65,8 @@ def run_float(program: RoundedProgram, products: Iterable[Product], samples: Sam
         readers.setdefault(program.variable(product.read), []).append(product)
     readers.pop(None, None)
     # Two sums in order, so that nothing depends on which thread is faster.
-    found = in_order(lambda part: _sums_on(program, readers, samples[part], len(samples)), parts_of(len(samples)))
+    parts = parts_of(len(samples))
+    found = in_order(lambda part: _sums_on(program, readers, samples[part], len(samples)), parts, numbers=program.numbers)
     sums = {name: [each[name] for each in found] for name in found[0]}
     return FloatRun(
         means={name: _mean(program, parts, len(samples)) for name, parts in sums.items()},

@@ -199,7 +199,8 @@ def _on_threads(find: Callable[[slice], Found], samples: int, size: int) -> Iter
     few = 2 * max(1, at_once // 2)
     starts = range(0, samples, few)
     for first in range(0, len(starts), THREADS):
-        yield from in_order(lambda start: find(slice(start, start + few)), starts[first : first + THREADS])
+        some = starts[first : first + THREADS]
+        yield from in_order(lambda start: find(slice(start, start + few)), some, numbers=size * few)
 
 
 def _rows_of(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,15 @@ from ...runtime.shapes import typical
 from ..equalization.rotating import rotated
 from ..equalization.scaling import Factors
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..sample_threads import THREADS
+from ..sample_threads import in_order
 from .rounded_program import Prepared, RoundedProgram
-from .rounding import NOTHING, Rounding, rounding_of
+from .rounding import NOTHING, Rounding
 from .score import Score, counted, error_powers, same_class
 
 _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
+_KEPT_OF_ALL = 2**26
+"""Of all that it has on all samples: so much is kept of each."""
 _FEW, _MANY_VALUES = 3, 2**12
 """Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
 _FEWEST = 2
@@ -45,8 +46,6 @@ class Referee:
         Of the float model: it runs plans that round no more than it has names for.
     samples
         The model's inputs, sample by sample, that nothing of the plans was fitted to; one at least.
-    threads
-        How many samples run at once.
     few
         How many samples, spread evenly, effects of single tensors are measured on at most.
     before
@@ -58,12 +57,10 @@ class Referee:
         There are no samples.
     """
 
-    def __init__(
-        self, program: RoundedProgram, samples: Samples, *, threads: int = THREADS, few: int = 8, before: Referee | None = None
-    ) -> None:
+    def __init__(self, program: RoundedProgram, samples: Samples, *, few: int = 8, before: Referee | None = None) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
-        self.program, self._samples, self._threads = program, samples, threads
+        self.program, self._samples = program, samples
         self._exact = program.prepare(NOTHING)
         self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
@@ -74,11 +71,12 @@ class Referee:
         count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
-        self._keeps = program.float_bytes * count <= _KEPT_BYTES
+        keeps_all = program.float_bytes * len(samples) <= _KEPT_OF_ALL
+        self._keeps = range(len(samples)) if keeps_all else self.few if program.float_bytes * count <= _KEPT_BYTES else ()
 
     def rounding(self, plan: QuantizationPlan) -> Rounding:
         """Return what a plan rounds, which has the integers of its weights and biases."""
-        return rounding_of(self.program.simple, plan)
+        return self.program.rounding(plan)
 
     def score(self, plan: QuantizationPlan) -> Score:
         """Return how far the outputs are off with a plan, which has the integers of its weights and biases."""
@@ -115,10 +113,9 @@ class Referee:
         ]
 
     def powers(self, rounding: Rounding | None, samples: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Return the power of each output, or of its error with a rounding, summed over some samples, of these numbers."""
+        """Return [samples, outputs], the power of each output, or of its error with a rounding, on samples of these numbers."""
         seen = self._looked_at([] if rounding is None else [rounding], samples)
-        found = [power if rounding is None else errors[0][0] for power, errors in seen]
-        return np.sum(np.array(found).reshape(len(found), -1), axis=0)
+        return np.array([power if rounding is None else errors[0][0] for power, errors in seen]).reshape(len(seen), -1)
 
     def _looked_at(
         self, roundings: Sequence[Rounding], samples: Sequence[int]
@@ -128,20 +125,18 @@ class Referee:
         # Large constants of a plan are made for one call at a time, which then runs on all samples.
         if self.program.floats.has_unpacked and any(any(each.layers.values()) for each in roundings):
             return self._looked_together(prepared, samples)
-        is_few = all(sample in self.few for sample in samples)
 
         def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
             floats = self._floats.get(sample)
             run = [*prepared, *(() if floats else (self._exact,))]
-            found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample) if is_few else None)
+            found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample))
             if floats is None:
                 made = dict(found)
                 floats, found = self._floats.setdefault(sample, made.pop(len(prepared))), made.items()
             errors = {place: (self._powers(floats, each), same_class(floats, each)) for place, each in found}
             return self._powers(floats), [errors[place] for place in range(len(prepared))]
 
-        with ThreadPoolExecutor(self._threads) as beside:
-            return list(beside.map(look, samples))
+        return in_order(look, samples, numbers=self.program.numbers)
 
     def _looked_together(
         self, prepared: Sequence[Prepared], samples: Sequence[int]
@@ -189,8 +184,8 @@ class Referee:
         return {name: np.array(each, np.float32) for name, each in found.items()}
 
     def _kept_floats(self, sample: int) -> Mapping[Var, Any] | None:
-        """Return all that the float model has on one of the few samples; None where that is too much to keep."""
-        if not self._keeps or self.program.floats.has_unpacked:
+        """Return all that the float model has on a sample; None where that is too much to keep."""
+        if sample not in self._keeps or self.program.floats.has_unpacked:
             return None
         if sample not in self._kept:
             self._kept[sample] = self.program.all_floats(self._samples[sample])

@@ -26,10 +26,15 @@ from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from ...runtime.shapes import typical
+from ..equalization.scaling import Factors
+from ..last import Last
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of
-from .rounding import Floats, Rounder, Rounding, RowSteps, constants_of
+from .rounding import Floats, Gains, Rounder, Rounding, RowSteps, constants_of, rounding_of
 from .score import compared
+
+_ROOM = 4
+"""Equalizations of which is known what they multiply: those of folds are asked for in turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -194,12 +199,22 @@ class RoundedProgram:
         """The model that rounds nothing."""
         self._names = [*own, *self.results]
         self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self.floats.calls]
+        self._numbers = [_size(call.var) for call in self.floats.calls]
+        self._gains = Last[tuple[Factors, Gains]](_ROOM)
         self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}
 
     def can_round(self, plan: QuantizationPlan) -> bool:
         """Return whether it has a name for all that a plan rounds."""
         names = set(_names_of(plan)) & self.view.variables.keys()
         return set(self._names) >= names and self.floats.others >= _others(self.simple, plan)
+
+    def rounding(self, plan: QuantizationPlan) -> Rounding:
+        """Return what a plan rounds, which has the integers of its weights and biases."""
+        factors = plan.equalization.factors
+        # By the arrays themselves: plans that are compared have the same, and others of them are others.
+        key = {name: id(each) for name, each in factors.items()}
+        _, gains = self._gains.find(key, lambda: (factors, Gains(self.simple, factors)))
+        return rounding_of(self.simple, plan, gains)
 
     def variable(self, name: str) -> Var | None:
         """Return what stands for a tensor in states; None of one that was not named."""
@@ -293,7 +308,8 @@ class RoundedProgram:
         for step in prepared.steps:
             read = at_hand(operands.get(step.number, step.operands)) if step.is_integer else ()
             exact = at_hand(step.call.operands) if step.is_real else ()
-            in_order(partial(step.run_all, operands=read, exact=exact), [states[part] for part in parts_of(len(states))])
+            parts = [states[part] for part in parts_of(len(states))]
+            in_order(partial(step.run_all, operands=read, exact=exact), parts, numbers=self._numbers[step.number])
             del read, exact
             self.floats.was_run(step.number)
             yield step.call.var
@@ -332,7 +348,7 @@ class RoundedProgram:
 
     def run_together(self, prepared: Prepared, samples: Sequence[Sequence[Array]]) -> list[list[Array]]:
         """Return what `run` does of several samples: each call has all of them before the next, and makes constants once."""
-        states = in_order(partial(self.start, prepared), samples)
+        states = in_order(partial(self.start, prepared), samples, numbers=self.numbers)
         for _ in self.made_by_calls(prepared, states):
             pass
         return [self.results_of(prepared, state) for state in states]
@@ -340,7 +356,12 @@ class RoundedProgram:
     @property
     def float_bytes(self) -> int:
         """What `all_floats` takes."""
-        return sum(4 * typical(math.prod(static_shape(var) or ())) for var in self._variables)
+        return 4 * sum(map(_size, self._variables))
+
+    @property
+    def numbers(self) -> float:
+        """How many numbers what a call gives has on average."""
+        return sum(self._numbers) / max(len(self._numbers), 1)
 
     def all_floats(self, arrays: Sequence[Array]) -> Mapping[Var, Any]:
         """Return all variables of one sample as the float model has them."""
@@ -437,6 +458,10 @@ class RoundedProgram:
     def _laid(self, name: str, steps: Rounder) -> Rounder:
         order = self.floats.orders.get(name)
         return steps if order is None else steps.transposed(order)
+
+
+def _size(var: Var) -> int:
+    return typical(math.prod(static_shape(var) or ()))
 
 
 def _names_of(plan: QuantizationPlan) -> list[str]:

@@ -262,7 +262,7 @@ def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[T
     return found
 
 
-def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
+def rounding_of(simple: Model, plan: QuantizationPlan, gains: Gains | None = None) -> Rounding:
     """Return what a plan rounds.
 
     A tensor that equalization divides by factors is rounded divided and multiplied again: its steps are of as many widths as it
@@ -274,9 +274,12 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         The float model, not equalized.
     plan
         With integers of weights and biases.
+    gains
+        Of the plan's equalization, where they are known.
     """
     factors, known = plan.equalization.factors, DataflowView(simple.module["main"]).variables
-    gains, bias_gains = _gains(simple, plan)
+    known_gains = gains or Gains(simple, factors)
+    of_constants, of_biases = known_gains.of_constants, known_gains.of_biases(plan)
     params = {**plan.weights, **plan.biases}
     biases = {layer.bias: layer.output for layer in plan.layers if layer.bias is not None}
 
@@ -284,7 +287,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
         integers = plan.weight_values[planned]
         found = dequantized(integers, params[planned]) if planned in params else integers  # a bias that is added in float32
         output = biases.get(planned)
-        gain = gains.get(name) if output is None else bias_gains.get(output)
+        gain = of_constants.get(name) if output is None else of_biases.get(output)
         return found if gain is None else (found / gain).astype(np.float32)
 
     return Rounding(
@@ -304,26 +307,40 @@ def rounding_of(simple: Model, plan: QuantizationPlan) -> Rounding:
             if layer.reads_reals
         },
         factors=factors,
-        gains=gains,
-        bias_gains=bias_gains,
+        gains=of_constants,
+        bias_gains=of_biases,
     )
 
 
-def _gains(simple: Model, plan: QuantizationPlan) -> tuple[dict[TensorId, Floats], dict[TensorId, Floats]]:
-    """Return what equalization multiplies each constant by, and the bias of each layer, by its output."""
-    if not plan.equalization.factors:
-        return {}, {}
-    ones = {name: _ones(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
-    equalized = scaled(
-        replace(simple, params=ones), plan.equalization.factors, exact=False, kept_as=lambda _, value: _narrow(value)
-    )
-    view = DataflowView(equalized.module["main"])
-    constants = Constants(view, equalized.params)
-    outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in view.variables]
-    biases = {output: biased_product(view, constants, view.variables[str(output)]).bias for output in outputs}
-    changed = {name: value for name, value in equalized.params.items() if value.dtype == np.float32 and (value != 1).any()}
-    of_biases = {output: changed[bias] for output, bias in biases.items() if bias is not None and bias in changed}
-    return {name: value for name, value in changed.items() if name in ones}, of_biases
+class Gains:
+    """What equalization multiplies constants of a model by.
+
+    Parameters
+    ----------
+    simple
+        The float model, not equalized.
+    factors
+        Of the equalization.
+    """
+
+    def __init__(self, simple: Model, factors: Factors) -> None:
+        ones = {name: _ones(value) if value.dtype == np.float32 else value for name, value in simple.params.items()}
+        units = replace(simple, params=ones)
+        self._equalized = scaled(units, factors, exact=False, kept_as=lambda _, value: _narrow(value)) if factors else units
+        named = self._equalized.params.items() if factors else ()
+        self._changed = {name: value for name, value in named if value.dtype == np.float32 and (value != 1).any()}
+        self.of_constants = {name: value for name, value in self._changed.items() if name in ones}
+        """By name; those that it leaves are not there."""
+
+    def of_biases(self, plan: QuantizationPlan) -> dict[TensorId, Floats]:
+        """Return what it multiplies the bias of each layer by, by the layer's output."""
+        if not self._changed:
+            return {}
+        view = DataflowView(self._equalized.module["main"])
+        constants = Constants(view, self._equalized.params)
+        outputs = [layer.output for layer in plan.layers if layer.bias is not None and layer.output in view.variables]
+        biases = {output: biased_product(view, constants, view.variables[str(output)]).bias for output in outputs}
+        return {output: self._changed[bias] for output, bias in biases.items() if bias is not None and bias in self._changed}
 
 
 def _ones(like: Floats) -> Floats:

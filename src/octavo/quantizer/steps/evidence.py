@@ -8,10 +8,11 @@ from functools import cached_property
 
 from ...ir.graph.model import Model
 from ...ir.identity import TensorId
+from ..last import Last
 from ..plan import QuantizationPlan
 from ..plan.corrections import Corrections
 from ..plan.equalization import Equalization
-from ..planner import Last, Planner
+from ..planner import Planner
 from ..referee import Referee
 from ..sample_runs import SampleRuns
 
