@@ -86,6 +86,36 @@ def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> 
     assert make is resized or not found.runtime_steps, found.said
 
 
+def recurrent(rng: np.random.Generator, kind: str, direction: str, steps: int | str) -> Any:
+    """A recurrent op between two products, all of whose results are outputs."""
+    gates, ways = {"LSTM": 4, "GRU": 3}[kind], 2 if direction == "bidirectional" else 1
+    results = ["all", "hidden", "cell"][: 3 if kind == "LSTM" else 2]
+    nodes = [
+        helper.make_node("MatMul", ["x", "p"], ["a"]),
+        helper.make_node(kind, ["a", "w", "r", "b"], results, hidden_size=5, direction=direction),
+        helper.make_node("ReduceMax", ["all"], ["m"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["m", "v"], ["y"]),
+    ]
+    shapes = {"p": (7, 6), "w": (ways, gates * 5, 6), "r": (ways, gates * 5, 5), "b": (ways, gates * 10), "v": (5, 4)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) * 0.5 for name, shape in shapes.items()}
+    proto = network(nodes, constants, {"y": (steps, 2, 4)} | dict.fromkeys(results[1:], (ways, 2, 5)))
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, (steps, 2, 7)))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "steps"), [("LSTM", "forward", 3), ("GRU", "bidirectional", 2), ("LSTM", "reverse", "T")]
+)
+def test_recurrent_ops_are_written_as_they_ran(rng: np.random.Generator, kind: str, direction: str, steps: int | str) -> None:
+    feeds = [{"x": rng.standard_normal((3 if steps == "T" else steps, 2, 7)).astype(np.float32)} for _ in range(6)]
+    model = octavo.load(recurrent(rng, kind, direction, steps))
+    profile = octavo.profile(model, feeds[:4])
+    for each in (quantize_graph(model, profile), octavo.quantize(model, profile)):
+        found = compared(each, feeds[4:])
+        assert found.is_same, found.said
+        assert any(node.op_type == kind for node in onnx_model(each).graph.node) == (steps == "T")
+
+
 @pytest.mark.parametrize("first", range(0, 40, 8))
 def test_random_networks_come_back_as_they_ran(shared: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     monkeypatch.setenv("OCTAVO_SHARED", str(shared))

@@ -7,7 +7,7 @@ for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from tvm.relax import Var
@@ -24,12 +24,15 @@ class DequantizedReads:
 
     Parameters
     ----------
+    others
+        Tensors whose nodes are not looked at: what makes them, the module writes.
     by_result
         By a tensor of the source what the module reads dequantized to make it, in order.
     """
 
     nodes: SourceNodes
     view: DataflowView
+    others: Collection[TensorId] = ()
     by_result: dict[TensorId, list[TensorId]] = field(default_factory=dict["TensorId", "list[TensorId]"])
 
     def __post_init__(self) -> None:
@@ -38,7 +41,7 @@ class DequantizedReads:
             if call_to(binding.value, "quantize", "dequantize") is not None:
                 continue
             result = self._result(binding.var)
-            for var in operand_vars(binding.value):
+            for var in operand_vars(binding.value) if result not in self.others else ():
                 tensor = self._dequantized(var)
                 if result is not None and tensor is not None:
                     self.by_result.setdefault(result, []).append(tensor)

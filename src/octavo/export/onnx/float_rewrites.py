@@ -23,7 +23,6 @@ from .source_nodes import CONVOLUTIONS, SourceNodes
 from .unscaled_constants import is_scaled, unscaled_constants
 
 _MOVERS = ("Expand", "Reshape", "Squeeze", "Unsqueeze")
-_RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,20 +76,23 @@ class FloatRewrites:
 
     # -------------------------------------------------------------------------------------------------------- equalization
 
-    def divide(self, done: set[TensorId]) -> None:
-        """Give float ops the constants that equalization left them, and clips bounds that all channels are within."""
+    def divide(self, done: set[TensorId], others: set[TensorId]) -> None:
+        """Give float ops the constants that equalization left them, and clips bounds that all channels are within.
+
+        `done` are the results of ops that others write, `others` the constants that go with these.
+        """
         factors, rotations = self.nodes.plan.equalization.factors, self.nodes.plan.equalization.rotations
         changed, folded = {*factors, *rotations}, {name for fold in self.nodes.plan.folds for name in (fold.weight, fold.bias)}
-        restored = self._restore_for_recurrent()
         for layer in self.nodes.plan.layers:
-            reads_restored = layer.weight is not None and self.nodes.origin(layer.inputs[0]) in restored
-            is_known = layer.output in done or layer.op in CONSTANT_MOVERS or reads_restored
+            is_known = layer.output in done or layer.op in CONSTANT_MOVERS
             if not is_known and not changed.isdisjoint((layer.output, *layer.inputs)):
                 self._refuse(layer.output)
         inverses, unscaled = self._inverses(), unscaled_constants(self.nodes.model, changed)
         # The module holds these very arrays of the plan: weights and biases, some in float32, written with their layers.
         layers_own = {id(value) for value in self.nodes.plan.weight_values.values()}
         for name, value in self.nodes.model.params.items():
+            if name in others:
+                continue
             if name in inverses:
                 self._multiply(inverses[name], value)
                 continue
@@ -139,22 +141,6 @@ class FloatRewrites:
                 self.nodes.graph.rename(name, new)
                 found[new] = EqualizedTensor(source_name=name, factors=factors)
         return found
-
-    def _restore_for_recurrent(self) -> set[TensorId]:
-        """Let recurrent ops, which keep their weights, read equalized tensors multiplied again; return which tensors that are."""
-        restored: set[TensorId] = set()
-        for tensor, factor in self.nodes.plan.equalization.factors.items():
-            names = self.nodes.names(tensor) if tensor in self.nodes.model.tensors else []
-            for node in [each for name in names for each in self.nodes.graph.readers(name) if each.op_type in _RECURRENT]:
-                name = self.nodes.graph.fresh(f"{tensor}_restored")
-                constant = self.nodes.graph.add_constant(f"{tensor}_factors", np.asarray(factor, np.float32))
-                place = next(index for index, read in enumerate(node.input) if read in names)
-                self.nodes.graph.add_after(
-                    node.input[place], [helper.make_node("Mul", [node.input[place], constant], [name], name=name)]
-                )
-                self.nodes.graph.set_input(node, place, name)
-                restored.add(tensor)
-        return restored
 
     def _inverses(self) -> dict[TensorId, TensorId]:
         """Return the constants by which results of functions are multiplied, and these results."""

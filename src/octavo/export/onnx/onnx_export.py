@@ -32,8 +32,9 @@ from .dequantized_reads import DequantizedReads
 from .equalized_tensor import METADATA_KEY, EqualizedTensor, equalized_metadata
 from .float_rewrites import FloatRewrites
 from .module_export import quantized_source
-from .onnx_graph import OnnxGraph
+from .onnx_graph import Node, OnnxGraph
 from .quantized_constants import QuantizedConstants, fits_int4
+from .recurrent_steps import RecurrentSteps
 from .row_quantization import RowQuantization
 from .runtime_products import RuntimeProducts
 from .source_nodes import SourceNodes
@@ -158,33 +159,44 @@ class _Exporter:
         rewrites, constants = FloatRewrites(nodes=nodes), QuantizedConstants(nodes=nodes)
         rewrites.fold()
         layers = [layer for layer in plan.layers if nodes.has_node(layer)]
+        steps = RecurrentSteps(nodes=nodes, view=view)
         if plan.equalization:
-            rewrites.divide({layer.output for layer in layers})
-        reads = DequantizedReads(nodes=nodes, view=view)
+            rewrites.divide({layer.output for layer in layers} | steps.members, steps.constants)
+        reads = DequantizedReads(nodes=nodes, view=view, others=steps.results)
         reads.separate()
         places = list(reads.places())
+        made, layers = layers, [layer for layer in layers if layer.output not in steps.results]
         chains = {layer.output: list(nodes.chain(layer)) for layer in layers}
         starts = {output: [chain[-1], *nodes.steps(chain[-1])] for output, chain in chains.items()}
         for layer in layers:
             if layer.weight is not None:
                 constants.quantize_weights(layer, chains[layer.output], bias_alone=self._is_replaced(layer))
             constants.quantize_constants(layer, chains[layer.output][-1])
-        for layer in layers:
+        for layer in made:
             self._quantize_made(layer)
         rows = RowQuantization(graph=graph, opset=self.opset)
         for layer in layers:
             for node in starts[layer.output]:
-                if self._is_replaced(layer):
-                    (self.runtime or rows).replace(layer, node, *constants.matrix(layer, node))
-                elif layer.per_row and layer.block:
-                    rows.read_dequantized(node)
-                elif layer.per_row and self.runtime is None:
-                    rows.replace_product(node)
+                self._read_reals(layer, node, rows, constants)
         for node, place, tensor in places:
             graph.set_input(node, place, self._dequantized_name(tensor))
+        for layer, node in steps.write(self._dequantized_name):
+            if not self._is_replaced(layer):
+                constants.read_weight(layer, node)
+            self._read_reals(layer, node, rows, constants)
+        self._roundings |= steps.roundings
         equalized = rewrites.name_equalized()
         graph.finish()
         return equalized, self._roundings
+
+    def _read_reals(self, layer: IntegerLayer, node: Node, rows: RowQuantization, constants: QuantizedConstants) -> None:
+        """Let a layer's first node quantize what it reads when run, where it does."""
+        if self._is_replaced(layer):
+            (self.runtime or rows).replace(layer, node, *constants.matrix(layer, node))
+        elif layer.per_row and layer.block:
+            rows.read_dequantized(node)
+        elif layer.per_row and self.runtime is None:
+            rows.replace_product(node)
 
     def _is_replaced(self, layer: IntegerLayer) -> bool:
         """Return whether other nodes stand for a dense layer, with its weight's integers."""

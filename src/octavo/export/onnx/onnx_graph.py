@@ -100,6 +100,18 @@ class OnnxGraph:
         self.nodes[at:at] = nodes
         self._index()
 
+    def put_before(self, node: Node, nodes: list[Node], initializers: list[Any]) -> None:
+        """Put nodes that were made elsewhere before another one, with their constants; their names must be free (`names`)."""
+        at = next(index for index, other in enumerate(self.nodes) if other is node)
+        self.nodes[at:at] = nodes
+        self._initializers |= {each.name: each for each in initializers}
+        self._names.update((each.name for each in initializers), (name for each in nodes for name in each.output))
+        self._index()
+
+    def names(self) -> frozenset[str]:
+        """Return the names that are taken."""
+        return frozenset(self._names)
+
     def remove(self, node: Node) -> None:
         """Take a node out; its readers must have been given other inputs."""
         self.nodes = [other for other in self.nodes if other is not node]

@@ -40,10 +40,13 @@ def _transposed(params: QuantParams) -> QuantParams:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedConstants:
-    """Writes them into one graph; a weight that several read is written once."""
+    """Writes them into one graph; a weight that several read is written once, with a DequantizeLinear for each.
+
+    ONNX Runtime takes a DequantizeLinear into what reads it, and refuses the file where another op reads it, too.
+    """
 
     nodes: SourceNodes
-    _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict["tuple[TensorId, bool]", str])
+    _weights: dict[tuple[TensorId, bool], Node] = field(default_factory=dict["tuple[TensorId, bool]", Node])
 
     def quantize_weights(self, layer: IntegerLayer, chain: list[Node], *, bias_alone: bool = False) -> None:
         """Let a layer's nodes, its last first, read its weight and its bias as integers, dequantized; or its bias alone."""
@@ -72,6 +75,11 @@ class QuantizedConstants:
             self.nodes.graph.remove(added)
             self.nodes.graph.rename_output(node, node.output[0], output)
             self.nodes.graph.set_input(node, 2, bias)
+
+    def read_weight(self, layer: IntegerLayer, product: Node) -> None:
+        """Let a MatMul that was written for a layer, as the module has it, read its weight."""
+        assert layer.weight is not None, "the caller asks for layers that have one"
+        self.nodes.graph.set_input(product, 1, self._weight(layer.weight, transposed=False))
 
     def _bias(self, name: TensorId) -> str:
         """Add a bias, in float32 where its layer adds it so."""
@@ -136,12 +144,18 @@ class QuantizedConstants:
         return (values.T, _transposed(params)) if is_turned else (values, params)
 
     def _weight(self, weight: TensorId, transposed: bool) -> str:
-        if (weight, transposed) not in self._weights:
-            values, params = self.nodes.plan.weight_values[weight], self.nodes.plan.weights[weight]
-            if transposed:
-                params, values = _transposed(params), values.T
-            self._weights[weight, transposed] = self._dequantize(str(weight), values, params)
-        return self._weights[weight, transposed]
+        if (weight, transposed) in self._weights:
+            again = type(self._weights[weight, transposed])()
+            again.CopyFrom(self._weights[weight, transposed])
+            again.name = again.output[0] = self.nodes.graph.fresh(f"{weight}_dequantized")
+            self.nodes.graph.add_first(again)
+            return again.output[0]
+        values, params = self.nodes.plan.weight_values[weight], self.nodes.plan.weights[weight]
+        if transposed:
+            params, values = _transposed(params), values.T
+        name = self._dequantize(str(weight), values, params)
+        self._weights[weight, transposed] = self.nodes.graph.producer(name)
+        return name
 
     def _dequantize(self, name: str, values: npt.NDArray[Any], params: QuantParams) -> str:
         """Add integers and their DequantizeLinear; return the name of its result."""

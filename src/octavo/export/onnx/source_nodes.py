@@ -65,7 +65,7 @@ class SourceNodes:
     def has_node(self, layer: IntegerLayer) -> bool:
         """Return whether a node of the source stands for a layer: not where it moves data in one, or is a step of a larger op.
 
-        A recurrent op, which is many layers of ours, stays float in the file.
+        A recurrent op is many layers of ours, which `recurrent_steps` writes.
         """
         if layer.output in self.model.tensors:
             return True

@@ -89,7 +89,9 @@ class _Writer:
         """Return what all steps take from outside."""
         steps, batch, features = shape_of(x)
         flat = self.emit(ops.reshape(x, [steps * batch, features]))
-        product = self.add(self.emit(ops.matmul(flat, self.turned(d.weight))), d.bias)
+        if not _is_identity(d.weight):  # a file that has the products: what `export_onnx` writes
+            flat = self.emit(ops.matmul(flat, self.turned(d.weight)))
+        product = self.add(flat, None if _is_zero(d.bias) else d.bias)
         return self.emit(ops.reshape(product, [steps, batch, GATES[self.context.op] * self.hidden]))
 
     def looped(self, d: _Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
@@ -211,6 +213,15 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
         orders = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
         joined = [writer.emit(ops.permute_dims(value, order)) for value, order in zip(joined, orders, strict=False)]
     return joined[0] if len(context.node.output) == 1 else relax.Tuple(joined[: len(context.node.output)])
+
+
+def _is_identity(matrix: Any) -> bool:
+    values = matrix.value.numpy() if isinstance(matrix, Constant) else np.zeros((0, 1))
+    return values.shape[0] == values.shape[1] and np.array_equal(values, np.eye(len(values)))
+
+
+def _is_zero(bias: Any | None) -> bool:
+    return isinstance(bias, Constant) and not bias.value.numpy().any()
 
 
 def _check_lengths(lengths: Any | None, steps: Any) -> None:
