@@ -71,13 +71,24 @@ def resized(rng: np.random.Generator) -> Any:
     return network(nodes, constants | {"sizes": np.array([1, 6, 16, 16])}, {"y": SHAPE})
 
 
+def resized_to_itself(rng: np.random.Generator) -> Any:
+    """A convolution whose result a Resize leaves as it is: the module knows one tensor for both."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Resize", ["c", "", "", "sizes"], ["r"], mode="nearest"),
+        helper.make_node("Min", ["c", "most"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 6, 1, 1)).astype(np.float32), "most": np.float32(1), "sizes": np.array(SHAPE)}
+    return network(nodes, constants, {"y": SHAPE, "r": SHAPE})
+
+
 def quantized(proto: Any, rng: np.random.Generator) -> tuple[Any, list[dict[str, np.ndarray]]]:
     feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(12)]
     model = octavo.load(proto)
     return quantize_graph(model, octavo.profile(model, feeds[:8])), feeds[8:]
 
 
-@pytest.mark.parametrize("make", [split, functions, resized])
+@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself])
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)
     found = compared(model, feeds)

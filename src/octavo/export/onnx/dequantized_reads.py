@@ -62,13 +62,14 @@ class DequantizedReads:
         ends = {name for var in self._variables() for name in self.nodes.names(var)}
         for result, tensors in self.by_result.items():
             aliases = {name: tensor for tensor in tensors for name in self.nodes.names(tensor)}
-            waiting = [self.nodes.node(result)]
+            waiting, own = [self.nodes.node(result)], self.nodes.names(result)
             while waiting:
                 node = waiting.pop()
                 for place, name in enumerate(node.input):
                     if name in aliases:
                         yield node, place, aliases[name]
-                    elif name not in ends and (before := self.nodes.graph.producer(name)) is not None:
+                    # Of an op that leaves a tensor as it is, a resize to the size that it has, the module knows the tensor alone.
+                    elif (name not in ends or name in own) and (before := self.nodes.graph.producer(name)) is not None:
                         waiting.append(before)
 
     def _variables(self) -> Iterator[TensorId]:
