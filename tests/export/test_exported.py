@@ -97,6 +97,15 @@ def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> 
     assert make is resized or not found.runtime_steps, found.said
 
 
+def test_a_result_may_be_an_initializer(rng: np.random.Generator) -> None:
+    constants = {"w": rng.standard_normal((6, 6, 1, 1)).astype(np.float32)}
+    proto = network([helper.make_node("Conv", ["x", "w"], ["y"])], constants, {"y": SHAPE, "w": (6, 6, 1, 1)})
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(5)]
+    model = octavo.load(proto)
+    found = compared(octavo.quantize(model, octavo.profile(model, feeds[:4])), feeds[4:])
+    assert found.is_same, found.said
+
+
 def recurrent(rng: np.random.Generator, kind: str, direction: str, steps: int | str) -> Any:
     """A recurrent op between two products, all of whose results are outputs."""
     gates, ways = {"LSTM": 4, "GRU": 3}[kind], 2 if direction == "bidirectional" else 1

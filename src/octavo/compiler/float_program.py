@@ -17,7 +17,7 @@ from tvm.relax import Var
 from tvm_ffi import structural_equal
 
 from ..ir.graph import Model
-from ..ir.graph.dataflow import DataflowView, operand_vars, static_shape
+from ..ir.graph.dataflow import DataflowView, computed_results, static_shape
 from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.results import with_results
 from ..ir.identity import TensorId
@@ -57,7 +57,7 @@ class FloatProgram:
 
     def __init__(self, model: Model, names: Sequence[str], target: ResolvedTarget, others: Collection[TensorId] = ()) -> None:
         view = DataflowView(model.module["main"])
-        self.results: tuple[str, ...] = tuple(view.root_of(var).name for var in operand_vars(view.result))
+        self.results: tuple[str, ...] = tuple(view.root_of(var).name for var in computed_results(view))
         names = list(dict.fromkeys((*names, *self.results)))
         self.others = frozenset(others)
         self._model, self._origins = unshared(model)

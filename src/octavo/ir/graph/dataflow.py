@@ -158,6 +158,13 @@ def operand_vars(expr: Expr) -> list[Var]:
     return found
 
 
+def computed_results(view: DataflowView) -> list[Var]:
+    """Return what "main" gives but for parameters that are constants, which are the same for all inputs."""
+    constants = view.function.params[int(attrs_of(view.function).get("num_input", len(view.function.params))) :]
+    names = {param.name for param in constants}
+    return [var for var in operand_vars(view.result) if view.root_of(var).name not in names]
+
+
 def _collect(expr: Any, found: list[Var]) -> None:
     kind = _kind(type(expr))
     if kind is Var:

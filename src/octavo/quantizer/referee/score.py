@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, computed_results, dtype_of, operand_vars, static_shape
 from ...ir.graph.moving import call_behind_views
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
@@ -137,7 +137,7 @@ def sqnr_by_result(
     floats, results
         What the float model and the quantized one gave, sample by sample.
     """
-    own = operand_vars(view.result)
+    own = computed_results(view)
     powers = zip(*(error_powers(view, own, real) for real in floats), strict=True)
     noises = zip(*(error_powers(view, own, real, made) for real, made in zip(floats, results, strict=True)), strict=True)
     return [None if None in power else ratio_db(sum(power), sum(noise)) for power, noise in zip(powers, noises, strict=True)]
@@ -145,7 +145,7 @@ def sqnr_by_result(
 
 def compared(view: DataflowView) -> list[Var]:
     """Return what tells how good a model's results are: these, and of one of integers the reals that they are chosen by."""
-    return [_real_behind(view, var) for var in operand_vars(view.result)]
+    return [_real_behind(view, var) for var in computed_results(view)]
 
 
 def _real_behind(view: DataflowView, var: Var) -> Var:
@@ -197,7 +197,7 @@ def counted(view: DataflowView, inputs: Collection[Var]) -> list[bool]:
     Not those that append to an input, and that others are made of: what is wrong with a cache of keys and values is in what the
     model makes of them, and hundreds of them would hide what it says.
     """
-    found = [not _is_cache(view, view.root_of(var), inputs) for var in operand_vars(view.result)]
+    found = [not _is_cache(view, view.root_of(var), inputs) for var in computed_results(view)]
     return found if any(found) else [True] * len(found)
 
 
