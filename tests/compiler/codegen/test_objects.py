@@ -19,7 +19,7 @@ from octavo.compiler.codegen import generate as codegen
 from octavo.compiler.codegen import tir_passes
 from octavo.compiler.codegen.objects import distinct_functions, named_functions
 from octavo.compiler.codegen.tir_passes import as_given, llvm_module, with_hidden_values
-from octavo.ir.graph.kernel_attributes import OPEN_ATTR
+from octavo.ir.graph.kernel_attributes import KERNEL_ATTR, OPEN_ATTR
 from octavo.runtime.llvm_host import host_target
 
 BASELINE = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"})
@@ -74,6 +74,18 @@ def test_conversions_of_half_floats_come_where_the_machine_has_none(target, conv
     code = str(llvm_module({"octavo_some": function_of(1)}, target).inspect_source("asm"))
     assert "octavo_some:" in code
     assert ("__truncsfhf2:" in code, "__extendhfsf2:" in code) == (converts, converts)
+
+
+@pytest.mark.parametrize(("period", "has_vectors"), [(None, True), (4, False)])
+def test_what_keeps_one_function_scalar_is_no_option_of_the_process(period, has_vectors):
+    """Options ("cl-opt") count for what other threads compile meanwhile, too."""
+    x, y = (tirx.decl_buffer((4096,), "float32", name) for name in "xy")
+    index = tirx.Var("index", "int32")
+    store = tirx.BufferStore(y, x[index if period is None else tirx.floormod(index, period)] * 3.0, [index])
+    loop = tirx.For(index, 0, 4096, tirx.ForKind.SERIAL, store)
+    function = tirx.PrimFunc([x, y], loop).with_attrs({"tirx.noalias": True, KERNEL_ATTR: "some"})
+    text = str(llvm_module({"octavo_some": function}, WITH_HALVES).inspect_source("ll"))
+    assert ("vector.body" in text, "cl-opt" in text) == (has_vectors, False)
 
 
 def test_a_library_needs_no_libraries_of_cpp_and_links_without_ours(monkeypatch):

@@ -34,6 +34,10 @@ KERNEL_LEVEL = 2
 """LLVM's optimization of kernels. They come unrolled and in vectors: -O3 unrolls them again, which takes up to half as long again
 to compile, and no network runs faster for it."""
 
+_WITHOUT_LOOP_VECTORS = 1
+"""The most that LLVM optimizes without its loop vectorizer. An option turns that off, too ("cl-opt"), and in all of the process:
+whatever other threads compile meanwhile stays scalar as well."""
+
 _KEPT = "disable_lower_builtin"
 """TVM's annotation (tir::transform::kDisableLowerTVMBuiltin) of what LowerTVMBuiltin must leave as it is."""
 
@@ -117,11 +121,10 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else KERNEL_LEVEL
-        unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
-        optimized = at_level(target, level)
         if any(_repeats(function) for function in lowered.values()):
-            optimized = _without_loop_vectors(optimized)
-        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), optimized)
+            level = min(level, _WITHOUT_LOOP_VECTORS)
+        unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
 
 
 def has_placeholders(target: tvm.target.Target) -> bool:
@@ -216,11 +219,6 @@ def _repeats(function: Any) -> bool:
     walks = ((tirx.For, lambda node: loops.add(hash(node.loop_var))), (tirx.FloorMod, remainder), (tirx.Mod, remainder))
     tvm_ffi.structural_walk(function.body, walks)
     return not loops.isdisjoint(rests)
-
-
-def _without_loop_vectors(target: tvm.target.Target) -> tvm.target.Target:
-    config = dict(target.export())
-    return tvm.target.Target({**config, "cl-opt": [*config.get("cl-opt", []), "-vectorize-loops=false"]})
 
 
 def _is_light(function: Any) -> bool:
