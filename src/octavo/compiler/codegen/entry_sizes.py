@@ -73,7 +73,10 @@ class EntrySizes:
     def _combined(self, term: Any) -> Any:
         if term not in self._variables:
             left, right = self._value(term.left), self._value(term.right)
-            if term.op == "floordiv":
+            if term.op == "floordiv" and isinstance(term.right, int) and term.right.bit_count() == 1 < term.right:
+                # Which rounds down, too. LLVM does not optimize an entry: it would divide.
+                value = tirx.shift_right(left, tirx.IntImm("int64", term.right.bit_length() - 1))
+            elif term.op == "floordiv":
                 value = tirx.truncdiv(left, right)
                 if (isinstance(term.left, Size) and term.left.may_be_negative) or (isinstance(term.left, int) and term.left < 0):
                     # By hand: what TVM makes of a quotient that is rounded down binds variables within expressions.
