@@ -54,6 +54,7 @@ class FloatGemm(GemmLoops):
     step_elements = 1  # of the input that one step takes
     skips_borders = True  # taps that lie in the padding for all pixels of a run
     takes_any_pixels = True
+    open_accumulators = 24  # as many as where rows are known: a panel of weights is read less often
 
     def __init__(
         self,

@@ -37,7 +37,6 @@ COPIED_BLOCK_BYTES = (
     16 * 1024
 )  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
 MAX_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
-OPEN_ACCUMULATORS = 16  # of a tile of open rows: these hide the latency, fewer rows are left behind, and it compiles faster
 MAX_OPEN = 16  # pixels of a tile of open size
 ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
 ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
@@ -146,6 +145,8 @@ class GemmLoops(ABC):
         Which taps are left out where they lie in the padding; None where none are.
     takes_any_pixels
         Whether tiles of open sizes may take any pixels: from a table, and some twice.
+    open_accumulators
+        Of a dense layer's tile of open rows, at most: 16 hide the latency, leave fewer rows behind, and compile faster.
     strips
         How pixels of open columns are strung together; None where tiles lie in rows.
     x, filled, first_row, table
@@ -167,6 +168,7 @@ class GemmLoops(ABC):
     is_walked_before: bool = False
     borders: Borders | None = None
     takes_any_pixels: bool = False
+    open_accumulators: int = 16
     x: Expr
     filled: Expr | None = None
     first_row: Expr | None = None
@@ -213,7 +215,7 @@ class GemmLoops(ABC):
         most = MAX_STRUNG if self.takes_any_pixels and is_strung(self.geometry, steps) else MAX_OPEN
         ranked = [each for each in ranked if each[1].pixels <= most]
         if self.geometry.columns == 1:  # a dense layer's
-            ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= OPEN_ACCUMULATORS] or ranked
+            ranked = [each for each in ranked if each[1].pixels * each[1].vectors <= self.open_accumulators] or ranked
         return [each for each in ranked if each[1].pixels < MAX_STRUNG or each[1].pixels.bit_count() == 1]
 
     def _take_tile(self, tile: Tile, core: Core, shape: dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ from ...language.vectors import Expr
 def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None]) -> None:
     """Emit `body(first, pixels)` for tiles of `size` pixels that cover range(count), and for what they leave.
 
-    Behind tiles of 6, which are those of narrow vectors, there is a tile for each number but 5: a dense layer of few samples has
-    no more rows, and single ones cost it twice as much. Behind others it is taken by fours (of small tiles by twos), of which the
-    last ends with the last pixel: it may compute some again, to the same values. A square image leaves 0, 1, 3 or 4 pixels behind
+    Behind tiles of 6 there is a tile for each number: a dense layer of few samples has no more rows, and to read its weights
+    twice costs it up to a quarter of its time. Behind others it is taken by fours (of small tiles by twos), of which the last
+    ends with the last pixel: it may compute some again, to the same values. A square image leaves 0, 1, 3 or 4 pixels behind
     tiles of 6 or 8.
     """
     pixels = T.Bind(T.int32(0) + count)
@@ -25,10 +25,9 @@ def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None]) -
         return
     first, left = T.Bind(full * size), T.Bind(pixels - full * size)
     if size == 6:
-        for some in (4, 3, 2, 1):
-            is_left = T.Or(left == some, left == 5) if some in (3, 2) else left == some
-            with T.If(is_left), T.Then():
-                body(T.Bind(pixels - some if some == 2 else first), some)
+        for some in (5, 4, 3, 2, 1):
+            with T.If(left == some), T.Then():
+                body(first, some)
         return
     some = 4 if size > 5 else 2
     if size > 2:
