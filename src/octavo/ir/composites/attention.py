@@ -1,4 +1,4 @@
-"""Composite ops: products of operands that are quantized when run and lie otherwise, and attention, which is two of them.
+"""Composite ops: products of operands that are quantized when run and lie otherwise, and attention, which is two products.
 
 A back end makes them of what partition found.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from .base import Arithmetic, CompositeOp, FloatResult
 from .float_ops import FloatSoftmaxOp
 from .matrix_view import MatrixView
-from .weighted import DynamicTensor, RowBatchMatmulOp
+from .weighted import BatchMatmulOp, DynamicTensor, RowBatchMatmulOp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,6 +69,30 @@ class RowAttentionOp(CompositeOp):
         """Return its tensors by role."""
         inputs = {f"input{number}": each.tensor.info() for number, each in enumerate((self.q, self.k, self.v))}
         return {**inputs, "output": self.y.roles()["output"]}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return that of the second product."""
+        return self.weighted.arithmetic()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AttentionOp(CompositeOp):
+    """softmax(q @ k + addend) @ v of tensors with constant parameters, each step as the ops that it is made of say."""
+
+    scores: BatchMatmulOp
+    softmax: FloatSoftmaxOp
+    weighted: BatchMatmulOp
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference, of both products."""
+        return self.scores.macs + self.weighted.macs
+
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        operands = (self.scores.a, self.scores.b, self.weighted.b)
+        inputs = {f"input{number}": each.tensor.info() for number, each in enumerate(operands)}
+        return {**inputs, "output": self.weighted.y.roles()["output"]}
 
     def arithmetic(self) -> Arithmetic:
         """Return that of the second product."""

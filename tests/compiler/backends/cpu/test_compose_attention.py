@@ -13,7 +13,7 @@ import octavo
 from nets import model_of
 from octavo.compiler.backends.cpu import lowering
 from octavo.compiler.backends.cpu.compose import Composed
-from octavo.compiler.backends.cpu.kernels import ATTENTION
+from octavo.compiler.backends.cpu.kernels import ATTENTION, KNOWN_ATTENTION
 from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.choices import Choices
@@ -70,18 +70,18 @@ def network(kind: str) -> Model:
     widths = (16, 8, 8) if kind.startswith("shared") else (16, 16, 16)
     params = {f"w{name}": rng.normal(size=(16, width)).astype(np.float32) / 3 for name, width in zip("qkv", widths, strict=True)}
     mask = np.where(np.tri(TOKENS, dtype=bool), 0, -1e9).astype(np.float32)
-    names = ("z", "p") if kind == "softmax is returned" else ("y",) if kind == "as it lies" else ("z",)
+    returned = {"softmax is returned": ("z", "p"), "scores are returned": ("z", "s"), "as it lies": ("y",)}
+    names = returned.get(kind, ("z",))
     return model_of({"x": (X, "float32")}, params | ({} if kind == "plain" else {"mask": mask}), body, names)
 
 
-def quantized_of(model: Model) -> tuple[Any, list[np.ndarray]]:
+def quantized_of(model: Model, *, by_row: bool = True) -> tuple[Any, list[np.ndarray]]:
     rng = np.random.default_rng(6)
     samples = [rng.normal(size=X).astype(np.float32) for _ in range(4)]
     profile = octavo.profile(model, samples)
     layers = [layer for layer in quantize_graph(model, profile, recipe=PLAIN).plan.layers if "matmul" in layer.op]
-    return quantize_graph(
-        model, profile, recipe=PLAIN, changes=Choices(per_row={layer.output: "it is tried" for layer in layers})
-    ), samples
+    per_row = {layer.output: "it is tried" for layer in layers if by_row}
+    return quantize_graph(model, profile, recipe=PLAIN, changes=Choices(per_row=per_row)), samples
 
 
 def kernels_of(quantized: Any) -> dict[str, str]:
@@ -103,9 +103,25 @@ def test_the_bytes_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
             np.testing.assert_array_equal(one(sample)[name], value)
 
 
-def test_what_somebody_else_reads_is_written() -> None:
-    quantized, _ = quantized_of(network("softmax is returned"))
-    assert ATTENTION not in kernels_of(quantized).values()
+@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh"])
+def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantized, samples = quantized_of(network(kind), by_row=False)
+    kernels = kernels_of(quantized)
+    assert (KNOWN_ATTENTION in kernels.values()) == (kind != "tanh")
+    one = octavo.compile(quantized)
+    monkeypatch.setattr(lowering, "compose_attention", lambda *_: Composed(calls={}, fused={}))
+    assert KNOWN_ATTENTION not in kernels_of(quantized).values()
+    steps = octavo.compile(quantized)
+    for sample in samples:
+        for name, value in steps(sample).items():
+            np.testing.assert_array_equal(one(sample)[name], value)
+
+
+@pytest.mark.parametrize("kind", ["softmax is returned", "scores are returned"])
+def test_what_somebody_else_reads_is_written(kind: str) -> None:
+    for by_row in (True, False):
+        quantized, _ = quantized_of(network(kind), by_row=by_row)
+        assert not {ATTENTION, KNOWN_ATTENTION} & set(kernels_of(quantized).values())
 
 
 def test_each_tensor_is_told_of() -> None:

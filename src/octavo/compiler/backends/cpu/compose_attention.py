@@ -1,4 +1,4 @@
-"""Composition: two products of rows quantized when run, and the softmax between them, become one kernel that writes no scores.
+"""Composition: two products of activations, and the softmax between them, become one kernel that writes no scores.
 
 Heads of keys and values that several queries share are read once for all of them.
 
@@ -11,7 +11,8 @@ After::
 
     z = attention(x, k, v, mask)
 
-Permutations that move heads are read and written through strides. It decides only; nothing is written here.
+So do those of tensors with constant parameters, whose softmax is quantized. Of rows quantized when run, permutations that move
+heads are read and written through strides. It decides only; nothing is written here.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ import numpy as np
 from tvm.ir import Call, GlobalVar
 from tvm.relax import Var
 
-from ....ir.composites.attention import LyingOperand, LyingProductOp, RowAttentionOp
+from ....ir.composites.attention import AttentionOp, LyingOperand, LyingProductOp, RowAttentionOp
 from ....ir.composites.attributes import HOST, Composite
+from ....ir.composites.base import CompositeOp, FloatResult, SumResult
 from ....ir.composites.float_ops import FloatSoftmaxOp
 from ....ir.composites.matrix_view import MatrixView
-from ....ir.composites.weighted import DynamicTensor, RowBatchMatmulOp
+from ....ir.composites.weighted import BatchMatmulOp, DynamicTensor, RowBatchMatmulOp
 from ....ir.graph.dataflow import DataflowView, call_to, operand_vars, static_shape
 from ....ir.graph.partition_state import PartitionState
 from ....runtime.size import is_open
 from .compose import Composed
-from .kernels import ATTENTION, TILED_ROWS, takes_attention, takes_views
+from .kernels import ATTENTION, KNOWN_ATTENTION, TILED_ROWS, takes_attention, takes_views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -51,13 +53,14 @@ def compose_attention(view: DataflowView, composites: Mapping[str, Composite], s
     Of other products, find those whose operands are copies of what may be read where it lies.
     """
     attention, products = Composed(calls={}, fused={}), Composed(calls={}, fused={})
-    for last in _products(view, composites, state):
+    for last in _products(view, composites, state, (RowBatchMatmulOp, BatchMatmulOp)):
         chain = _chain(view, composites, last)
         if chain is None or any(link.var.name in state.cuts for link in chain):
             continue
         if takes_attention(_inner(chain[0]), _inner(last), isa=isa):
-            attention = attention.joined(_attention(view, *chain, last))
-    for product in _products(view, composites, state):
+            is_known = isinstance(last.composite.op, BatchMatmulOp)
+            attention = attention.joined(_known_attention(*chain, last) if is_known else _attention(view, *chain, last))
+    for product in _products(view, composites, state, (RowBatchMatmulOp,)):
         is_alone = product.var not in attention.fused and product.var not in attention.calls
         if is_alone and takes_views(_inner(product), isa=isa):
             products = products.joined(_lying_product(view, product))
@@ -65,14 +68,23 @@ def compose_attention(view: DataflowView, composites: Mapping[str, Composite], s
 
 
 def _inner(link: _Link) -> int:
-    assert isinstance(link.composite.op, RowBatchMatmulOp)
-    return link.composite.op.a.shape[-1]
+    return _left(link)[1][-1]
 
 
-def _products(view: DataflowView, composites: Mapping[str, Composite], state: PartitionState) -> Iterator[_Link]:
+def _left(link: _Link) -> tuple[str, tuple[int, ...]]:
+    """Return name and shape of the left operand of a product."""
+    op = link.composite.op
+    assert isinstance(op, RowBatchMatmulOp | BatchMatmulOp)
+    tensor = op.a if isinstance(op, RowBatchMatmulOp) else op.a.tensor
+    return tensor.name, tensor.shape
+
+
+def _products(
+    view: DataflowView, composites: Mapping[str, Composite], state: PartitionState, kinds: tuple[type[CompositeOp], ...]
+) -> Iterator[_Link]:
     for binding in view.bindings:
         link = _link(view, composites, binding.var)
-        if link is not None and isinstance(link.composite.op, RowBatchMatmulOp) and link.var.name not in state.cuts:
+        if link is not None and isinstance(link.composite.op, kinds) and link.var.name not in state.cuts:
             yield link
 
 
@@ -88,15 +100,33 @@ def _link(view: DataflowView, composites: Mapping[str, Composite], var: Var) -> 
 
 def _chain(view: DataflowView, composites: Mapping[str, Composite], last: _Link) -> tuple[_Link, _Link] | None:
     """Return the links before a product that nobody else reads: the product that makes scores, and their softmax."""
-    softmax = _before(view, composites, last, last.composite.op.a.name)
-    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or softmax.composite.op.y is not None:
+    softmax = _before(view, composites, last, _left(last)[0])
+    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp):
         return None
     scores = _before(view, composites, softmax, softmax.composite.op.x)
-    if scores is None or not isinstance(scores.composite.op, RowBatchMatmulOp):
+    if scores is None:
         return None
-    first, second, shape = scores.composite.op, last.composite.op, softmax.composite.op.shape
-    is_plain = first.y.shape == shape == second.a.shape and shape[:-2] == second.y.shape[:-2]
+    first, between, second = scores.composite.op, softmax.composite.op, last.composite.op
+    if isinstance(second, BatchMatmulOp):
+        if not isinstance(first, BatchMatmulOp) or not isinstance(first.y, FloatResult) or between.y is None:
+            return None
+        is_made = _is_bytes(first) and _is_bytes(second) and between.y.kernel_dtype == "uint8"
+    else:
+        is_made = isinstance(first, RowBatchMatmulOp) and between.y is None
+    assert isinstance(second, RowBatchMatmulOp | BatchMatmulOp)
+    if not is_made or not isinstance(first, RowBatchMatmulOp | BatchMatmulOp):
+        return None
+    shape = between.shape
+    is_plain = first.y.shape == shape == _left(last)[1] and shape[:-2] == second.y.shape[:-2]
     return (scores, softmax) if is_plain else None
+
+
+def _is_bytes(product: BatchMatmulOp) -> bool:
+    """Return whether a product of bytes is scaled in float32, its left operand no constant."""
+    is_scaled = product.narrow is None and product.fixed_point is None and not isinstance(product.y, SumResult)
+    tensors = (product.a.tensor, product.b.tensor)
+    is_byte = all(each.kernel_dtype == "uint8" for each in tensors) and product.y.kernel_dtype in ("uint8", "float32")
+    return is_scaled and is_byte and product.a.values is None
 
 
 def _before(view: DataflowView, composites: Mapping[str, Composite], link: _Link, name: str) -> _Link | None:
@@ -128,6 +158,29 @@ def _attention(view: DataflowView, scores: _Link, softmax: _Link, last: _Link) -
     addend = {between.addend: softmax.operands[between.addend]} if isinstance(between.addend, str) else {}
     passed = {var: ATTENTION for var in (scores.var, softmax.var, last.var) if not var.same_as(output)}
     return _composed(view, (scores, softmax, last), op, ((q, k, v), addend), (output, passed))
+
+
+def _known_attention(scores: _Link, softmax: _Link, last: _Link) -> Composed:
+    """Return attention of tensors with constant parameters: where these are only transposed, the kernel's call finds out."""
+    first, between, second = scores.composite.op, softmax.composite.op, last.composite.op
+    assert isinstance(first, BatchMatmulOp)
+    assert isinstance(between, FloatSoftmaxOp)
+    assert isinstance(second, BatchMatmulOp)
+    operands = scores.operands | softmax.operands | last.operands
+    names = [each.tensor.name for each in (first.a, first.b, second.b) if each.values is None]
+    names += [between.addend] if isinstance(between.addend, str) else []
+    reads = {name: operands[name] for name in names}
+    op = AttentionOp(scores=first, softmax=between, weighted=second)
+    ids = (tensor for link in (scores, softmax, last) for tensor in link.composite.tensor_ids)
+    composite = replace(
+        last.composite,
+        inputs=tuple(reads),
+        op=op,
+        quantize_info=op.quantize_info(),
+        tensor_ids=tuple(dict.fromkeys(ids)),
+    )
+    fused = {scores.var: KNOWN_ATTENTION, softmax.var: KNOWN_ATTENTION}
+    return Composed(calls={last.var: (composite, tuple(reads.values()))}, fused=fused)
 
 
 def _lying_product(view: DataflowView, link: _Link) -> Composed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,14 @@ from octavo.compiler.backends.cpu.kernels import (
     AVX_VNNI,
     GENERIC,
     AttentionSpec,
+    BatchMatmulSpec,
     FloatOutput,
     FloatSoftmaxSpec,
+    Output,
+    QuantizeSpec,
     SoftmaxAddend,
     attention,
+    batch_matmul,
     float_softmax,
 )
 from octavo.ir.composites.matrix_view import MatrixView
@@ -43,8 +48,12 @@ def spec_of(shape: tuple[int, int, int, int, int, int], axes: Any = (None, None,
     parameters = ((rows, 2), (2, columns), (2, features))
     of = [view_of((batch, heads, *each), lying) for each, lying in zip(parameters, axes[:3], strict=True)]
     q, k, v, y = views
-    how = {"scores": FloatOutput(), "output": FloatOutput(low=-3, high=2.5), **how}
-    return AttentionSpec(q=q, k=k, v=v, y=y, of_q=of[0], of_k=of[1], of_v=of[2], **how)
+    made: Any = {"a_zero_point": 0, "b_zero_point": 0, "multiplier": 1.0, "by_row": True}
+    shares, of_rows = (MatrixView.plain((batch, heads, rows, each)) for each in (columns, 2))
+    scores = BatchMatmulSpec(a=q, b=k, y=shares, output=FloatOutput(), parameters=(of[0], of[1]), **made)
+    output = FloatOutput(low=-3, high=2.5)
+    weighted = BatchMatmulSpec(a=shares, b=v, y=y, output=output, parameters=(of_rows, of[2]), **made)
+    return AttentionSpec(scores=scores, weighted=weighted, **how)
 
 
 def view_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> MatrixView:
@@ -68,7 +77,7 @@ def quantized(values: np.ndarray, view: MatrixView, of: MatrixView, along: int) 
 
 def values_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:
     """Real queries, keys and values, and the addend where there is one: most of its columns are masked."""
-    drawn = [rng.normal(size=view.shape).astype(np.float32) * rng.choice((0.1, 1, 4)) for view in (spec.q, spec.k, spec.v)]
+    drawn = [rng.normal(size=view.shape).astype(np.float32) * rng.choice((0.1, 1, 4)) for view in spec.views[:3]]
     if spec.addend is not None:
         own = spec.addend.own
         drawn.append(np.where(rng.random(own) < 0.4, np.float32(-3e38), rng.normal(size=own)).astype(np.float32))
@@ -77,7 +86,7 @@ def values_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]
 
 def read_by(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndarray, *addend: np.ndarray) -> tuple[np.ndarray, ...]:
     """What the kernel reads of real values."""
-    sides = ((q, spec.q, spec.of_q, -1), (k, spec.k, spec.of_k, -2), (v, spec.v, spec.of_v, -2))
+    sides = zip((q, k, v), spec.views[:3], spec.parameters, (-1, -2, -2), strict=True)
     return (*(each for side in sides for each in quantized(*side)), *addend)
 
 
@@ -86,7 +95,7 @@ def expected_of(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndarray
     scores = row_batch_matmul(q, k)
     softmax = FloatSoftmaxSpec(rows=math.prod(scores.shape[:-1]), columns=scores.shape[-1], addend=spec.addend)
     (shares,) = results_of([float_softmax(softmax, isa=GENERIC)], [[scores, *addend]])
-    return lying(row_batch_matmul(shares.reshape(scores.shape), v, low=spec.output.low, high=spec.output.high), spec.y)
+    return lying(row_batch_matmul(shares.reshape(scores.shape), v, low=-3, high=2.5), spec.views[3])
 
 
 def masked(shape: tuple[int, ...], own: tuple[int, ...], factor: float | None) -> SoftmaxAddend:
@@ -152,5 +161,87 @@ def test_open_sizes(rng: np.random.Generator, isa: str, is_masked: bool) -> None
 
     drawn: list[Any] = []
     pairs = [(1, 1), (1, 40), (5, 7), (8, 16), (9, 31), (16, 32), (23, 33), (30, 100)]
+    sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
+    check_open(make, sizes, draw)
+
+
+def known_of(shape: tuple[int, int, int, int, int, int], axes: Any, number: int, **how: Any) -> AttentionSpec:
+    """The same of tensors with constant parameters, whose zero points lie at both ends of the range and between."""
+    batch, heads, rows, columns, width, features = shape
+    shapes = ((rows, width), (width, columns), (columns, features), (rows, features))
+    q, k, v, y = (view_of((batch, heads, *each), lying) for each, lying in zip(shapes, axes, strict=True))
+    between = MatrixView.plain((batch, heads, rows, columns))
+    zeros = [(0, 255, 3), (128, 128, 128), (255, 1, 0), (7, 130, 255)][number % 4]
+    share_zero = (0, 0, 5)[number % 3]
+    first: Any = {"a_zero_point": zeros[0], "b_zero_point": zeros[1], "multiplier": 2e-3 / width, "output": FloatOutput()}
+    results = (Output(zero_point=9, qmin=3, qmax=250), FloatOutput(low=-1))
+    second: Any = {"a_zero_point": share_zero, "b_zero_point": zeros[2], "multiplier": 0.01, "output": results[number % 2]}
+    return AttentionSpec(
+        scores=BatchMatmulSpec(a=q, b=k, y=between, **first),
+        weighted=BatchMatmulSpec(a=between, b=v, y=y, **second),
+        shares=QuantizeSpec(size=between.size, scale=0.003, zero_point=share_zero),
+        **how,
+    )
+
+
+def known_values(rng: np.random.Generator, spec: AttentionSpec) -> tuple[np.ndarray, ...]:
+    """Integers of q, k and v, and the addend where there is one: most of its columns are masked, a row is masked as a whole."""
+    drawn = [rng.integers(0, 256, view.shape, dtype=np.uint8) for view in spec.views[:3]]
+    if spec.addend is not None:
+        own = spec.addend.own
+        drawn.append(np.where(rng.random(own) < 0.4, np.float32(-3e38), rng.normal(size=own)).astype(np.float32))
+        if len(own) > 1:
+            drawn[-1][..., own[-2] // 2, :] = -np.inf
+    return tuple(drawn)
+
+
+def known_inputs(spec: AttentionSpec, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+    return (*(lying(each, view) for each, view in zip(values[:3], spec.views[:3], strict=True)), *values[3:])
+
+
+def known_expected(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndarray, *addend: np.ndarray) -> np.ndarray:
+    """The kernels of the steps one after the other, of tensors as they lie."""
+    plain = [MatrixView.plain(view.shape) for view in spec.views]
+    first = replace(spec.scores, a=plain[0], b=plain[1])
+    second = replace(spec.weighted, b=plain[2], y=plain[3])
+    shape = first.y.shape
+    softmax = FloatSoftmaxSpec(rows=math.prod(shape[:-1]), columns=shape[-1], addend=spec.addend, result=spec.shares)
+    (scores,) = results_of([batch_matmul(first, isa=GENERIC)], [[q, k]])
+    (shares,) = results_of([float_softmax(softmax, isa=GENERIC)], [[scores, *addend]])
+    (results,) = results_of([batch_matmul(second, isa=GENERIC)], [[shares, v]])
+    return lying(results.reshape(plain[3].shape), spec.views[3])
+
+
+@every_isa
+def test_constant_parameters(rng: np.random.Generator, isa: str) -> None:
+    cases: list[Case] = []
+    for number, shape in enumerate(SHAPES):
+        batch, heads, rows, columns = shape[:4]
+        owns = [(columns,), (batch, 1, 1, columns), (1, 1, rows, columns), (batch, heads, rows, columns)]
+        addend = masked((batch, heads, rows, columns), owns[number % 4], (None, 0.25)[number % 2]) if number % 3 else None
+        axes = ((None,) * 4, (HEADS, KEYS, HEADS, HEADS), (HEADS, None, None, None), ((0, 1, 3, 2), KEYS, (1, 0, 2, 3), HEADS))
+        spec = known_of(shape, axes[number % 4], number, addend=addend, threads=1 + number % 2)
+        values = known_values(rng, spec)
+        inputs, expected = known_inputs(spec, *values), known_expected(spec, *values)
+        cases.append(Case(kernel=attention(spec, isa=isa), inputs=inputs, expected=expected, about=spec))
+    check(cases)
+
+
+@every_isa
+def test_open_sizes_of_constant_parameters(rng: np.random.Generator, isa: str) -> None:
+    def spec_for(rows: Any, columns: Any) -> AttentionSpec:
+        addend = masked((1, 2, rows, columns), (rows, columns), None)
+        return known_of((1, 2, rows, columns, 32, 16), (HEADS, KEYS, HEADS, None), 2, addend=addend)
+
+    def make(dim: Callable[[str], Any]) -> Any:
+        return attention(spec_for(dim("rows"), dim("columns")), isa=isa)
+
+    def draw(_: Any) -> tuple[np.ndarray, ...]:
+        spec = spec_for(*sizes[len(drawn)].values())
+        drawn.append(spec)
+        return known_inputs(spec, *known_values(rng, spec))
+
+    drawn: list[Any] = []
+    pairs = [(1, 1), (1, 40), (8, 16), (9, 31), (23, 33), (30, 100)]
     sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
     check_open(make, sizes, draw)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tvm.relax import Expr, Var
 
-from .....ir.composites.attention import LyingOperand, LyingProductOp, RowAttentionOp
-from .....ir.composites.outputs import output_spec
+from .....ir.composites.attention import AttentionOp, LyingOperand, LyingProductOp, RowAttentionOp
+from .....ir.composites.base import FloatResult, QuantizedOutput, SumResult
+from .....ir.composites.matrix_view import MatrixView
+from .....ir.composites.outputs import FloatOutput, Output, SumOutput, output_spec
+from .....ir.composites.weighted import BatchMatmulOp
 from .....ir.graph.dataflow import static_shape
+from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
 from ..kernels import AttentionSpec, BatchMatmulSpec, Kernel
-from .norms import softmax_addend
+from .matmul import read_operand
+from .norms import softmax_addend, softmax_result
 from .quantize import read_dynamic
 
 
@@ -39,27 +45,67 @@ def emit_lying_product(op: LyingProductOp, context: KernelContext, inputs: dict[
 
 
 @emits(RowAttentionOp)
-def emit_attention(op: RowAttentionOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+def emit_row_attention(op: RowAttentionOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel calls: those that quantize the operands, and the one of everything behind."""
-    scores, result = output_spec(op.scores.y), output_spec(op.y)
-    assert isinstance(scores, kernels.FloatOutput), "functions follow weights"
-    assert isinstance(result, kernels.FloatOutput), "functions follow weights"
+    rows = MatrixView.plain(op.scores.y.shape)
+    how: dict[str, Any] = {"a_zero_point": 0, "b_zero_point": 0, "multiplier": 1.0, "by_row": True}
+    of_rows = MatrixView.plain((*rows.shape[:-1], 2))
+    scores = BatchMatmulSpec(
+        a=op.q.view, b=op.k.view, y=rows, output=_output(op.scores.y), parameters=(op.q.parameters, op.k.parameters), **how
+    )
+    weighted = BatchMatmulSpec(
+        a=rows, b=op.v.view, y=op.y_view, output=_output(op.y), parameters=(of_rows, op.v.parameters), **how
+    )
     addend, numbers, names = softmax_addend(op.softmax)
+    spec = AttentionSpec(scores=scores, weighted=weighted, addend=addend, threads=context.threads)
+    operands = [*_read((op.q, op.k, op.v), context, inputs), *(context.storage.source(inputs[name]) for name in names)]
+    _put(op, kernels.attention(spec, addend=numbers, isa=context.isa), operands, context, output)
+
+
+@emits(AttentionOp)
+def emit_attention(op: AttentionOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    scores, softmax, weighted = op.scores, op.softmax, op.weighted
+    assert softmax.y is not None, "the second product reads integers"
+    sides = [read_operand(context, inputs, each, takes_views=True) for each in (scores.a, scores.b, weighted.b)]
+    (q, k, v), rows = (view for _, view in sides), MatrixView.plain(softmax.shape)
+
+    def product(made: BatchMatmulOp, a: MatrixView, b: MatrixView) -> BatchMatmulSpec:
+        return BatchMatmulSpec(
+            a=a,
+            b=b,
+            y=MatrixView.plain(made.y.shape),
+            a_zero_point=made.a.tensor.zero_point,
+            b_zero_point=made.b.tensor.zero_point,
+            multiplier=_factor(made),
+            output=_output(made.y),
+        )
+
+    addend, numbers, names = softmax_addend(softmax)
     spec = AttentionSpec(
-        q=op.q.view,
-        k=op.k.view,
-        v=op.v.view,
-        y=op.y_view,
-        of_q=op.q.parameters,
-        of_k=op.k.parameters,
-        of_v=op.v.parameters,
-        scores=scores,
-        output=result,
+        scores=product(scores, q, k),
+        weighted=product(weighted, rows, v),
+        shares=softmax_result(softmax, softmax.y),
         addend=addend,
         threads=context.threads,
     )
-    operands = [*_read((op.q, op.k, op.v), context, inputs), *(context.storage.source(inputs[name]) for name in names)]
-    _put(op, kernels.attention(spec, addend=numbers, isa=context.isa), operands, context, output)
+    operands = [*(value for value, _ in sides), *(context.storage.source(inputs[name]) for name in names)]
+    result = context.call(
+        output.name, kernels.attention(spec, addend=numbers, isa=context.isa), operands, weighted.y.shape, weighted.y.kernel_dtype
+    )
+    context.put(output, result, is_nhwc=False)
+
+
+def _factor(product: BatchMatmulOp) -> float:
+    multiplier = product.multiplier
+    assert not isinstance(multiplier, FixedPointMultiplier), "composition leaves these alone"
+    return float(multiplier)
+
+
+def _output(y: QuantizedOutput | FloatResult | SumResult) -> Output | FloatOutput | SumOutput:
+    made = output_spec(y)
+    assert not isinstance(made, kernels.FunctionOutput), "functions follow weights"
+    return made
 
 
 def _read(operands: Sequence[LyingOperand], context: KernelContext, inputs: dict[str, Var]) -> list[Expr]:

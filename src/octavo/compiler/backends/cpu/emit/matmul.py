@@ -32,7 +32,7 @@ def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[st
     takes_views = kernels.takes_views(a.shape[-1], dtype=a.kernel_dtype, isa=context.isa)
     output_of = kernels.SumOutput() if leaves_sums else output_spec(y)
     assert not isinstance(output_of, kernels.FunctionOutput), "functions follow weights"
-    sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
+    sides = [read_operand(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
     spec = BatchMatmulSpec(
         a=sides[0][1],
         b=sides[1][1],
@@ -75,7 +75,7 @@ def emit_row_batch_matmul(op: RowBatchMatmulOp, context: KernelContext, inputs: 
     context.put(output, result, is_nhwc=False)
 
 
-def _read(
+def read_operand(
     context: KernelContext, inputs: dict[str, Var], operand: MatmulOperand, *, takes_views: bool
 ) -> tuple[Expr, MatrixView]:
     """Return what the kernel reads and how: a tensor that was only transposed as it lay before, where the kernel can."""

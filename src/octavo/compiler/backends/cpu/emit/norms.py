@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
+from .....ir.composites.base import QuantizedOutput
 from .....ir.composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
 from .....ir.composites.normalization import GroupNormOp, L2NormalizeOp, LayerNormOp, SoftmaxOp
 from .....ir.composites.outputs import output_spec
@@ -147,21 +148,24 @@ def emit_float_softmax(op: FloatSoftmaxOp, context: KernelContext, inputs: dict[
     """Write the kernel call."""
     columns, y = op.shape[-1], op.y
     rows = math.prod(op.shape) // columns
-    result = None
-    if y is not None:
-        result = QuantizeSpec(
-            size=rows * columns,
-            scale=float(y.tensor.params.scale),
-            zero_point=y.tensor.zero_point,
-            dtype=y.kernel_dtype,
-            ties=op.rounding,
-        )
+    result = None if y is None else softmax_result(op, y)
     addend, numbers, names = softmax_addend(op)
     spec = FloatSoftmaxSpec(rows=rows, columns=columns, addend=addend, result=result, threads=context.threads)
     kernel = kernels.float_softmax(spec, addend=numbers, isa=context.isa)
     values = [context.storage.source(inputs[name]) for name in (op.x, *names)]
     dtype = "float32" if y is None else y.kernel_dtype
     context.put(output, context.call(output.name, kernel, values, op.shape, dtype), is_nhwc=False)
+
+
+def softmax_result(op: FloatSoftmaxOp, y: QuantizedOutput) -> QuantizeSpec:
+    """Return what the quotients of a softmax are quantized to."""
+    return QuantizeSpec(
+        size=math.prod(op.shape),
+        scale=float(y.tensor.params.scale),
+        zero_point=y.tensor.zero_point,
+        dtype=y.kernel_dtype,
+        ties=op.rounding,
+    )
 
 
 def softmax_addend(op: FloatSoftmaxOp) -> tuple[SoftmaxAddend | None, npt.NDArray[np.float32] | None, tuple[str, ...]]:

@@ -56,7 +56,7 @@ from .matmuls.block_matmul import SYMMETRIC, BlockMatmulSpec, block_matmul
 from .matmuls.block_rows import ROW_DIGITS, BlockRowsSpec, block_rows
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .matmuls.spec import BatchMatmulSpec
-from .matmuls.x86_attention import ATTENTION, AttentionSpec, attention, takes_attention
+from .matmuls.x86_attention import ATTENTION, KNOWN_ATTENTION, AttentionSpec, attention, takes_attention
 from .move.concat import ConcatSpec, concat
 from .move.float_concat import FloatConcatSpec, dense_rows, float_concat
 from .move.gather import GatherSpec, gather
@@ -109,6 +109,7 @@ __all__ = [
     "AVX512_VNNI",
     "AVX_VNNI",
     "GENERIC",
+    "KNOWN_ATTENTION",
     "KNOWN_ISAS",
     "NO_SCHEDULES",
     "PORTABLE_TARGETS",

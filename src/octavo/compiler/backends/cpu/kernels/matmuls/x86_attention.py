@@ -3,15 +3,17 @@
     for each matrix:   pack k and v
       for each 12 rows:   scores = q @ k;   their exponentials and sums;   integers of the quotients;   y = integers @ v
 
-Queries, keys and values were quantized at run time, each row of q, each column of k and of v by itself; so are the rows of the
-softmax, here. Every value is that of the kernels of its steps: `batch_matmul`, `float_softmax`, `dynamic_quantize`.
+Queries, keys and values were quantized at run time, each row of q, each column of k and of v by itself, and so are the rows of
+the softmax, here; or all of them have constant parameters. Every value is that of the kernels of its steps: `batch_matmul`,
+`float_softmax`, `dynamic_quantize`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,13 @@ from ..language.vectors import Buffer, Expr, across_lanes, chunked, load, prim_f
 from ..language.x86.narrow import narrowed
 from ..norms.float_softmax import SoftmaxAddend, addend_start, exponential
 from ..quantization.dynamic import MAGNITUDE_BITS, parameters_of
-from .batch_product import LANES, PanelPlace, columns_of, tile_for
-from .x86_int8_batch_matmul import MAX_INNER
+from ..quantization.quantize import QuantizeSpec, quantized_vector
+from .batch_product import LANES, Operand, PanelPlace, columns_of, tile_for
+from .spec import BatchMatmulSpec, known_result
+from .x86_int8_batch_matmul import MAX_INNER, BytesProduct, Int8Product
 from .x86_row_batch_matmul import RowInt8Product
 
-ATTENTION = "attention.rows"
+ATTENTION, KNOWN_ATTENTION = "attention.rows", "attention"
 
 _ROWS, _OPEN_ROWS = 12, 8
 """Rows of a block, so few that their scores stay in the nearest cache. The last block ends with the last row and may compute some
@@ -50,21 +54,29 @@ _PITCH = 64
 class AttentionSpec:
     """softmax(q (..., rows, width) @ k (..., width, columns)) @ v (..., columns, features), the scores with their addend.
 
-    `of_q` says how the parameters of q's rows lie, [..., rows, 2], `of_k` and `of_v` those of columns, [..., 2, columns].
-    `scores` and `output` are what the sums of the two products become.
+    `scores` and `weighted` are the two products; what lies between them is no tensor, so its views say shapes alone. `shares`
+    says what the softmax is quantized to; None where all is quantized at run time, and both products are `by_row`.
     """
 
-    q: MatrixView
-    k: MatrixView
-    v: MatrixView
-    y: MatrixView
-    of_q: MatrixView
-    of_k: MatrixView
-    of_v: MatrixView
-    scores: FloatOutput
-    output: FloatOutput
+    scores: BatchMatmulSpec
+    weighted: BatchMatmulSpec
+    shares: QuantizeSpec | None = None
     addend: SoftmaxAddend | None = None
     threads: int = 1
+
+    @property
+    def views(self) -> tuple[MatrixView, MatrixView, MatrixView, MatrixView]:
+        """How q, k, v and the result lie."""
+        return self.scores.a, self.scores.b, self.weighted.b, self.weighted.y
+
+    @property
+    def parameters(self) -> tuple[MatrixView, ...]:
+        """How the parameters of q's rows lie, and those of the columns of k and of v; none where they are constants."""
+        if self.shares is not None:
+            return ()
+        assert self.scores.parameters is not None, "rows have parameters"
+        assert self.weighted.parameters is not None, "columns have parameters"
+        return *self.scores.parameters, self.weighted.parameters[1]
 
 
 def takes_attention(width: int, columns: int, *, isa: str) -> bool:
@@ -75,23 +87,51 @@ def takes_attention(width: int, columns: int, *, isa: str) -> bool:
 def attention(spec: AttentionSpec, *, addend: npt.NDArray[np.float32] | None = None, isa: str) -> Kernel:
     """Return the kernel of integers and parameters of q, k and v; the addend is the next argument, or the constant `addend`."""
     arguments: list[tuple[str, int, str]] = []
-    for name, view, parameters in (("q", spec.q, spec.of_q), ("k", spec.k, spec.of_k), ("v", spec.v, spec.of_v)):
-        arguments += [(name, view.size, "uint8"), (f"{name}_parameters", parameters.size, "float32")]
+    q, k, v, y = spec.views
+    for number, (name, view) in enumerate((("q", q), ("k", k), ("v", v))):
+        arguments.append((name, view.size, "uint8"))
+        arguments += [(f"{name}_parameters", each.size, "float32") for each in spec.parameters[number : number + 1]]
     if spec.addend is not None:
         arguments.append(("addend", math.prod(spec.addend.own), "float32"))
-    arguments.append(("y", spec.y.size, "float32"))
+    arguments.append(("y", y.size, _result_dtype(spec)))
     constants = () if addend is None else (addend.reshape(-1),)
     func = prim_func(arguments, _Attention(spec, isa).emit)
     if isa == AVX_VNNI:
         func = narrowed(func, isa)
-    most = limits((spec.q.shape[-1], MAX_INNER), (spec.k.shape[-1], MAX_INNER))
-    return Kernel(name=ATTENTION, isa=isa, func=func, constants=constants, limits=most)
+    most = limits((q.shape[-1], MAX_INNER), (k.shape[-1], MAX_INNER))
+    name = ATTENTION if spec.shares is None else KNOWN_ATTENTION
+    return Kernel(name=name, isa=isa, func=func, constants=constants, limits=most)
+
+
+def _result_dtype(spec: AttentionSpec) -> str:
+    return "float32" if isinstance(spec.weighted.output, FloatOutput) else "uint8"
 
 
 _MATH = ElementMath(LANES)
 
 
-class _Scores(RowInt8Product):
+class _KnownProduct(Int8Product):
+    """A product with constant zero points, whose columns are summed once for all blocks of rows."""
+
+    def pack(self, b: Buffer, at: Expr) -> Operand:
+        """Emit the packing of one matrix of b, and what each column and the zero points take off."""
+        packed = super().pack(b, at)
+        terms = T.alloc_buffer((dimension(self.vectors * LANES),), "int32")
+
+        def keep(place: PanelPlace) -> None:
+            for vector, each in enumerate(super(_KnownProduct, self)._prepare(packed, place)):
+                store(terms, (place.first + vector) * LANES, each, LANES)
+
+        self.for_panels(keep)
+        return packed, terms
+
+    def _prepare(self, packed: Operand, place: PanelPlace) -> tuple[Expr, ...]:
+        """Emit the loads of what the panel's columns take off."""
+        _, terms = packed
+        return tuple(T.Bind(load(terms, (place.first + vector) * LANES, LANES)) for vector in range(place.vectors))
+
+
+class _Scores(BytesProduct):
     """The first product: its results, with their addend, lie in rows of whole vectors, beside the largest value of each lane.
 
     Lanes that are no columns are minus infinity.
@@ -153,7 +193,7 @@ class _Scores(RowInt8Product):
         return load(staged, 0, LANES)
 
 
-class _Weighted(RowInt8Product):
+class _Weighted(BytesProduct):
     """The second product: of integers that lie in rows of whole vectors, 0 behind the last column."""
 
     def __init__(self, *views: MatrixView, **how: Any) -> None:
@@ -165,37 +205,62 @@ class _Weighted(RowInt8Product):
         return a, at, pitch, pitch
 
 
+class _RowScores(_Scores, RowInt8Product):
+    """Scores of rows and columns that were quantized at run time."""
+
+
+class _RowWeighted(_Weighted, RowInt8Product):
+    """The second product of these."""
+
+
+class _KnownScores(_Scores, _KnownProduct):
+    """Scores of constant parameters."""
+
+
+class _KnownWeighted(_Weighted, _KnownProduct):
+    """The second product of these."""
+
+
 class _Attention:
     """Emits the kernel."""
 
     def __init__(self, spec: AttentionSpec, isa: str) -> None:
         self._spec, self._tile = spec, tile_for(isa)
-        self._rows, self._columns = spec.q.shape[-2], spec.k.shape[-1]
+        self._rows, self._columns = spec.scores.rows, spec.scores.columns
 
-    def emit(self, q: Buffer, of_q: Buffer, k: Buffer, of_k: Buffer, v: Buffer, of_v: Buffer, *rest: Buffer) -> None:
+    def emit(self, *buffers: Buffer) -> None:
         """Emit everything."""
-        *addends, y = rest
-        spec = self._spec
-        scores, weighted = self._products(_Block(1, self._columns))
+        spec, kinds = self._spec, 1 if self._spec.shares is not None else 2
+        *addends, y = buffers[3 * kinds :]
+        (q, *of_q), (k, *of_k), (v, *of_v) = (buffers[number * kinds : (number + 1) * kinds] for number in range(3))
+        scores, weighted = self._products(_Block(1, self._columns, spec.shares))
+
+        def operand(values: Buffer, of: list[Buffer], at: Sequence[Expr]) -> Operand:
+            return (values, *of, *at) if of else values
+
         with chunked(math.prod(scores.batch), scores.threads) as index:
-            q_at, k_at, v_at, y_at = scores.starts(index, spec.q, spec.k, spec.v, spec.y)
-            of_q_at, of_k_at, of_v_at = scores.starts(index, spec.of_q, spec.of_k, spec.of_v)
-            keys, values = scores.pack((k, of_k, of_k_at), k_at), weighted.pack((v, of_v, of_v_at), v_at)
+            q_at, k_at, v_at, y_at = scores.starts(index, *spec.views)
+            of_at = scores.starts(index, *spec.parameters)
+            keys, values = scores.pack(operand(k, of_k, of_at[1:2]), k_at), weighted.pack(operand(v, of_v, of_at[2:]), v_at)
             before = T.Bind(index * self._rows)
+            q_view, *_, y_view = spec.views
 
             def blocks(rows: int) -> None:
-                block = _Block(rows, self._columns)
+                block = _Block(rows, self._columns, spec.shares)
                 first, second = self._products(block)
                 block.allocate()
                 with T.serial(0, -(-self._rows // rows)) as number:
                     start = T.Bind(T.min(number * rows, self._rows - rows))
                     block.begin()
                     first.keeps(block.largest, addends[0] if addends else None, T.Bind(before + start))
-                    rows_of_q = q, of_q, T.Bind(of_q_at + start * spec.of_q.strides[-2])
-                    first.emit_rows((rows_of_q, keys, block.scores), (T.Bind(q_at + start * spec.q.strides[-2]), T.int32(0)))
+                    of_start = [
+                        T.Bind(at + start * of.strides[-2]) for at, of in zip(of_at[:1], spec.parameters[:1], strict=True)
+                    ]
+                    rows_of_q = operand(q, of_q, of_start)
+                    first.emit_rows((rows_of_q, keys, block.scores), (T.Bind(q_at + start * q_view.strides[-2]), T.int32(0)))
                     block.quantize()
-                    integers, target = (block.integers, block.parameters, T.int32(0)), y_at + start * spec.y.strides[-2]
-                    second.emit_rows((integers, values, y), (T.int32(0), T.Bind(target)))
+                    integers = operand(block.integers, [block.parameters] if of_q else [], [T.int32(0)])
+                    second.emit_rows((integers, values, y), (T.int32(0), T.Bind(y_at + start * y_view.strides[-2])))
 
             if is_open(self._rows):
                 where_at_least(self._rows, _OPEN_ROWS, lambda: blocks(_OPEN_ROWS), lambda: blocks(1))
@@ -215,9 +280,29 @@ class _Attention:
         how: dict[str, Any] = {"threads": spec.threads, "tile": replace(self._tile, rows=rows)}
         scores = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.scores_pitch))
         integers = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.pitch))
-        of_q_and_k, of_rows = (spec.of_q, spec.of_k), MatrixView.plain((block.rows, 2))
-        first = _Scores(some(spec.q), spec.k, scores, addend=spec.addend, parameters=of_q_and_k, output=spec.scores, **how)
-        return first, _Weighted(integers, spec.v, some(spec.y), parameters=(of_rows, spec.of_v), output=spec.output, **how)
+        q, k, v, y = spec.views
+        of_first, of_second = (
+            _known(spec.scores, "float32") if spec.shares is not None else _of_rows(spec.scores, spec.parameters[:2]),
+            _known(spec.weighted, _result_dtype(spec))
+            if spec.shares is not None
+            else _of_rows(spec.weighted, (MatrixView.plain((block.rows, 2)), *spec.parameters[2:])),
+        )
+        first, second = (_RowScores, _RowWeighted) if spec.shares is None else (_KnownScores, _KnownWeighted)
+        return first(some(q), k, scores, addend=spec.addend, **of_first, **how), second(integers, v, some(y), **of_second, **how)
+
+
+def _known(spec: BatchMatmulSpec, out_dtype: str) -> dict[str, Any]:
+    """Return what a product of constant parameters is made of beside views."""
+    return {
+        "zero_points": (spec.a_zero_point, spec.b_zero_point),
+        "finish": partial(known_result, spec),
+        "out_dtype": out_dtype,
+    }
+
+
+def _of_rows(spec: BatchMatmulSpec, parameters: tuple[MatrixView, ...]) -> dict[str, Any]:
+    """Return the same of a product of rows and columns that were quantized at run time."""
+    return {"parameters": parameters, "output": spec.output}
 
 
 def _divisor(rows: int, most: int) -> int:
@@ -233,8 +318,8 @@ class _Block:
     the others' are.
     """
 
-    def __init__(self, rows: int, columns: int) -> None:
-        self.rows, self._columns = rows, columns
+    def __init__(self, rows: int, columns: int, shares: QuantizeSpec | None) -> None:
+        self.rows, self._columns, self._shares = rows, columns, shares
         self._vectors = -(-columns // LANES)
         self.scores_pitch = (self._vectors + 4) * LANES
         """A panel of open columns may be wider than all of them."""
@@ -265,7 +350,10 @@ class _Block:
         """Emit everything between scores and integers."""
         self._exponentials()
         self._parameters()
-        self._integers()
+        if self._shares is None:
+            self._integers()
+        else:
+            self._known_integers(self._shares)
 
     def _exponentials(self) -> None:
         numbers, sums = self._numbers, self._sums
@@ -287,12 +375,13 @@ class _Block:
         with T.serial(0, self.rows) as row:
             total = across_lanes(load(self._sums, row * LANES, LANES), LANES, lambda a, b: a + b)
             factor = T.Bind(T.float32(1) / total)
-            bits = T.reinterpret("int32", factor) & T.int32(MAGNITUDE_BITS)
-            scale, zero_point = parameters_of(T.float32(0), factor, T.Bind(bits), PER_ROW)
-            T.buffer_store(self.parameters, scale, [2 * row])
-            T.buffer_store(self.parameters, zero_point, [2 * row + 1])
             T.buffer_store(self._numbers, factor, [2 * row])
-            T.buffer_store(self._numbers, T.float32(1) / self.parameters[2 * row], [2 * row + 1])
+            if self._shares is None:
+                bits = T.reinterpret("int32", factor) & T.int32(MAGNITUDE_BITS)
+                scale, zero_point = parameters_of(T.float32(0), factor, T.Bind(bits), PER_ROW)
+                T.buffer_store(self.parameters, scale, [2 * row])
+                T.buffer_store(self.parameters, zero_point, [2 * row + 1])
+                T.buffer_store(self._numbers, T.float32(1) / self.parameters[2 * row], [2 * row + 1])
 
     def _integers(self) -> None:
         with T.serial(0, self.rows) as row:
@@ -303,3 +392,18 @@ class _Block:
                 value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
                 rounded = run_time_rounded(value * steps, zero_point, LANES, style_bounds(PER_ROW))
                 store(self.integers, target + vector * LANES, rounded, LANES)
+
+    def _known_integers(self, shares: QuantizeSpec) -> None:
+        with T.serial(0, self.rows) as row:
+            factor = T.Bind(splat(self._numbers[2 * row], LANES))
+            base, target = T.Bind(row * self.scores_pitch), T.Bind(row * self.pitch)
+            with T.serial(0, self._vectors) as vector:
+                value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
+                store(self.integers, target + vector * LANES, quantized_vector(shares, value, LANES), LANES)
+            if is_open(self._columns) or self._columns % LANES:
+                # What nothing is quantized to need not be 0, and sums of rows are those of whole vectors.
+                before = (self._vectors - 1) * LANES
+                last = T.Bind(target + before)
+                is_column = T.Ramp(T.int32(0), T.int32(1), LANES) < splat(T.int32(0) + (self._columns - before), LANES)
+                integers = T.Select(is_column, load(self.integers, last, LANES), splat(T.uint8(0), LANES))
+                store(self.integers, last, integers, LANES)
