@@ -23,7 +23,7 @@ def test_feature_counts(isa: str, rows: int) -> None:
 @every_isa
 def test_large(isa: str) -> None:
     layers = Layers(20)
-    shapes = [(1, 1280, 1001), (128, 256, 200), (3, 4096, 40), (37, 99, 1000)]
+    shapes = [(1, 1280, 1001), (128, 256, 200), (3, 4096, 40), (37, 99, 1000), (50, 1030, 1030)]
     check(matmul_case(layers, *shape, isa, threads=2) for shape in shapes)
 
 

@@ -33,6 +33,7 @@ from .strips import MAX_STRUNG, EmittedStrips, Strips, is_strung
 from .tiles import Core, Tile, layer_cycles, ranked_tiles
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
+FAR_BYTES = 1 << 20  # weights of more don't lie in a core's caches when a layer begins, and each block reads all of them
 COPIED_BLOCK_BYTES = (
     16 * 1024
 )  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
@@ -162,6 +163,8 @@ class GemmLoops(ABC):
     cycles: float
     element_bytes: int
     step_bytes: int = 4
+    far_block_bytes: int = INPUT_BLOCK_BYTES
+    """Of a block that reads weights of more than `FAR_BYTES`."""
     is_copied: bool
     scratch: InputCopy | None
     block: int
@@ -256,7 +259,8 @@ class GemmLoops(ABC):
         span = largest((extent - 1) * distance for extent, distance in reduction.taps)
         # Rows that one panel alone reads are best read from where they were just written, or just walked over.
         is_fresh_for_one = (self.is_copied or self.is_walked_before) and len(self.panels) == 1
-        most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else INPUT_BLOCK_BYTES
+        is_far = 4 * reduction.steps * geometry.group_outputs * geometry.groups >= FAR_BYTES  # a step takes four bytes
+        most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else self.far_block_bytes if is_far else INPUT_BLOCK_BYTES
         affordable = (most_bytes // self.element_bytes - span) // largest((1, geometry.row_stride))
         if self.has_open_rows:  # the kernel makes blocks of this size at most, all alike
             return largest((2, affordable // tile.rows)) * tile.rows

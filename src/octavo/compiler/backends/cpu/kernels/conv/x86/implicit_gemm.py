@@ -33,7 +33,7 @@ from ...language.x86.narrow import narrowed
 from ...language.x86.vector import LANES
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.borders import Borders, Run, pads_zeros
-from ..loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
+from ..loops.gemm_loops import INPUT_BLOCK_BYTES, GemmLoops, Panel, TilePlace, for_runs
 from ..loops.geometry import geometry_of
 from ..loops.packing import ExtraSteps, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from ..loops.scratch import Scratch, WidenedPixels, padding_value
@@ -43,13 +43,13 @@ from ..spec import Conv2dSpec
 from .cores import CORES
 from .epilogue import Group
 from .weight_zero_points import SumLanes, ZeroPoints, zero_points_of
+from .weights_ahead import LINE_BYTES, WeightsAhead
 from .wide_epilogue import emit_groups, epilogue_of
 from .window_sum import DenseRuns, WindowSums, walk_of
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
 MAX_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
 EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
-LINE_BYTES = 64  # of a cache
 WAITING_ACCUMULATORS = 4  # wait for the latency of their products: a second set takes each other step
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
@@ -61,6 +61,8 @@ class ImplicitGemm(GemmLoops):
     step_elements = 4
     sums_windows = False
     takes_any_pixels = True
+    far_block_bytes = 4 * INPUT_BLOCK_BYTES
+    _ahead: WeightsAhead | None = None
 
     def __init__(
         self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES
@@ -211,6 +213,7 @@ class ImplicitGemm(GemmLoops):
 
             def reduce(acc: Expr) -> None:
                 if self.borders is None:
+                    self._ahead = self._weights_ahead(T.truncdiv(pixel, len(pixels)), len(pixels), taken)
                     self._emit_reduction(acc, source, at, starts, taken)
                 else:
                     self._emit_bordered(acc, source, at, starts, taken, place, block)
@@ -263,9 +266,17 @@ class ImplicitGemm(GemmLoops):
     def _emit_prefetches(self, source: Expr, at: Expr, place: TilePlace) -> None:
         """Emit the request for those rows of the next block that lie where the tile's rows lie in this one."""
         row_stride = self.geometry.row_stride
-        ahead = T.Bind(at + self.block * row_stride)
         for line in range(0, place.height * row_stride, LINE_BYTES):
-            prefetch(source, ahead + line, to_write=False)
+            prefetch(source, at + (self.block * row_stride + line), to_write=False)
+
+    def _weights_ahead(self, tile: Expr, size: int, panel: Panel) -> WeightsAhead | None:
+        """Return what tiles of so many pixels ask for of the next panel, if anything."""
+        if self.has_open_rows or len(self.panels) == 1:
+            return None
+        step, packed = panel.vectors * self.step_elements * LANES, self.constants["weights"]
+        how: dict[str, Any] = {"tile": tile, "tiles": self.block * self.geometry.columns // size, "step": step}
+        start, whole = self._weights_at(panel), self.geometry.reduction.steps * step
+        return WeightsAhead.of(self.operands["weights"], packed, start=start, panel=whole, **how)
 
     # ---- one tile
 
@@ -312,7 +323,7 @@ class ImplicitGemm(GemmLoops):
         return v.splat_dword(dword_of(source, byte, run)) if run < 4 else v.splat_bytes(source, byte)
 
     def _column(self, index: Expr) -> Expr:
-        """Return the weights of a step and a vector, which begin at `index`."""
+        """Return the weights of a step and a vector."""
         return v.load(self.operands["weights"], index, 4 * LANES)
 
     def _product(self, acc: Expr, values: Expr, weights: Expr) -> Expr:
@@ -445,6 +456,8 @@ class ImplicitGemm(GemmLoops):
         self, acc: Expr, source: Expr, byte: Expr, weights: Expr, pixels: list[tuple[int, Expr]], panel: Panel
     ) -> None:
         """Emit one step over pixels (number, first element)."""
+        if self._ahead is not None:
+            self._ahead.ask(weights)
         columns = [T.Bind(self._column(weights + j * self.step_elements * LANES)) for j in range(panel.vectors)]
         for i, start in pixels:
             values = T.Bind(self._splat(source, byte + start))
