@@ -275,8 +275,8 @@ class ImplicitGemm(GemmLoops):
             return None
         step, packed = panel.vectors * self.step_elements * LANES, self.constants["weights"]
         how: dict[str, Any] = {"tile": tile, "tiles": self.block * self.geometry.columns // size, "step": step}
-        start, whole = self._weights_at(panel), self.geometry.reduction.steps * step
-        return WeightsAhead.of(self.operands["weights"], packed, start=start, panel=whole, **how)
+        start, size_of_panel = self._weights_at(panel), self.geometry.reduction.steps * step
+        return WeightsAhead.of(self.operands["weights"], packed, start=start, panel=size_of_panel, **how)
 
     # ---- one tile
 
