@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import tirx
 from tvm.ir import StringImm
+from tvm.script import tirx as T
 from tvm_ffi import structural_equal, structural_hash
 
 import octavo
@@ -67,6 +68,22 @@ def test_common_subexpressions_are_looked_for_where_llvm_optimizes(monkeypatch, 
     monkeypatch.setattr(tir_passes, "KERNEL_LEVEL", level)
     names = [each.info.name for each in tir_passes.kernel_passes().passes]
     assert ("tirx.CommonSubexprElim" in names) == (level > 0)
+
+
+@T.prim_func(private=True, s_tir=True)
+def signs(x: T.Buffer((2, 3), "float32"), y: T.Buffer((6,), "bool")):
+    positive = T.alloc_buffer((2, 3), "bool", scope="local")
+    for i, j in T.grid(2, 3):
+        positive[i, j] = x[i, j] > T.float32(0)
+    for i, j in T.grid(2, 3):
+        y[i * 3 + j] = positive[i, j]
+
+
+def test_a_kernel_may_have_buffers_of_several_dimensions_and_of_booleans():
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    y = tvm.runtime.empty((6,), "bool")
+    llvm_module({"signs": signs.with_attr(KERNEL_ATTR, "signs")}, host_target())["signs"](tvm.runtime.tensor(x), y)
+    assert np.array_equal(y.numpy(), x.ravel() > 0)
 
 
 @pytest.mark.parametrize(("target", "converts"), [(BASELINE, True), (WITH_HALVES, False)], ids=["x86-64", "x86-64-v3"])

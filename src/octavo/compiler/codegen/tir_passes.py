@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm.ir import Call, StringImm
-from tvm.tirx import AllocBuffer, Bind, IntImm, Var
+from tvm.tirx import AllocBuffer, Bind, DeclBuffer, IntImm, Var
 
 from ...ir.graph.evaluate import at_level
 from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR, OPEN_ATTR
@@ -63,10 +63,9 @@ Functions = Mapping[str, tvm.tirx.PrimFunc]
 
 
 def kernel_passes() -> tvm.transform.Pass:
-    """Return the passes for kernels of plain loops, up to functions of TVM's calling convention."""
+    """Return the passes for kernels of plain loops over flat buffers, up to functions of TVM's calling convention."""
     return tvm.transform.Sequential(
         [
-            tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.VectorizeLoop(),
             # Without it every local accumulator becomes its own array on the stack, and LLVM keeps none in registers.
@@ -117,7 +116,10 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         for passes, some in ((kernel_passes(), kernels), (call_passes(), callers), (default, others)):
             if some:
                 hidden = {symbol: with_hidden_values(function) for symbol, function in some.items()}
-                lowered.update(passes(_bound(hidden, target)).functions.items())
+                module = _bound(hidden, target)
+                if some is kernels and not all(map(_is_flat, some.values())):
+                    module = tirx.transform.FlattenBuffer()(module)
+                lowered.update(passes(module).functions.items())
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else KERNEL_LEVEL
@@ -171,6 +173,17 @@ def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModu
         complete[var] = function if body is function.body else function.with_body(body)
     final = tirx.transform.LowerIntrin()(tvm.IRModule(complete))
     return tvm.IRModule({var: as_given(function) for var, function in final.functions.items()})
+
+
+def _is_flat(function: Any) -> bool:
+    """Return whether FlattenBuffer has nothing to do for a kernel: it writes each index anew, to find that it stays as it is.
+
+    Of a buffer of booleans it makes one of bytes.
+    """
+    declared: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (((AllocBuffer, DeclBuffer), lambda node: declared.append(node.buffer.ty)),))
+    buffers = (*(param.ty for param in function.params if hasattr(param.ty, "shape")), *declared)
+    return all(len(each.shape) == 1 and not each.strides and str(each.dtype) != "bool" for each in buffers)
 
 
 def with_hidden_values(function: Any) -> Any:
