@@ -17,7 +17,6 @@ from tvm_ffi import structural_equal, structural_hash
 import octavo
 from nets import residual_net
 from octavo.compiler.codegen import generate as codegen
-from octavo.compiler.codegen import tir_passes
 from octavo.compiler.codegen.objects import distinct_functions, named_functions
 from octavo.compiler.codegen.tir_passes import as_given, llvm_module, with_hidden_values
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR, OPEN_ATTR
@@ -61,13 +60,6 @@ def test_the_last_keys_stay_known():
     known = weakref.ref(distinct_functions(module, host_target())["f"])
     gc.collect()
     assert distinct_functions(module, host_target())["f"] is known() is not None
-
-
-@pytest.mark.parametrize("level", [0, 2])
-def test_common_subexpressions_are_looked_for_where_llvm_optimizes(monkeypatch, level):
-    monkeypatch.setattr(tir_passes, "KERNEL_LEVEL", level)
-    names = [each.info.name for each in tir_passes.kernel_passes().passes]
-    assert ("tirx.CommonSubexprElim" in names) == (level > 0)
 
 
 @T.prim_func(private=True, s_tir=True)
