@@ -30,11 +30,9 @@ PLAIN = replace(DEFAULT, bias_correction=False, weight_rounding="nearest", equal
 
 
 @cache
-def rotated(
-    kind: str, recipe: octavo.Recipe = DEFAULT, *, blocks: int = 1
-) -> tuple[octavo.Model, octavo.Profile, QuantizedModel]:
+def rotated(kind: str, recipe: octavo.Recipe = DEFAULT) -> tuple[octavo.Model, octavo.Profile, QuantizedModel]:
     """Return a model, its profile, and quantized with all rotated that can be, and static parameters."""
-    model = octavo.load(transformer(kind=kind, blocks=blocks))
+    model = octavo.load(transformer(kind=kind, blocks=1))
     profile = octavo.profile(model, SAMPLES, keep_samples=16)
     simple = simplify(model)[0]
     equalizer = Equalizer(profile, samples_of(model, profile), Programs(simple=simple).floats)
@@ -78,7 +76,7 @@ def test_a_fault_in_what_is_rotated_is_named_and_repaired(kind: str) -> None:
 
 
 def test_what_is_quantized_anew_may_be_rotated_otherwise() -> None:
-    model, profile, sound = rotated("layer", PLAIN, blocks=2)
+    model, profile, sound = rotated("layer", PLAIN)
     result = octavo.fix(model, sound, profile)
     assert not result.quantized.plan.equalization.rotations
     [anew] = [entry for entry in result.entries if entry.step == "equalize"]
