@@ -385,7 +385,7 @@ class ModuleWriter:
         axis = int(call.attrs.axis) % max(integers.ndim, 1)
         axis = order.index(axis) if order is not None and rank is None else axis
         moved = self.constant(_transposed(integers, order, rank))
-        operands = [moved, self.constant(scale), self.constant(zero_point.astype(integers.dtype))]
+        operands = [moved, self.constant(scale), self.constant(zero_point.astype(integers.dtype), of=moved)]
         if scale.ndim and rank is not None:
             raise QuantizationError(f"{self._source(expr)}: a constant with a scale by channel has no form in ONNX here")
         return self.node("DequantizeLinear", operands, f"{self._source(expr)}_real", **({"axis": axis} if scale.ndim else {}))
@@ -403,9 +403,12 @@ class ModuleWriter:
         bias = next((arg for arg in call.args if self._is_constant(arg) and len(static_shape(arg) or ()) == 1), None)
         return (conv, None) if bias is None else (user, bias)
 
-    def constant(self, value: npt.NDArray[Any]) -> str:
-        """Return the initializer of a value."""
-        key = (str(value.dtype), value.shape, value.tobytes())
+    def constant(self, value: npt.NDArray[Any], *, of: str = "") -> str:
+        """Return the initializer of a value, one for all that are equal, or that are equal and belong to the same tensor.
+
+        ONNX Runtime makes the zero point of a weight anew where it wants other integers, and fails where two weights share one.
+        """
+        key = (str(value.dtype), value.shape, value.tobytes(), of)
         if key not in self._constants:
             self._constants[key] = self.names.fresh(f"constant{len(self.initializers)}")
             tensor = numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), self._constants[key])
