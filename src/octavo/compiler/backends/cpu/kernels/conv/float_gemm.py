@@ -54,7 +54,6 @@ class FloatGemm(GemmLoops):
     step_elements = 1  # of the input that one step takes
     skips_borders = True  # taps that lie in the padding for all pixels of a run
     takes_any_pixels = True
-    open_accumulators = 24  # as many as where rows are known: a panel of weights is read less often
 
     def __init__(
         self,
@@ -73,6 +72,8 @@ class FloatGemm(GemmLoops):
         self.observe = observe
         self.observer: TileObserver | None = None
         self.takes_any_pixels = self.takes_any_pixels and observe is None and spec.function is None
+        if spec.function is None:  # which takes registers of its own
+            self.open_accumulators = 24  # as many as where rows are known: a panel of weights is read less often
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         self.is_copied = padded is not None
         self.geometry = geometry = geometry_of(
