@@ -17,6 +17,7 @@ from tvm_ffi import structural_equal, structural_hash
 import octavo
 from nets import residual_net
 from octavo.compiler.codegen import generate as codegen
+from octavo.compiler.codegen import tir_passes
 from octavo.compiler.codegen.objects import distinct_functions, named_functions
 from octavo.compiler.codegen.tir_passes import as_given, llvm_module, with_hidden_values
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR, OPEN_ATTR
@@ -60,6 +61,13 @@ def test_the_last_keys_stay_known():
     known = weakref.ref(distinct_functions(module, host_target())["f"])
     gc.collect()
     assert distinct_functions(module, host_target())["f"] is known() is not None
+
+
+@pytest.mark.parametrize(("level", "is_open"), [(0, True), (2, False), (2, True)])
+def test_common_subexpressions_of_open_sizes_are_looked_for_where_llvm_optimizes(monkeypatch, level, is_open):
+    monkeypatch.setattr(tir_passes, "KERNEL_LEVEL", level)
+    names = [each.info.name for each in tir_passes.kernel_passes(is_open).passes]
+    assert ("tirx.CommonSubexprElim" in names) == (level > 0 and is_open)
 
 
 @T.prim_func(private=True, s_tir=True)
