@@ -364,6 +364,24 @@ def test_shared_constants_and_float_readers(tmp_path: Path) -> None:
     assert sqnr_db(theirs[0], simulated[0]) > 40
 
 
+def test_a_weight_that_two_convolutions_share_is_dequantized_for_each(tmp_path: Path) -> None:
+    """As ONNX Runtime's quantizer writes it; that its weights can't become uint8 twice is no reason not to compare it."""
+    net = OnnxWriter()
+    w = net.constant("w", 3, 3, 3, 3)
+    first = net.node("Conv", ["x", w], "a", pads=[1, 1, 1, 1])
+    second = net.node("Conv", [net.node("Relu", [first], "r"), w], "b", pads=[1, 1, 1, 1])
+    net.node("Add", [first, second], "y")
+    model = load(net.model({"x": [1, 3, 6, 6]}, {"y": [1, 3, 6, 6]}), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize_graph(model, profile)
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    graph = onnx.load(tmp_path / "int8.onnx").graph
+    [integers] = [each.name for each in graph.initializer if list(each.dims) == [3, 3, 3, 3]]
+    assert sum(integers in node.input for node in graph.node) == 2
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=True)
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+
+
 def test_factors_of_gemm_are_written_once_and_constants_that_are_results_keep_their_values(tmp_path: Path) -> None:
     net = OnnxWriter()
     statistics = [net.constant(f"bn.{part}", 4, positive=part == "var") for part in ("scale", "bias", "mean", "var")]

@@ -42,7 +42,7 @@ def _transposed(params: QuantParams) -> QuantParams:
 class QuantizedConstants:
     """Writes them into one graph; a weight that several read is written once, with a DequantizeLinear for each.
 
-    ONNX Runtime takes a DequantizeLinear into what reads it, and refuses the file where another op reads it, too.
+    Runtimes take a DequantizeLinear into the one op that reads it.
     """
 
     nodes: SourceNodes
