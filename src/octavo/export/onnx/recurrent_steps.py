@@ -14,14 +14,13 @@ from onnx import helper
 from tvm.relax import Var
 
 from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
+from ...ir.graph.recurrence import GATES
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...quantizer.plan import IntegerLayer
 from .module_export import ModuleWriter
 from .onnx_graph import Node
 from .source_nodes import SourceNodes
-
-_RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,7 +51,7 @@ class RecurrentSteps:
     def __post_init__(self) -> None:
         """Find the tensors, and what leads to them."""
         graph = self.nodes.graph
-        if not any(node.op_type in _RECURRENT for node in graph.nodes):
+        if not any(node.op_type in GATES for node in graph.nodes):
             return
         self._layers = {each.output: each for each in self.nodes.plan.layers if each.weight is not None and each.reads_reals}
         made = [binding.var for binding in self.view.bindings if TensorId(binding.var.name) in self.nodes.model.tensors]
@@ -113,7 +112,7 @@ class RecurrentSteps:
         waiting = [node]
         while waiting:
             each = waiting.pop()
-            if each.op_type in _RECURRENT:
+            if each.op_type in GATES:
                 return True
             before = (self.nodes.graph.producer(name) for name in each.input if name not in ends)
             waiting += [producer for producer in before if producer is not None]

@@ -88,19 +88,24 @@ def kernels_of(quantized: Any) -> dict[str, str]:
     return {op.tensor: op.kernel for op in octavo.explain(quantized).ops if op.op in ("batch_matmul", "nn.softmax")}
 
 
+def check_steps(quantized: Model, samples: Any, fused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with the steps' bytes."""
+    one = octavo.compile(quantized)
+    monkeypatch.setattr(lowering, "compose_attention", lambda *_: Composed(calls={}, fused={}))
+    assert fused not in kernels_of(quantized).values()
+    steps = octavo.compile(quantized)
+    for sample in samples:
+        for name, value in steps(sample).items():
+            np.testing.assert_array_equal(one(sample)[name], value)
+
+
 @pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh", "shared, tanh"])
 def test_the_bytes_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that are moved or shared by queries; with a function between the product and the softmax there are two kernels."""
     quantized, samples = quantized_of(network(kind))
     products = {name: kernel for name, kernel in kernels_of(quantized).items() if name != "p"}
     assert products == dict.fromkeys("sy", "batch_matmul.rows.tiled" if "tanh" in kind else ATTENTION)
-    one = octavo.compile(quantized)
-    monkeypatch.setattr(lowering, "compose_attention", lambda *_: Composed(calls={}, fused={}))
-    assert ATTENTION not in kernels_of(quantized).values()
-    steps = octavo.compile(quantized)
-    for sample in samples:
-        for name, value in steps(sample).items():
-            np.testing.assert_array_equal(one(sample)[name], value)
+    check_steps(quantized, samples, ATTENTION, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh"])
@@ -108,13 +113,7 @@ def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch:
     quantized, samples = quantized_of(network(kind), by_row=False)
     kernels = kernels_of(quantized)
     assert (KNOWN_ATTENTION in kernels.values()) == (kind != "tanh")
-    one = octavo.compile(quantized)
-    monkeypatch.setattr(lowering, "compose_attention", lambda *_: Composed(calls={}, fused={}))
-    assert KNOWN_ATTENTION not in kernels_of(quantized).values()
-    steps = octavo.compile(quantized)
-    for sample in samples:
-        for name, value in steps(sample).items():
-            np.testing.assert_array_equal(one(sample)[name], value)
+    check_steps(quantized, samples, KNOWN_ATTENTION, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["softmax is returned", "scores are returned"])

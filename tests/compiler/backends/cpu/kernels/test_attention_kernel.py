@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -114,15 +114,24 @@ SHAPES = [
 ]
 
 
-@every_isa
-def test_sizes_masks_and_heads(rng: np.random.Generator, isa: str) -> None:
-    cases: list[Case] = []
+def forms() -> Iterator[tuple[Any, Any, Any]]:
+    """Sizes, each with one way in which heads are moved, and with one kind of mask or none."""
+    moved = ((None,) * 4, (HEADS, KEYS, HEADS, HEADS), (HEADS, None, None, None), ((0, 1, 3, 2), KEYS, (1, 0, 2, 3), HEADS))
     for number, shape in enumerate(SHAPES):
         batch, heads, rows, columns = shape[:4]
         owns = [(columns,), (batch, 1, 1, columns), (1, 1, rows, columns), (batch, heads, rows, columns)]
         addend = masked((batch, heads, rows, columns), owns[number % 4], (None, 0.25)[number % 2]) if number % 3 else None
-        axes = ((None,) * 4, (HEADS, KEYS, HEADS, HEADS), (HEADS, None, None, None), ((0, 1, 3, 2), KEYS, (1, 0, 2, 3), HEADS))
-        spec = spec_of(shape, axes[number % 4], addend=addend, threads=1 + number % 2)
+        yield shape, moved[number % 4], addend
+
+
+FORMS = list(forms())
+
+
+@every_isa
+def test_sizes_masks_and_heads(rng: np.random.Generator, isa: str) -> None:
+    cases: list[Case] = []
+    for number, (shape, axes, addend) in enumerate(FORMS):
+        spec = spec_of(shape, axes, addend=addend, threads=1 + number % 2)
         values = values_of(rng, spec)
         kernel = attention(spec, isa=isa)
         cases.append(Case(kernel=kernel, inputs=read_by(spec, *values), expected=expected_of(spec, *values), about=spec))
@@ -215,12 +224,8 @@ def known_expected(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndar
 @every_isa
 def test_constant_parameters(rng: np.random.Generator, isa: str) -> None:
     cases: list[Case] = []
-    for number, shape in enumerate(SHAPES):
-        batch, heads, rows, columns = shape[:4]
-        owns = [(columns,), (batch, 1, 1, columns), (1, 1, rows, columns), (batch, heads, rows, columns)]
-        addend = masked((batch, heads, rows, columns), owns[number % 4], (None, 0.25)[number % 2]) if number % 3 else None
-        axes = ((None,) * 4, (HEADS, KEYS, HEADS, HEADS), (HEADS, None, None, None), ((0, 1, 3, 2), KEYS, (1, 0, 2, 3), HEADS))
-        spec = known_of(shape, axes[number % 4], number, addend=addend, threads=1 + number % 2)
+    for number, (shape, axes, addend) in enumerate(FORMS):
+        spec = known_of(shape, axes, number, addend=addend, threads=1 + number % 2)
         values = known_values(rng, spec)
         inputs, expected = known_inputs(spec, *values), known_expected(spec, *values)
         cases.append(Case(kernel=attention(spec, isa=isa), inputs=inputs, expected=expected, about=spec))

@@ -281,13 +281,13 @@ class _Attention:
         scores = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.scores_pitch))
         integers = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.pitch))
         q, k, v, y = spec.views
-        of_first, of_second = (
-            _known(spec.scores, "float32") if spec.shares is not None else _of_rows(spec.scores, spec.parameters[:2]),
-            _known(spec.weighted, _result_dtype(spec))
-            if spec.shares is not None
-            else _of_rows(spec.weighted, (MatrixView.plain((block.rows, 2)), *spec.parameters[2:])),
-        )
-        first, second = (_RowScores, _RowWeighted) if spec.shares is None else (_KnownScores, _KnownWeighted)
+        if spec.shares is None:
+            first, second = _RowScores, _RowWeighted
+            of_first = _of_rows(spec.scores, spec.parameters[:2])
+            of_second = _of_rows(spec.weighted, (MatrixView.plain((block.rows, 2)), *spec.parameters[2:]))
+        else:
+            first, second = _KnownScores, _KnownWeighted
+            of_first, of_second = _known(spec.scores, "float32"), _known(spec.weighted, _result_dtype(spec))
         return first(some(q), k, scores, addend=spec.addend, **of_first, **how), second(integers, v, some(y), **of_second, **how)
 
 
