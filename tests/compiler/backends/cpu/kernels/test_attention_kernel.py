@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from kernel_runner import Case, check
 from open_kernels import check_open, results_of
+from tvm.script.ir_builder import tirx as T
 
 from machine_isas import each_isa
 from octavo.compiler.backends.cpu.kernels import (
@@ -21,6 +23,7 @@ from octavo.compiler.backends.cpu.kernels import (
     BatchMatmulSpec,
     FloatOutput,
     FloatSoftmaxSpec,
+    Kernel,
     Output,
     QuantizeSpec,
     SoftmaxAddend,
@@ -28,6 +31,8 @@ from octavo.compiler.backends.cpu.kernels import (
     batch_matmul,
     float_softmax,
 )
+from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func
+from octavo.compiler.backends.cpu.kernels.matmuls.masked_columns import MaskedColumns
 from octavo.ir.composites.matrix_view import MatrixView
 from octavo.numerics import dynamic
 from octavo.numerics.quantized.matmul import row_batch_matmul
@@ -166,12 +171,72 @@ def test_open_sizes(rng: np.random.Generator, isa: str, is_masked: bool) -> None
         addend = masked((1, 2, known["rows"], known["columns"]), (known["rows"], known["columns"]), 0.5) if is_masked else None
         spec = spec_of((1, 2, known["rows"], known["columns"], 32, 16), (HEADS, KEYS, HEADS, HEADS), addend=addend)
         drawn.append(known)
-        return read_by(spec, *values_of(rng, spec))
+        values = values_of(rng, spec)
+        mask = [spans(rng, known["rows"], known["columns"], len(drawn) % 4)] if is_masked else []
+        return read_by(spec, *values[:3], *mask)
 
     drawn: list[Any] = []
-    pairs = [(1, 1), (1, 40), (5, 7), (8, 16), (9, 31), (16, 32), (23, 33), (30, 100)]
+    pairs = [(1, 1), (1, 40), (5, 7), (8, 16), (9, 31), (16, 32), (23, 33), (30, 100), (40, 130)]
     sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
     check_open(make, sizes, draw)
+
+
+SPANS = [(20, 200), (37, 70), (150, 150), (9, 129)]
+"""Rows and columns of more than a chunk."""
+
+
+def spans(rng: np.random.Generator, rows: int, columns: int, kind: int) -> np.ndarray:
+    """A mask of what comes later, of a window, and of padding: some with a row that is masked as a whole, or with a NaN."""
+    of_row, column = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
+    seen = ((column <= of_row) & (column > of_row - 40), (column <= of_row), (column < 3) & (of_row >= 0))[kind % 3]
+    lowest = (-np.inf, np.finfo(np.float32).min, -1e9, -9.1e8)[kind % 4]
+    mask = np.where(seen, rng.normal(size=(rows, columns)), lowest).astype(np.float32)
+    if kind == 1:
+        mask[rows // 2] = lowest
+    if kind == 2:
+        mask[rows - 1, columns - 1] = np.nan
+    return mask
+
+
+@every_isa
+def test_columns_that_are_masked_change_nothing(rng: np.random.Generator, isa: str) -> None:
+    """Those are left out; not where scores may be as large as what masks them."""
+    cases: list[Case] = []
+    for number, (kind, (rows, columns)) in enumerate(itertools.product(range(4), SPANS)):
+        shape, factor = (1, 2, rows, columns), (None, -0.5)[number % 2]
+        how: Any = {"addend": masked(shape, (rows, columns), factor)}
+        spec = spec_of((*shape, 16, 8), (HEADS, KEYS, HEADS, HEADS), **how)
+        q, k, v, _ = values_of(rng, spec)
+        mask = spans(rng, rows, columns, kind)
+        values = (q * np.float32((1, 1e10)[number % 5 == 0]), k, v, mask)
+        kernel = attention(spec, isa=isa)
+        cases.append(Case(kernel=kernel, inputs=read_by(spec, *values), expected=expected_of(spec, *values), about=spec))
+        known = known_of((*shape, 16, 8), (None,) * 4, number, **how)
+        integers = (*known_values(rng, known)[:3], mask)
+        inputs, expected = known_inputs(known, *integers), known_expected(known, *integers)
+        cases.append(Case(kernel=attention(known, isa=isa), inputs=inputs, expected=expected, about=known))
+    check(cases)
+
+
+@every_isa
+def test_which_columns_are_masked(isa: str) -> None:
+    """For each four rows, chunks [first; last) of 64 columns; all of them where a row has nothing but masked ones."""
+    mask = np.full((12, 300), np.float32(-3e38))
+    for row in range(12):
+        mask[row, (70, 130, 0)[row // 4] : (200, 300, 65)[row // 4]] = row
+    mask[8] = -np.inf
+    addend = SoftmaxAddend(shape=(12, 300), own=(12, 300))
+
+    def emit(source: Any, y: Any) -> None:
+        columns = MaskedColumns(addend, 4, 300)
+        with T.serial(0, 4) as block:
+            found = columns.found(source, T.min(block * 4, 8), block < 3)
+            for end in range(2):
+                T.buffer_store(y, found[end], [block * 2 + end])
+
+    func = prim_func([("x", mask.size, "float32"), ("y", 8, "int32")], emit)
+    expected = np.array([1, 4, 2, 5, 0, 5, 0, 5], dtype=np.int32)
+    check([Case(kernel=Kernel(name="masked columns", isa=isa, func=func), inputs=(mask,), expected=expected, about=mask.shape)])
 
 
 def known_of(shape: tuple[int, int, int, int, int, int], axes: Any, number: int, **how: Any) -> AttentionSpec:
@@ -244,9 +309,11 @@ def test_open_sizes_of_constant_parameters(rng: np.random.Generator, isa: str) -
     def draw(_: Any) -> tuple[np.ndarray, ...]:
         spec = spec_for(*sizes[len(drawn)].values())
         drawn.append(spec)
-        return known_inputs(spec, *known_values(rng, spec))
+        values = known_values(rng, spec)
+        mask = spans(rng, *spec.scores.y.shape[-2:], len(drawn) % 4)
+        return known_inputs(spec, *values[:3], mask)
 
     drawn: list[Any] = []
-    pairs = [(1, 1), (1, 40), (8, 16), (9, 31), (23, 33), (30, 100)]
+    pairs = [(1, 1), (1, 40), (8, 16), (9, 31), (23, 33), (30, 100), (40, 130)]
     sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
     check_open(make, sizes, draw)

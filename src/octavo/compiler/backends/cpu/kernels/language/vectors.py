@@ -404,8 +404,8 @@ def across_lanes(value: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr])
 
 
 def where_left(rest: Expr, body: Callable[[], None]) -> None:
-    """Emit `body()` where something is left: of an open rest, the kernel finds out when it runs."""
-    if is_open(rest):
+    """Emit `body()` where something is left: of a rest that is no number, the kernel finds out when it runs."""
+    if not isinstance(rest, int):
         with B.If(B.int32(0) + rest > 0), B.Then():
             body()
     elif rest:

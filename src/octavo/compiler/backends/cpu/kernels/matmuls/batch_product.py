@@ -27,6 +27,7 @@ from ..language.vectors import (
     Expr,
     chunked,
     for_open_tiles,
+    least,
     load,
     shuffled,
     store,
@@ -144,8 +145,17 @@ class BatchProduct(ABC):
 
         self.for_panels(panel)
 
+    def panel_range(self, count: Expr, vectors: int) -> tuple[Expr, Expr]:
+        """Return the first of `count` panels of so many vectors that is computed, and the first behind them that isn't."""
+        del vectors
+        return 0, count
+
+    def step_range(self) -> tuple[Expr, Expr]:
+        """Return the first step of the reduction that is taken, an even one, and the first behind them that isn't."""
+        return 0, self.steps
+
     def for_panels(self, body: Callable[[PanelPlace], None]) -> None:
-        """Call body(PanelPlace) for every panel; those alike in a loop."""
+        """Call body(PanelPlace) for every panel in the range; those alike in a loop."""
         if is_open(self.columns):
             self._for_open_panels(body)
             return
@@ -154,13 +164,15 @@ class BatchProduct(ABC):
         ragged = self.columns % LANES
         if ragged and not left:
             full, left = full - 1, most
+        start, stop = self.panel_range(full + (left > 0), most)
         if full:
-            with T.serial(0, full) as number:
+            with T.serial(start, least(stop, full)) as number:
                 first, column = T.Bind(number * most), T.Bind(number * (most * LANES))
                 body(PanelPlace(first=first, column=column, vectors=most, columns=most * LANES))
         if left:
             first, before = T.int32(full * most), full * most * LANES
-            body(PanelPlace(first=first, column=T.int32(before), vectors=left, columns=self.columns - before))
+            place = PanelPlace(first=first, column=T.int32(before), vectors=left, columns=self.columns - before)
+            where_left(stop - full, lambda: body(place))
 
     def _for_open_panels(self, body: Callable[[PanelPlace], None]) -> None:
         """Call body(PanelPlace) for panels of which the last ends with the columns: it computes some of them again.
@@ -173,7 +185,8 @@ class BatchProduct(ABC):
 
         def several() -> None:
             valid = T.Bind(T.min(columns, T.int32(width)))
-            with T.serial(0, T.shift_right(columns + (width - 1), T.int32(width.bit_length() - 1))) as number:
+            count = T.shift_right(columns + (width - 1), T.int32(width.bit_length() - 1))
+            with T.serial(*self.panel_range(count, vectors)) as number:
                 column = T.Bind(T.max(T.min(number * width, columns - width), T.int32(0)))
                 body(PanelPlace(first=T.Bind(number * vectors), column=column, vectors=vectors, columns=valid))
 
@@ -238,11 +251,12 @@ class BatchProduct(ABC):
                     index = (first + row * vectors + vector) * LANES
                     store(acc, index, product(load(acc, index, LANES), factor, weights), LANES)
 
-        with T.serial(0, self.steps // sets) as step:
+        start, stop = self.step_range()
+        with T.serial(start // sets, stop // sets) as step:
             for each in range(sets):
                 take(step * sets + each, each * count)
         if sets > 1:
-            where_left(self.steps % sets, lambda: take(T.int32(0) + (self.steps - 1), 0))
+            where_left(stop % sets, lambda: take(T.int32(0) + (stop - 1), 0))
             for i in range(count):
                 store(acc, i * LANES, load(acc, i * LANES, LANES) + load(acc, (count + i) * LANES, LANES), LANES)
         return acc

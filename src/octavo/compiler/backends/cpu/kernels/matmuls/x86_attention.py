@@ -3,6 +3,8 @@
     for each matrix:   pack k and v
       for each 12 rows:   scores = q @ k;   their exponentials and sums;   integers of the quotients;   y = integers @ v
 
+Columns at both ends that are masked for all of these rows are left out.
+
 Queries, keys and values were quantized at run time, each row of q, each column of k and of v by itself, and so are the rows of
 the softmax, here; or all of them have constant parameters. Every value is that of the kernels of its steps: `batch_matmul`,
 `float_softmax`, `dynamic_quantize`.
@@ -36,6 +38,7 @@ from ..norms.float_softmax import SoftmaxAddend, addend_start, exponential
 from ..quantization.dynamic import MAGNITUDE_BITS, parameters_of
 from ..quantization.quantize import QuantizeSpec, quantized_vector
 from .batch_product import LANES, Operand, PanelPlace, columns_of, tile_for
+from .masked_columns import CHUNK, SCORE_LIMIT, MaskedColumns, largest_scale
 from .spec import BatchMatmulSpec, known_result
 from .x86_int8_batch_matmul import MAX_INNER, BytesProduct, Int8Product
 from .x86_row_batch_matmul import RowInt8Product
@@ -46,8 +49,14 @@ _ROWS, _OPEN_ROWS = 12, 8
 """Rows of a block, so few that their scores stay in the nearest cache. The last block ends with the last row and may compute some
 again."""
 
-_PITCH = 64
+_PITCH = CHUNK
 """Bytes that a row of integers is a multiple of, so that its sum is one of whole vectors."""
+
+_CHUNK_STEPS = CHUNK // 4
+"""Steps of the second product: an instruction sums four columns."""
+
+Range = tuple[Expr, Expr]
+"""Of chunks of columns: the first one that counts, and the first behind them that doesn't."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,10 +149,19 @@ class _Scores(BytesProduct):
     def __init__(self, *views: MatrixView, addend: SoftmaxAddend | None, **how: Any) -> None:
         super().__init__(*views, **how)
         self._before = addend
+        self._within: Range | None = None
 
-    def keeps(self, largest: Buffer, addend: Buffer | None, row: Expr) -> None:
-        """Take the buffer of the largest values, that of the addend, and which of all rows the first one is."""
-        self._largest, self._addend, self._row = largest, addend, row
+    def keeps(self, largest: Buffer, addend: Buffer | None, row: Expr, within: Range | None) -> None:
+        """Take the buffer of the largest values, that of the addend, which of all rows the first one is, and the columns."""
+        self._largest, self._addend, self._row, self._within = largest, addend, row, within
+
+    def panel_range(self, count: Expr, vectors: int) -> tuple[Expr, Expr]:
+        """Return those of the columns that count."""
+        if self._within is None:
+            return super().panel_range(count, vectors)
+        panels = CHUNK // LANES // vectors
+        first, last = self._within
+        return first * panels, T.Bind(T.min(last * panels, count))
 
     def _put(self, y: Buffer, at: Expr, first: Expr, results: list[list[Expr]], place: PanelPlace) -> None:
         results = [[T.Bind(result) for result in vectors] for vectors in results]
@@ -199,6 +217,18 @@ class _Weighted(BytesProduct):
     def __init__(self, *views: MatrixView, **how: Any) -> None:
         super().__init__(*views, **how)
         self._in_place = True
+        self.within: Range | None = None
+
+    def step_range(self) -> tuple[Expr, Expr]:
+        """Return those of the columns that count."""
+        if self.within is None:
+            return super().step_range()
+        first, last = self.within
+        return first * _CHUNK_STEPS, T.Bind(T.min(last * _CHUNK_STEPS, self.steps))
+
+    def sum_range(self, vectors: Expr) -> tuple[Expr, Expr]:
+        """Return those of the columns that count."""
+        return super().sum_range(vectors) if self.within is None else self.within
 
     def _source(self, a: Buffer, at: Expr) -> tuple[Buffer, Expr, Expr, Expr]:
         pitch = self.a.strides[-2]
@@ -243,20 +273,30 @@ class _Attention:
             of_at = scores.starts(index, *spec.parameters)
             keys, values = scores.pack(operand(k, of_k, of_at[1:2]), k_at), weighted.pack(operand(v, of_v, of_at[2:]), v_at)
             before = T.Bind(index * self._rows)
+            is_searched = self._is_searched()
+            of_keys = largest_scale(keys[1], LANES, scores.vectors, 2 * LANES) if is_searched and of_k else None
             q_view, *_, y_view = spec.views
 
             def blocks(rows: int) -> None:
                 block = _Block(rows, self._columns, spec.shares)
                 first, second = self._products(block)
                 block.allocate()
+                masked = MaskedColumns(spec.addend, rows, self._columns) if is_searched and spec.addend is not None else None
                 with T.serial(0, -(-self._rows // rows)) as number:
                     start = T.Bind(T.min(number * rows, self._rows - rows))
                     block.begin()
-                    first.keeps(block.largest, addends[0] if addends else None, T.Bind(before + start))
                     of_start = [
                         T.Bind(at + start * of.strides[-2]) for at, of in zip(of_at[:1], spec.parameters[:1], strict=True)
                     ]
                     rows_of_q = operand(q, of_q, of_start)
+                    row = T.Bind(before + start)
+                    if masked is not None:
+                        is_bounded = T.bool(True)
+                        if of_keys is not None:
+                            of_rows = largest_scale(of_q[0], 1, rows, spec.parameters[0].strides[-2], of_start[0])
+                            is_bounded = of_rows * of_keys * T.float32(self._bound(1.0)) <= T.float32(SCORE_LIMIT)
+                        block.within = second.within = masked.found(addends[0], row, is_bounded)
+                    first.keeps(block.largest, addends[0] if addends else None, row, block.within)
                     first.emit_rows((rows_of_q, keys, block.scores), (T.Bind(q_at + start * q_view.strides[-2]), T.int32(0)))
                     block.quantize()
                     integers = operand(block.integers, [block.parameters] if of_q else [], [T.int32(0)])
@@ -268,6 +308,22 @@ class _Attention:
                 blocks(self._rows)
             else:
                 blocks(min((_ROWS, _OPEN_ROWS), key=lambda rows: -(-self._rows // rows) * rows))
+
+    def _is_searched(self) -> bool:
+        """Return whether to look for masked columns: their integers are 0 then, and scores have a bound, or may have one."""
+        spec, columns = self._spec, self._columns
+        if spec.addend is None or not (is_open(columns) or columns > CHUNK):
+            return False
+        if spec.shares is None:
+            return True
+        assert isinstance(spec.scores.multiplier, float), "composition leaves fixed-point ones alone"
+        return spec.shares.zero_point == 0 and self._bound(spec.scores.multiplier) <= SCORE_LIMIT
+
+    def _bound(self, scale: float) -> float:
+        """Return what no magnitude of a score surpasses, for a product of scales."""
+        addend, inner = self._spec.addend, self._spec.scores.inner
+        factor = 1.0 if addend is None or addend.factor is None else abs(addend.factor)
+        return scale * factor * (MAX_INNER if is_open(inner) else inner) * 255**2
 
     def _products(self, block: _Block) -> tuple[_Scores, _Weighted]:
         """Return what emits the two products of a block of rows."""
@@ -321,6 +377,7 @@ class _Block:
     def __init__(self, rows: int, columns: int, shares: QuantizeSpec | None) -> None:
         self.rows, self._columns, self._shares = rows, columns, shares
         self._vectors = -(-columns // LANES)
+        self.within: Range | None = None
         self.scores_pitch = (self._vectors + 4) * LANES
         """A panel of open columns may be wider than all of them."""
         self.pitch = -(-columns // _PITCH) * _PITCH
@@ -346,6 +403,13 @@ class _Block:
             store(self.largest, row * LANES, nothing, LANES)
             store(self.scores, T.Bind(row * self.scores_pitch + self._columns), nothing, LANES)
 
+    def _vector_range(self) -> tuple[Expr, Expr]:
+        """Return the first vector of a row that counts, and the first behind them that doesn't."""
+        if self.within is None:
+            return 0, self._vectors
+        first, last = self.within
+        return first * (CHUNK // LANES), T.Bind(T.min(last * (CHUNK // LANES), self._vectors))
+
     def quantize(self) -> None:
         """Emit everything between scores and integers."""
         self._exponentials()
@@ -356,14 +420,14 @@ class _Block:
             self._known_integers(self._shares)
 
     def _exponentials(self) -> None:
-        numbers, sums = self._numbers, self._sums
+        numbers, sums, vectors = self._numbers, self._sums, self._vector_range()
         with T.serial(0, self.rows) as row:
             T.buffer_store(numbers, across_lanes(load(self.largest, row * LANES, LANES), LANES, T.max), [row])
         with T.serial(0, self.rows) as row:
             largest, base = T.Bind(splat(numbers[row], LANES)), T.Bind(row * self.scores_pitch)
             acc = T.alloc_buffer((LANES,), "float32", scope="local")
             store(acc, 0, splat(T.float32(0), LANES), LANES)
-            with T.serial(0, self._vectors) as vector:
+            with T.serial(*vectors) as vector:
                 at = T.Bind(base + vector * LANES)
                 value = T.Bind(exponential(load(self.scores, at, LANES) - largest, LANES))
                 store(self.scores, at, value, LANES)
@@ -384,20 +448,22 @@ class _Block:
                 T.buffer_store(self._numbers, T.float32(1) / self.parameters[2 * row], [2 * row + 1])
 
     def _integers(self) -> None:
+        vectors = self._vector_range()
         with T.serial(0, self.rows) as row:
             factor, steps = (T.Bind(splat(self._numbers[2 * row + kind], LANES)) for kind in range(2))
             zero_point = T.Bind(splat(self.parameters[2 * row + 1], LANES))
             base, target = T.Bind(row * self.scores_pitch), T.Bind(row * self.pitch)
-            with T.serial(0, self._vectors) as vector:
+            with T.serial(*vectors) as vector:
                 value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
                 rounded = run_time_rounded(value * steps, zero_point, LANES, style_bounds(PER_ROW))
                 store(self.integers, target + vector * LANES, rounded, LANES)
 
     def _known_integers(self, shares: QuantizeSpec) -> None:
+        vectors = self._vector_range()
         with T.serial(0, self.rows) as row:
             factor = T.Bind(splat(self._numbers[2 * row], LANES))
             base, target = T.Bind(row * self.scores_pitch), T.Bind(row * self.pitch)
-            with T.serial(0, self._vectors) as vector:
+            with T.serial(*vectors) as vector:
                 value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
                 store(self.integers, target + vector * LANES, quantized_vector(shares, value, LANES), LANES)
             if is_open(self._columns) or self._columns % LANES:

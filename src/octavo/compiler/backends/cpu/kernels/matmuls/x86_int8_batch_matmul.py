@@ -137,6 +137,10 @@ class BytesProduct(BatchProduct):
             return a, at, self.a.strides[-2], self.inner
         return self._copied(a, at), T.int32(0), self._pitch, self._pitch
 
+    def sum_range(self, vectors: Expr) -> tuple[Expr, Expr]:
+        """Return which of so many whole vectors of a row are summed: the first one, and the first behind them that isn't."""
+        return 0, vectors
+
     def _for_row_sums(self, source: Buffer, start: Expr, extent: tuple[Expr, Expr], body: Callable[[Expr, Expr], None]) -> None:
         """Emit body(row, sum of the row's integers) for every row."""
         down, width = extent
@@ -149,7 +153,7 @@ class BytesProduct(BatchProduct):
             if is_open(vectors) or vectors:
                 acc = T.alloc_buffer((LANES,), "int32", scope="local")
                 store(acc, 0, T.broadcast(T.int32(0), LANES), LANES)
-                with T.serial(0, vectors) as index:
+                with T.serial(*self.sum_range(vectors)) as index:
                     store(acc, 0, dot(load(acc, 0, LANES), load(source, first + index * 64, 64), ones), LANES)
                 T.buffer_store(total, horizontal_sum(load(acc, 0, LANES), LANES), [0])
             if is_open(rest) or rest:
