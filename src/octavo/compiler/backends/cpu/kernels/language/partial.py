@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm.script.ir_builder import tirx as B
@@ -29,6 +30,23 @@ def load_first(into: Buffer, at: Expr, buffer: Buffer, start: Expr, lanes: int, 
     store(into, at, splat(rest, lanes), lanes)
     with B.serial(0, count) as index:
         B.buffer_store(into, buffer[start + index], [at + index])
+
+
+def lane_by_lane(count: Expr, lanes: int, rests: Sequence[Expr], read: Callable[[Expr], Sequence[Expr]]) -> list[Expr]:
+    """Emit vectors whose first `count` lanes are read one after the other, and whose others are `rests`; return them.
+
+    `read(lane)` gives a scalar for each vector. They come together in registers: a vector that is loaded from where scalars were
+    just stored waits until all of them have left the store buffer.
+    """
+    dtypes = [str(rest.ty.dtype) for rest in rests]
+    made: list[Any] = [B.alloc_buffer((lanes,), dtype, scope="local") for dtype in dtypes]
+    for vector, rest in zip(made, rests, strict=True):
+        store(vector, 0, splat(rest, lanes), lanes)
+    with B.serial(0, count) as lane:
+        is_own = tirx.Ramp(B.int32(0), B.int32(1), lanes).equal(splat(B.int32(0) + lane, lanes))
+        for vector, value in zip(made, read(lane), strict=True):
+            store(vector, 0, B.Select(is_own, splat(value, lanes), load(vector, 0, lanes)), lanes)
+    return [B.Bind(load(vector, 0, lanes)) for vector in made]
 
 
 def store_first(buffer: Buffer, start: Expr, value: Expr, lanes: int, count: Expr, dtype: str, *, isa: str) -> None:

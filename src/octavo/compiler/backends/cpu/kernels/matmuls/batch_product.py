@@ -21,7 +21,7 @@ from ......ir.composites.matrix_view import MatrixView
 from ......runtime.size import dimension, is_open
 from ..language.broadcast import broadcast_shape, matrix_start
 from ..language.isa import AVX512_VNNI
-from ..language.partial import load_first, store_first
+from ..language.partial import lane_by_lane, load_first, store_first
 from ..language.vectors import (
     Buffer,
     Expr,
@@ -302,18 +302,20 @@ class BatchProduct(ABC):
             target = T.Bind((place.first + vector) * (2 * LANES))
             column = T.Bind(start + (place.column + vector * LANES) * across)
             is_full = isinstance(valid, int) and valid == LANES
+            if across != 1:
+
+                def read(lane: Expr) -> list[Expr]:
+                    return [of_columns[column + kind * down + lane * across] for kind in range(2)]
+
+                for kind, each in enumerate(lane_by_lane(valid, LANES, [T.float32(0)] * 2, read)):
+                    store(copy, target + kind * LANES, each, LANES)
+                return
             for kind in range(2):
                 source, to = column + kind * down, target + kind * LANES
-                if is_full and across == 1:
+                if is_full:
                     store(copy, to, load(of_columns, source, LANES), LANES)
-                    continue
-                if across == 1:
+                else:
                     load_first(copy, to, of_columns, source, LANES, valid, T.float32(0), isa=self.isa)
-                    continue
-                if not is_full:
-                    store(copy, to, T.broadcast(T.float32(0), LANES), LANES)
-                with T.serial(0, valid) as lane:
-                    T.buffer_store(copy, of_columns[source + lane * across], [to + lane])
 
         self.for_vectors(of_vector)
         return copy
@@ -345,17 +347,22 @@ class BatchProduct(ABC):
         """Emit `rows` rows of one panel; buffers are a, the packed b and y, `at` where the matrices of a and y start."""
 
 
-def transposed_tile(rows: Sequence[Expr]) -> list[Expr]:
-    """Return the columns of a 16 x 16 tile: four rounds that weave row i with row i + 8, each element one place."""
-    half = LANES // 2
+def transposed_tile(vectors: Sequence[Expr]) -> list[Expr]:
+    """Return the columns of 16 rows of `len(vectors)` elements, a power of two; vector i is made of rows i, i + len(vectors), ...
+
+    Each round weaves vector i with the one half of them behind it, each element one place, within each square block.
+    """
+    width = len(vectors)
+    half = width // 2
 
     def weave(a: Expr, b: Expr, first: int) -> Expr:
-        return T.Bind(shuffled([a, b], [place for i in range(first, first + half) for place in (i, LANES + i)]))
+        order = [place for block in range(first, LANES, width) for i in range(block, block + half) for place in (i, LANES + i)]
+        return T.Bind(shuffled([a, b], order))
 
-    vectors = [T.Bind(row) for row in rows]
-    for _ in range(LANES.bit_length() - 1):
-        vectors = [weave(vectors[i], vectors[i + half], first) for i in range(half) for first in (0, half)]
-    return vectors
+    made = [T.Bind(vector) for vector in vectors]
+    for _ in range(width.bit_length() - 1):
+        made = [weave(made[i], made[i + half], first) for i in range(half) for first in (0, half)]
+    return made
 
 
 def columns_of(place: PanelPlace, vector: Expr) -> Expr:

@@ -16,8 +16,9 @@ from tvm.script.ir_builder import tirx as T
 from ......ir.composites.matrix_view import MatrixView
 from ......runtime.shapes import surpasses
 from ......runtime.size import dimension, is_open
-from ..language.partial import has_masks, load_first
-from ..language.vectors import Buffer, Expr, kept, load, shuffled, store, where_left
+from ..language.isa import AVX512_VNNI
+from ..language.partial import has_masks, lane_by_lane, load_first
+from ..language.vectors import Buffer, Expr, for_tiles, kept, load, shuffled, store, where_left
 from ..language.x86.vector import dot, horizontal_sum, splat_bytes
 from .batch_product import LANES, BatchProduct, Operand, PanelPlace, Tile, load_tile, transposed_tile
 
@@ -28,6 +29,8 @@ _STEP = 4
 _FLIP = 0x80  # b - 128 as a byte: its highest bit flipped
 _FLIPS = -0x7F7F7F80  # the same of four bytes
 _VECTOR = 64  # bytes of a copied row are a multiple of it
+_LEAST_WIDTH = 4  # steps from which on columns are transposed in registers
+_STEPS = 4, 8  # steps that some columns are packed for at a time: by whether there are 32 registers for them
 
 Finish = Callable[[Expr, int], Expr]
 """From int32 sums and their number of lanes to results."""
@@ -60,7 +63,7 @@ class BytesProduct(BatchProduct):
             elif across == 1 and has_masks(self.isa, "uint8") and not isinstance(valid, int):
                 with T.serial(0, self.steps) as step:
                     self._pack_some(b, packed, column, target, stride, (step, valid))
-            elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= LANES:
+            elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= _LEAST_WIDTH:
                 self._pack_transposed(b, packed, column, target, stride)
             elif down == 1 and not is_open(self.inner) and self.inner % _STEP == 0:
                 self._pack_steps(b, packed, column, target, stride, valid)
@@ -100,23 +103,30 @@ class BytesProduct(BatchProduct):
 
     def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
         """Pack 16 columns whose elements are neighbours, four bytes as one element; the last tile overlaps the one before."""
-        with T.serial(0, -(-self.steps // LANES)) as tile:
-            step = T.Bind(T.min(tile * LANES, self.steps - LANES))
-            rows = load_tile(b, column + step * _STEP, self.b.strides[-1], 64)
-            for i, row in enumerate(transposed_tile([T.reinterpret("int32x16", row) for row in rows])):
+        width = min(1 << (self.steps.bit_length() - 1), LANES)
+        size = width * _STEP
+        with T.serial(0, -(-self.steps // width)) as tile:
+            step = T.Bind(T.min(tile * width, self.steps - width))
+            rows = [T.Bind(row) for row in load_tile(b, column + step * _STEP, self.b.strides[-1], size)]
+            vectors = rows if width == LANES else [shuffled(rows[first::width], range(4 * LANES)) for first in range(width)]
+            for i, row in enumerate(transposed_tile([T.reinterpret("int32x16", each) for each in vectors])):
                 flipped = T.reinterpret("uint8x64", row) ^ T.broadcast(T.uint8(_FLIP), 64)
                 store(packed, target + (step + i) * stride, flipped, 64)
 
     def _pack_steps(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr) -> None:
         """Pack columns whose elements are neighbours, four bytes at a time; lanes that are no columns are 0."""
-        if not isinstance(valid, int) or valid < LANES:
-            with T.serial(0, self.steps) as step:
-                store(packed, target + step * stride, T.broadcast(T.uint8(0), 64), 64)
-        with T.serial(0, valid) as lane:
-            start = T.Bind(column + lane * self.b.strides[-1])
-            with T.serial(0, self.steps) as step:
-                flipped = T.reinterpret("int32", load(b, start + step * _STEP, _STEP)) ^ T.int32(_FLIPS)
-                store(packed, target + step * stride + lane * _STEP, T.reinterpret("uint8x4", flipped), _STEP)
+        across = self.b.strides[-1]
+
+        def some(first: Expr, count: int) -> None:
+            def read(lane: Expr) -> list[Expr]:
+                start = T.Bind(column + lane * across + first * _STEP)
+                return [T.reinterpret("int32", load(b, start + step * _STEP, _STEP)) for step in range(count)]
+
+            for step, row in enumerate(lane_by_lane(valid, LANES, [T.int32(_FLIPS)] * count, read)):
+                flipped = T.reinterpret("uint8x64", row ^ T.broadcast(T.int32(_FLIPS), LANES))
+                store(packed, target + (first + step) * stride, flipped, 64)
+
+        for_tiles(self.steps, _STEPS[self.isa == AVX512_VNNI], some)
 
     def _pack_bytes(
         self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr, first: Expr = 0
@@ -156,10 +166,18 @@ class BytesProduct(BatchProduct):
                 with T.serial(*self.sum_range(vectors)) as index:
                     store(acc, 0, dot(load(acc, 0, LANES), load(source, first + index * 64, 64), ones), LANES)
                 T.buffer_store(total, horizontal_sum(load(acc, 0, LANES), LANES), [0])
+            done = vectors * _VECTOR
+            for size in () if is_open(rest) else (32, 16):
+                if rest & size:
+                    lanes = size // _STEP
+                    acc = dot(
+                        T.broadcast(T.int32(0), lanes), load(source, first + done, size), T.broadcast(T.int8(1), size), lanes
+                    )
+                    T.buffer_store(total, total[0] + horizontal_sum(acc, lanes), [0])
+                    done, rest = done + size, rest - size
             if is_open(rest) or rest:
                 with T.serial(0, rest) as index:
-                    value = source[first + vectors * 64 + index].astype("int32")
-                    T.buffer_store(total, total[0] + value, [0])
+                    T.buffer_store(total, total[0] + source[first + done + index].astype("int32"), [0])
             body(row, total[0])
 
     def _copied(self, a: Buffer, at: Expr) -> Buffer:
