@@ -33,9 +33,11 @@ from octavo.compiler.backends.cpu.kernels import (
 )
 from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func
 from octavo.compiler.backends.cpu.kernels.matmuls.masked_columns import MaskedColumns
+from octavo.compiler.codegen.sharing import shared_kernel
 from octavo.ir.composites.matrix_view import MatrixView
 from octavo.numerics import dynamic
 from octavo.numerics.quantized.matmul import row_batch_matmul
+from octavo.runtime.size import Size
 
 HEADS = (0, 2, 1, 3)
 """Heads behind the tokens in memory."""
@@ -158,7 +160,7 @@ def test_what_is_not_finite_and_rows_of_nothing(rng: np.random.Generator, isa: s
 @every_isa
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_open_sizes(rng: np.random.Generator, isa: str, is_masked: bool) -> None:
-    """One kernel for all rows and columns: fewer than a block, as many, more; fewer than a panel, and more."""
+    """One kernel for all rows and columns: fewer than a block, as many, more; fewer than a panel, and more; few of both."""
 
     def make(dim: Callable[[str], Any]) -> Any:
         rows, columns = dim("rows"), dim("columns")
@@ -176,9 +178,16 @@ def test_open_sizes(rng: np.random.Generator, isa: str, is_masked: bool) -> None
         return read_by(spec, *values[:3], *mask)
 
     drawn: list[Any] = []
-    pairs = [(1, 1), (1, 40), (5, 7), (8, 16), (9, 31), (16, 32), (23, 33), (30, 100), (40, 130)]
+    pairs = [(1, 1), (1, 40), (5, 7), (7, 16), (3, 17), (8, 16), (9, 31), (16, 32), (23, 33), (30, 100), (40, 130)]
     sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
     check_open(make, sizes, draw)
+
+
+def test_threads_share_open_sizes() -> None:
+    """Few rows have loops of their own, within the one parallel loop that threads share."""
+    rows, columns = Size.named("rows"), Size.named("columns")
+    spec = spec_of((64, 64, rows, columns, 32, 32), (HEADS, KEYS, HEADS, HEADS))
+    assert shared_kernel(attention(replace(spec, threads=2), isa=AVX512_VNNI).func) is not None
 
 
 SPANS = [(20, 200), (37, 70), (150, 150), (9, 129)]
@@ -314,6 +323,6 @@ def test_open_sizes_of_constant_parameters(rng: np.random.Generator, isa: str) -
         return known_inputs(spec, *values[:3], mask)
 
     drawn: list[Any] = []
-    pairs = [(1, 1), (1, 40), (8, 16), (9, 31), (23, 33), (30, 100), (40, 130)]
+    pairs = [(1, 1), (1, 40), (3, 13), (7, 16), (8, 16), (9, 31), (23, 33), (30, 100), (40, 130)]
     sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
     check_open(make, sizes, draw)

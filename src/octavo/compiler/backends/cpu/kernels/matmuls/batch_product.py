@@ -97,6 +97,9 @@ class BatchProduct(ABC):
         What lies in registers.
     """
 
+    valid_columns: Expr | None = None
+    """How many columns there are, where b has room for one vector of them and their number is known when the kernel runs."""
+
     def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, threads: int, steps: int, tile: Tile) -> None:
         assert a.shape[-1] == b.shape[-2], "the columns of a meet the rows of b"
         self.a, self.b, self.y = a, b, y
@@ -156,6 +159,9 @@ class BatchProduct(ABC):
 
     def for_panels(self, body: Callable[[PanelPlace], None]) -> None:
         """Call body(PanelPlace) for every panel in the range; those alike in a loop."""
+        if self.valid_columns is not None:
+            body(PanelPlace(first=T.int32(0), column=T.int32(0), vectors=1, columns=self.valid_columns))
+            return
         if is_open(self.columns):
             self._for_open_panels(body)
             return

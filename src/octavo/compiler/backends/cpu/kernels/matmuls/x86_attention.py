@@ -1,6 +1,6 @@
 """Attention through VNNI: scores, softmax and the product with the values for some rows at a time; no scores are written.
 
-    for each matrix:   pack k and v
+    for each matrix:   pack k and v        (where there are few rows and columns, loops of their own)
       for each 12 rows:   scores = q @ k;   their exponentials and sums;   integers of the quotients;   y = integers @ v
 
 Columns at both ends that are masked for all of these rows are left out.
@@ -24,21 +24,19 @@ from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
 from ......ir.composites.outputs import FloatOutput
-from ......numerics.dynamic import PER_ROW, style_bounds
 from ......runtime.shapes import limits, surpasses
 from ......runtime.size import dimension, is_open
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI, AVX_VNNI
 from ..language.kernel import Kernel
-from ..language.partial import load_first
-from ..language.rounding import run_time_rounded
-from ..language.vectors import Buffer, Expr, across_lanes, chunked, load, prim_func, splat, store, where_at_least
+from ..language.partial import has_masks, load_first
+from ..language.vectors import Buffer, Expr, chunked, load, prim_func, splat, store, where_at_least
 from ..language.x86.narrow import narrowed
-from ..norms.float_softmax import SoftmaxAddend, addend_start, exponential
-from ..quantization.dynamic import MAGNITUDE_BITS, parameters_of
-from ..quantization.quantize import QuantizeSpec, quantized_vector
+from ..norms.float_softmax import SoftmaxAddend, addend_start
+from ..quantization.quantize import QuantizeSpec
 from .batch_product import LANES, Operand, PanelPlace, columns_of, tile_for
 from .masked_columns import CHUNK, SCORE_LIMIT, MaskedColumns, largest_scale
+from .score_block import Range, ScoreBlock
 from .spec import BatchMatmulSpec, known_result
 from .x86_int8_batch_matmul import MAX_INNER, BytesProduct, Int8Product
 from .x86_row_batch_matmul import RowInt8Product
@@ -49,14 +47,8 @@ _ROWS, _OPEN_ROWS = 12, 8
 """Rows of a block, so few that their scores stay in the nearest cache. The last block ends with the last row and may compute some
 again."""
 
-_PITCH = CHUNK
-"""Bytes that a row of integers is a multiple of, so that its sum is one of whole vectors."""
-
 _CHUNK_STEPS = CHUNK // 4
 """Steps of the second product: an instruction sums four columns."""
-
-Range = tuple[Expr, Expr]
-"""Of chunks of columns: the first one that counts, and the first behind them that doesn't."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,22 +255,22 @@ class _Attention:
         spec, kinds = self._spec, 1 if self._spec.shares is not None else 2
         *addends, y = buffers[3 * kinds :]
         (q, *of_q), (k, *of_k), (v, *of_v) = (buffers[number * kinds : (number + 1) * kinds] for number in range(3))
-        scores, weighted = self._products(_Block(1, self._columns, spec.shares))
 
         def operand(values: Buffer, of: list[Buffer], at: Sequence[Expr]) -> Operand:
             return (values, *of, *at) if of else values
 
-        with chunked(math.prod(scores.batch), scores.threads) as index:
+        def matrix(index: Expr, columns: int, valid: Expr | None) -> None:
+            scores, weighted = self._products(ScoreBlock(1, columns, spec.shares, valid))
             q_at, k_at, v_at, y_at = scores.starts(index, *spec.views)
             of_at = scores.starts(index, *spec.parameters)
             keys, values = scores.pack(operand(k, of_k, of_at[1:2]), k_at), weighted.pack(operand(v, of_v, of_at[2:]), v_at)
             before = T.Bind(index * self._rows)
-            is_searched = self._is_searched()
+            is_searched = valid is None and self._is_searched()
             of_keys = largest_scale(keys[1], LANES, scores.vectors, 2 * LANES) if is_searched and of_k else None
             q_view, *_, y_view = spec.views
 
             def blocks(rows: int) -> None:
-                block = _Block(rows, self._columns, spec.shares)
+                block = ScoreBlock(rows, columns, spec.shares, valid)
                 first, second = self._products(block)
                 block.allocate()
                 masked = MaskedColumns(spec.addend, rows, self._columns) if is_searched and spec.addend is not None else None
@@ -302,12 +294,16 @@ class _Attention:
                     integers = operand(block.integers, [block.parameters] if of_q else [], [T.int32(0)])
                     second.emit_rows((integers, values, y), (T.int32(0), T.Bind(y_at + start * y_view.strides[-2])))
 
-            if is_open(self._rows):
+            if valid is not None:
+                blocks(1)
+            elif is_open(self._rows):
                 where_at_least(self._rows, _OPEN_ROWS, lambda: blocks(_OPEN_ROWS), lambda: blocks(1))
             elif self._rows <= _ROWS:
                 blocks(self._rows)
             else:
                 blocks(min((_ROWS, _OPEN_ROWS), key=lambda rows: -(-self._rows // rows) * rows))
+
+        self._for_matrices(matrix)
 
     def _is_searched(self) -> bool:
         """Return whether to look for masked columns: their integers are 0 then, and scores have a bound, or may have one."""
@@ -325,7 +321,35 @@ class _Attention:
         factor = 1.0 if addend is None or addend.factor is None else abs(addend.factor)
         return scale * factor * (MAX_INNER if is_open(inner) else inner) * 255**2
 
-    def _products(self, block: _Block) -> tuple[_Scores, _Weighted]:
+    def _for_matrices(self, body: Callable[[Expr, int, Expr | None], None]) -> None:
+        """Emit body(index, columns, valid) for each matrix; where there are few rows, and columns for one vector, `valid` of it.
+
+        A decoder's first tokens are that: what the loops over open columns compute before they begin takes longer than they do.
+        """
+        rows, columns = self._rows, self._columns
+        product, _ = self._products(ScoreBlock(1, columns, self._spec.shares))
+        has_few = is_open(columns) and (is_open(rows) or rows < _OPEN_ROWS) and has_masks(self._tile.isa, "uint8")
+
+        def every(some: Callable[[Expr], None]) -> None:
+            with chunked(math.prod(product.batch), product.threads) as index:
+                some(index)
+
+        def either(emit: Callable[[Callable[[Expr], None]], None]) -> None:
+            with T.If(T.Or(T.int32(0) + columns > LANES, T.int32(0) + rows >= _OPEN_ROWS)):
+                with T.Then():
+                    emit(lambda index: body(index, columns, None))
+                with T.Else():
+                    valid = T.Bind(T.int32(0) + columns)
+                    emit(lambda index: body(index, LANES, valid))
+
+        if not has_few:
+            every(lambda index: body(index, columns, None))
+        elif product.threads == 1:
+            either(every)
+        else:  # threads share a kernel that is one parallel loop
+            every(lambda index: either(lambda some: some(index)))
+
+    def _products(self, block: ScoreBlock) -> tuple[_Scores, _Weighted]:
         """Return what emits the two products of a block of rows."""
         spec = self._spec
 
@@ -334,9 +358,10 @@ class _Attention:
 
         rows = {vectors: _divisor(block.rows, most) for vectors, most in self._tile.rows.items()}
         how: dict[str, Any] = {"threads": spec.threads, "tile": replace(self._tile, rows=rows)}
-        scores = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.scores_pitch))
+        scores = MatrixView(shape=(block.rows, block.columns), axes=(0, 1), room=(block.rows, block.scores_pitch))
         integers = MatrixView(shape=(block.rows, self._columns), axes=(0, 1), room=(block.rows, block.pitch))
         q, k, v, y = spec.views
+        k = replace(k, shape=(*k.shape[:-1], block.columns), room=k.room or k.shape)
         if spec.shares is None:
             first, second = _RowScores, _RowWeighted
             of_first = _of_rows(spec.scores, spec.parameters[:2])
@@ -344,7 +369,9 @@ class _Attention:
         else:
             first, second = _KnownScores, _KnownWeighted
             of_first, of_second = _known(spec.scores, "float32"), _known(spec.weighted, _result_dtype(spec))
-        return first(some(q), k, scores, addend=spec.addend, **of_first, **how), second(integers, v, some(y), **of_second, **how)
+        made = first(some(q), k, scores, addend=spec.addend, **of_first, **how), second(integers, v, some(y), **of_second, **how)
+        made[0].valid_columns = block.valid
+        return made
 
 
 def _known(spec: BatchMatmulSpec, out_dtype: str) -> dict[str, Any]:
@@ -365,111 +392,3 @@ def _divisor(rows: int, most: int) -> int:
     """Return how many rows a tile has, `most` at most: a divisor of a block's, where that isn't much less."""
     found = next(each for each in range(min(rows, most), 0, -1) if rows % each == 0)
     return found if 2 * found > most else most
-
-
-class _Block:
-    """What lies between the two products: some rows of scores, which become exponentials, and the integers of their softmax.
-
-    Each step is done for all rows before the next one: the reductions of one row, which wait for each other, are computed while
-    the others' are.
-    """
-
-    def __init__(self, rows: int, columns: int, shares: QuantizeSpec | None) -> None:
-        self.rows, self._columns, self._shares = rows, columns, shares
-        self._vectors = -(-columns // LANES)
-        self.within: Range | None = None
-        self.scores_pitch = (self._vectors + 4) * LANES
-        """A panel of open columns may be wider than all of them."""
-        self.pitch = -(-columns // _PITCH) * _PITCH
-
-    def allocate(self) -> None:
-        """Emit the buffers, with zeros behind the last column of integers."""
-        rows = self.rows
-        self.scores: Any = T.alloc_buffer((dimension(rows * self.scores_pitch),), "float32")
-        self.integers: Any = T.alloc_buffer((dimension(rows * self.pitch),), "uint8")
-        self.parameters: Any = T.alloc_buffer((2 * rows,), "float32")
-        self.largest: Any = T.alloc_buffer((LANES * rows,), "float32")
-        self._sums: Any = T.alloc_buffer((LANES * rows,), "float32")
-        self._numbers: Any = T.alloc_buffer((2 * rows,), "float32")
-        with T.serial(0, rows) as row:
-            end = T.Bind((row + 1) * self.pitch)
-            for vector in range(_PITCH // LANES):
-                store(self.integers, end - (vector + 1) * LANES, splat(T.uint8(0), LANES), LANES)
-
-    def begin(self) -> None:
-        """Emit the start of a block: minus infinity as the largest values, and behind the last column, up to a whole vector."""
-        nothing = T.Bind(splat(T.float32(-math.inf), LANES))
-        with T.serial(0, self.rows) as row:
-            store(self.largest, row * LANES, nothing, LANES)
-            store(self.scores, T.Bind(row * self.scores_pitch + self._columns), nothing, LANES)
-
-    def _vector_range(self) -> tuple[Expr, Expr]:
-        """Return the first vector of a row that counts, and the first behind them that doesn't."""
-        if self.within is None:
-            return 0, self._vectors
-        first, last = self.within
-        return first * (CHUNK // LANES), T.Bind(T.min(last * (CHUNK // LANES), self._vectors))
-
-    def quantize(self) -> None:
-        """Emit everything between scores and integers."""
-        self._exponentials()
-        self._parameters()
-        if self._shares is None:
-            self._integers()
-        else:
-            self._known_integers(self._shares)
-
-    def _exponentials(self) -> None:
-        numbers, sums, vectors = self._numbers, self._sums, self._vector_range()
-        with T.serial(0, self.rows) as row:
-            T.buffer_store(numbers, across_lanes(load(self.largest, row * LANES, LANES), LANES, T.max), [row])
-        with T.serial(0, self.rows) as row:
-            largest, base = T.Bind(splat(numbers[row], LANES)), T.Bind(row * self.scores_pitch)
-            acc = T.alloc_buffer((LANES,), "float32", scope="local")
-            store(acc, 0, splat(T.float32(0), LANES), LANES)
-            with T.serial(*vectors) as vector:
-                at = T.Bind(base + vector * LANES)
-                value = T.Bind(exponential(load(self.scores, at, LANES) - largest, LANES))
-                store(self.scores, at, value, LANES)
-                store(acc, 0, load(acc, 0, LANES) + value, LANES)
-            store(sums, row * LANES, load(acc, 0, LANES), LANES)
-
-    def _parameters(self) -> None:
-        """The largest quotient of a row is that of exp(0), the least is no less than 0."""
-        with T.serial(0, self.rows) as row:
-            total = across_lanes(load(self._sums, row * LANES, LANES), LANES, lambda a, b: a + b)
-            factor = T.Bind(T.float32(1) / total)
-            T.buffer_store(self._numbers, factor, [2 * row])
-            if self._shares is None:
-                bits = T.reinterpret("int32", factor) & T.int32(MAGNITUDE_BITS)
-                scale, zero_point = parameters_of(T.float32(0), factor, T.Bind(bits), PER_ROW)
-                T.buffer_store(self.parameters, scale, [2 * row])
-                T.buffer_store(self.parameters, zero_point, [2 * row + 1])
-                T.buffer_store(self._numbers, T.float32(1) / self.parameters[2 * row], [2 * row + 1])
-
-    def _integers(self) -> None:
-        vectors = self._vector_range()
-        with T.serial(0, self.rows) as row:
-            factor, steps = (T.Bind(splat(self._numbers[2 * row + kind], LANES)) for kind in range(2))
-            zero_point = T.Bind(splat(self.parameters[2 * row + 1], LANES))
-            base, target = T.Bind(row * self.scores_pitch), T.Bind(row * self.pitch)
-            with T.serial(*vectors) as vector:
-                value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
-                rounded = run_time_rounded(value * steps, zero_point, LANES, style_bounds(PER_ROW))
-                store(self.integers, target + vector * LANES, rounded, LANES)
-
-    def _known_integers(self, shares: QuantizeSpec) -> None:
-        vectors = self._vector_range()
-        with T.serial(0, self.rows) as row:
-            factor = T.Bind(splat(self._numbers[2 * row], LANES))
-            base, target = T.Bind(row * self.scores_pitch), T.Bind(row * self.pitch)
-            with T.serial(*vectors) as vector:
-                value = T.Bind(load(self.scores, base + vector * LANES, LANES) * factor)
-                store(self.integers, target + vector * LANES, quantized_vector(shares, value, LANES), LANES)
-            if is_open(self._columns) or self._columns % LANES:
-                # What nothing is quantized to need not be 0, and sums of rows are those of whole vectors.
-                before = (self._vectors - 1) * LANES
-                last = T.Bind(target + before)
-                is_column = T.Ramp(T.int32(0), T.int32(1), LANES) < splat(T.int32(0) + (self._columns - before), LANES)
-                integers = T.Select(is_column, load(self.integers, last, LANES), splat(T.uint8(0), LANES))
-                store(self.integers, last, integers, LANES)

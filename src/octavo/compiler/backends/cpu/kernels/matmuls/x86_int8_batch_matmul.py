@@ -29,7 +29,7 @@ _STEP = 4
 _FLIP = 0x80  # b - 128 as a byte: its highest bit flipped
 _FLIPS = -0x7F7F7F80  # the same of four bytes
 _VECTOR = 64  # bytes of a copied row are a multiple of it
-_LEAST_WIDTH = 4  # steps from which on columns are transposed in registers
+_NARROWEST = 4  # steps from which on columns are transposed in registers
 _STEPS = 4, 8  # steps that some columns are packed for at a time: by whether there are 32 registers for them
 
 Finish = Callable[[Expr, int], Expr]
@@ -63,7 +63,7 @@ class BytesProduct(BatchProduct):
             elif across == 1 and has_masks(self.isa, "uint8") and not isinstance(valid, int):
                 with T.serial(0, self.steps) as step:
                     self._pack_some(b, packed, column, target, stride, (step, valid))
-            elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= _LEAST_WIDTH:
+            elif is_full and down == 1 and not is_open(self.inner) and self.inner % _STEP == 0 and self.steps >= _NARROWEST:
                 self._pack_transposed(b, packed, column, target, stride)
             elif down == 1 and not is_open(self.inner) and self.inner % _STEP == 0:
                 self._pack_steps(b, packed, column, target, stride, valid)

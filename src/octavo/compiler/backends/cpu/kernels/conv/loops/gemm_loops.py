@@ -363,14 +363,14 @@ class GemmLoops(ABC):
             T.buffer_store(place, first, [0])
             T.buffer_store(place, (last if height == 1 else T.min(last, rows)) - first, [1])
 
-        def divided() -> None:
+        def by_quotients() -> None:
             # Of whole tiles but for the last one: what is left behind them costs more. In 64 bits: a product of two sizes may
             # leave 32. A quotient that is rounded down takes LLVM seconds to see through.
             quotients = [T.truncdiv(T.cast(unit + more, "int64") * tiles, T.cast(blocks, "int64")) for more in (0, 1)]
             put(*(T.Bind(T.cast(quotient, "int32") * height) for quotient in quotients))
 
         # One block needs no division: two of them are 7 of the 300 ns that a layer of one row takes.
-        where_at_least(self.blocks, 2, divided, lambda: put(T.int32(0), T.int32(0) + rows))
+        where_at_least(self.blocks, 2, by_quotients, lambda: put(T.int32(0), T.int32(0) + rows))
         first_row, self.filled = place[0], place[1]
         self.first_row = first_row
         return image, unit, first_row
