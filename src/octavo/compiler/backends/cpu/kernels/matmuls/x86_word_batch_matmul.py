@@ -16,12 +16,14 @@ from tvm.script.ir_builder import tirx as T
 from ......ir.composites.outputs import FloatOutput
 from ......runtime.size import dimension
 from ..language.float_result import float_result
-from ..language.vectors import Buffer, Expr, kept, load, shuffled, store, where_left
+from ..language.partial import lane_by_lane
+from ..language.vectors import Buffer, Expr, for_tiles, kept, load, shuffled, store, where_left
 from ..language.x86.vector import dot_int16
 from .batch_product import LANES, BatchProduct, PanelPlace, Tile
 from .spec import BatchMatmulSpec, known_result
 
 _PAIR = 2
+_STEPS = 4  # that some columns are packed for at a time: so many pairs of registers
 
 
 class WordProduct(BatchProduct):
@@ -84,15 +86,26 @@ class WordProduct(BatchProduct):
         where_left(self.inner % _PAIR, last)
 
     def _pack_words(self, b: Buffer, packed: Buffer, at: tuple[Expr, Expr], stride: int, valid: Expr, zeros: Buffer) -> None:
-        """Pack word by word; lanes that are no columns, and a row behind the last, are 0."""
+        """Pack some columns pair by pair; lanes that are no columns, and a row behind the last, are 0."""
         column, target = at
-        with T.serial(0, self.steps) as step:
-            store(packed, target + step * stride, T.broadcast(T.int16(0), _PAIR * LANES), _PAIR * LANES)
-        with T.serial(0, self.inner) as row:
-            start = T.Bind(target + T.shift_right(row, T.int32(1)) * stride + T.bitwise_and(row, T.int32(1)))
-            with T.serial(0, valid) as lane:
-                word = b[column + row * self.columns + lane].astype("int16") - zeros[lane]
-                T.buffer_store(packed, word, [start + lane * _PAIR])
+
+        def pair(step: Expr, lane: Expr) -> Expr:
+            words: list[Expr] = []
+            for row in (T.Bind(T.int32(0) + step * _PAIR), T.Bind(T.int32(0) + (step * _PAIR + 1))):
+                place = T.min(row, T.int32(0) + (self.inner - 1))
+                word = b[column + place * self.columns + lane].astype("int32") - zeros[lane].astype("int32")
+                words.append(T.Select(row < self.inner, word, T.int32(0)))
+            return T.bitwise_and(words[0], T.int32(0xFFFF)) | T.shift_left(words[1], T.int32(16))
+
+        def some(first: Expr, count: int) -> None:
+            read = lane_by_lane(
+                valid, LANES, [T.int32(0)] * count, lambda lane: [pair(first + step, lane) for step in range(count)]
+            )
+            for step, each in enumerate(read):
+                words = T.reinterpret(f"int16x{_PAIR * LANES}", each)
+                store(packed, target + (first + step) * stride, words, _PAIR * LANES)
+
+        for_tiles(self.steps, _STEPS, some)
 
     def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
         """Emit a copy of a in words; of rows quantized at run time their scales, too."""
