@@ -172,12 +172,12 @@ def test_products_by_vnni(kind: str, rng: np.random.Generator, monkeypatch: pyte
     check_open(lambda dim: product(dim, AVX512_VNNI, **how), sizes, inputs(rng), lambda dim: product(dim, GENERIC, **how))
 
 
-def plain_dot(acc: Any, values: Any, weights: Any) -> Any:
+def plain_dot(acc: Any, values: Any, weights: Any, count: int = 16) -> Any:
     """Sums of products of four neighbours, uint8 by int8."""
     for place in range(4):
-        lanes = list(range(place, 64, 4))
-        left = shuffled([T.reinterpret("uint8x64", values)], lanes).astype("int32x16")
-        right = shuffled([T.reinterpret("int8x64", weights)], lanes).astype("int32x16")
+        lanes = list(range(place, 4 * count, 4))
+        left = shuffled([T.reinterpret(f"uint8x{4 * count}", values)], lanes).astype(f"int32x{count}")
+        right = shuffled([T.reinterpret(f"int8x{4 * count}", weights)], lanes).astype(f"int32x{count}")
         acc = acc + left * right
     return acc
 
