@@ -91,6 +91,8 @@ class FloatProgram:
         trim_heap(model.constant_bytes)
         for call in self.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
             call.operands[:] = [_value(each, unpacked) for each in call.operands]
+        self.reads = [[(place, each) for place, each in enumerate(call.operands) if isinstance(each, Var)] for call in self.calls]
+        """Of each call which operands are variables."""
         self.has_unpacked = bool(unpacked)
         """Whether it reads large weights as the model has them, which others are made for one call at a time."""
         self._last: tuple[tuple[frozenset[int], bool], tuple[list[int], dict[int, list[Var]]]] | None = None
@@ -158,12 +160,18 @@ class FloatProgram:
         numbers, unread = self._needed(wanted, keeps=keeps)
         for number in numbers:
             call = self.calls[number]
-            operands = [found[each] if isinstance(each, Var) else each for each in at_hand(call.operands)]
+            operands = [*self.at_hand(call.operands)]
+            for place, var in self.reads[number]:
+                operands[place] = found[var]
             found[call.var] = call.run(operands, sizes)
             self.was_run(number)
             yield call.var, found
             for each in unread[number]:
                 found.pop(each, None)
+
+    def at_hand(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return operands of a call with those that are deferred made."""
+        return at_hand(operands) if self.has_unpacked else operands
 
     def was_run(self, number: int) -> None:
         """Give pages of files back, once calls have read many."""

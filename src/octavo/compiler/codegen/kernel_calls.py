@@ -22,6 +22,7 @@ from ...ir.graph.sizes import buffers_and_dimensions, is_dimension, size_of
 from ...ir.untyped import tirx
 from ...runtime.shapes import evaluated
 from ...runtime.size import names_in
+from ...runtime.tensors import empty_tensor
 from ...target.op_facts import movers
 from .generate import compile_calls
 from .objects import Compilable, EarlyObjects
@@ -145,7 +146,9 @@ class KernelCalls:
         self._variables: dict[int, Var] = {hash(var): var for var in (*self.params, *(each.var for each in view.bindings))}
         self.results: tuple[Var, ...] = tuple(self._canonical(operand_vars(view.result)))
         try:
-            self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
+            self.calls: list[KernelCall] = [
+                self._call(self._variables[hash(binding.var)], binding.value) for binding in view.bindings
+            ]
         except NeedsMachine:
             raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
         if self._libraries is not None:
@@ -179,6 +182,7 @@ class KernelCalls:
         name, libraries = call.args[0].name_hint, self._libraries
         if libraries is not None:
             libraries.add(name, self._module[call.args[0]])
+        takes_sizes = libraries is not None and bool(libraries.kernels[name].dtypes)
         out = call.ty_args[0]
         allocations = [_allocation(ty) for ty in (out.fields if isinstance(out, TupleType) else [out])]
         is_tuple = isinstance(out, TupleType)
@@ -192,14 +196,15 @@ class KernelCalls:
             if not functions:  # its library may still be on its way until then
                 assert libraries is not None, "without a target nothing runs"
                 functions.append(libraries.function(name))
-            results = tuple(allocate(sizes) for allocate in allocations)
-            tensors = (*values, *results)
-            if libraries is not None and libraries.kernels[name].dtypes:
+            results = [allocate(sizes) for allocate in allocations]
+            if takes_sizes:
+                assert libraries is not None, "without a target nothing runs"
+                tensors = (*values, *results)
                 implied = (tensors[number].shape[axis] for number, axis in libraries.kernels[name].implied)
                 functions[0](*tensors, *evaluated(given, sizes), *implied)
             else:
-                functions[0](*tensors)
-            return results if is_tuple else results[0]
+                functions[0](*values, *results)
+            return tuple(results) if is_tuple else results[0]
 
         return KernelCall(var=var, operands=[each for each in operands if not is_dimension(each)], run=run)
 
@@ -217,8 +222,8 @@ def _shape(expr: Expr) -> tuple[int, ...]:
 
 def _allocation(ty: Any) -> Callable[[Mapping[str, int]], Any]:
     """Return what allocates a tensor of a type; its parts are made once, for that takes longer than to allocate."""
-    shape, dtype, device = _shape(Var("result", ty)), tvm_ffi.dtype(str(ty.dtype)), tvm.cpu()
+    shape, dtype = _shape(Var("result", ty)), str(ty.dtype)
     if names_in(shape):
-        return lambda sizes: tvm.runtime.empty(evaluated(shape, sizes), dtype, device)
+        return lambda sizes: empty_tensor(evaluated(shape, sizes), dtype)
     fixed = tvm_ffi.Shape(shape)
-    return lambda _: tvm.runtime.empty(fixed, dtype, device)
+    return lambda _: empty_tensor(fixed, dtype)

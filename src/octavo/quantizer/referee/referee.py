@@ -25,7 +25,7 @@ from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..sample_threads import in_order
 from .rounded_program import Prepared, RoundedProgram
 from .rounding import NOTHING, Rounding
-from .score import Score, counted, error_powers, same_class
+from .score import Score, counted, error_powers, same_class, softmaxes_of
 
 _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
@@ -65,6 +65,7 @@ class Referee:
         self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
         self._effects: dict[Hashable, float] = {}
+        self._softmaxes = softmaxes_of(program.view, program.compared)
         self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
         values = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=_MANY_VALUES)
         least = _FEWEST if program.simple.is_large else _FEW
@@ -193,7 +194,7 @@ class Referee:
 
     def _powers(self, floats: list[Array], found: list[Array] | None = None) -> list[float]:
         """Return the power of each output that counts, or of its error, on one sample; inf where that is not finite."""
-        every = zip(error_powers(self.program.view, self.program.compared, floats, found), self._counted, strict=True)
+        every = zip(error_powers(self._softmaxes, floats, found), self._counted, strict=True)
         powers = [each for each, counts in every if counts and each is not None]
         return [each if math.isfinite(each) else math.inf for each in powers]
 

@@ -19,7 +19,6 @@ from tvm.relax import Var
 
 from ...compiler.codegen.kernel_calls import KernelCall
 from ...compiler.float_program import FloatProgram, unread_after
-from ...compiler.replaceable_constants import at_hand
 from ...compiler.target_choice import ResolvedTarget
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
@@ -69,8 +68,9 @@ class State:
         """Drop a variable."""
         for values in (self.real, self.integer):
             values.pop(var, None)
-        for key in [key for key in self.rows if key[0].same_as(var)]:
-            del self.rows[key]
+        if self.rows:
+            for key in [key for key in self.rows if key[0].same_as(var)]:
+                del self.rows[key]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,6 +83,8 @@ class _Step:
         Of the call in the program.
     operands
         Of the call, the constants of its layer among them, for integer ops.
+    reads
+        Which of them are variables.
     rounded
         What its result is rounded to, in the layout of the program.
     is_layer
@@ -96,6 +98,7 @@ class _Step:
     number: int
     call: KernelCall
     operands: Sequence[Any]
+    reads: Sequence[tuple[int, Var]]
     is_real: bool
     is_integer: bool
     rounded: Rounder | None
@@ -112,14 +115,16 @@ class _Step:
     def _run(self, state: State, operands: Sequence[Any], own: Sequence[Any]) -> None:
         var, real, integer = self.call.var, state.real, state.integer
         if self.is_real:
-            exact = [real[each] if isinstance(each, Var) else each for each in own]
+            exact = [*own]
+            for place, each in self.reads:
+                exact[place] = real[each]
             real[var] = self.call.run(exact, state.sizes)
         if self.is_integer:
-            read = {each: state.read(each, steps) for each, steps in self.rows.items()}
-            integer[var] = self.call.run(
-                [read.get(each, integer.get(each, real.get(each))) if isinstance(each, Var) else each for each in operands],
-                state.sizes,
-            )
+            values = [*operands]
+            for place, each in self.reads:
+                steps = self.rows.get(each)
+                values[place] = (integer if each in integer else real)[each] if steps is None else state.read(each, steps)
+            integer[var] = self.call.run(values, state.sizes)
         if self.leaves_float and self.is_integer:  # else it is what the float model has
             real[var] = integer[var]
         if self.rounded is not None:
@@ -198,7 +203,9 @@ class RoundedProgram:
         self.floats = FloatProgram(simple, named, target, others) if build is None else build(simple, named, others)
         """The model that rounds nothing."""
         self._names = [*own, *self.results]
-        self._reads = [[each for each in call.operands if isinstance(each, Var)] for call in self.floats.calls]
+        self._reads = [[var for _, var in reads] for reads in self.floats.reads]
+        self._variables = (*self.floats.params, *(call.var for call in self.floats.calls))
+        self._places = {var: place for place, var in enumerate(self._variables)}
         self._numbers = [_size(call.var) for call in self.floats.calls]
         self._gains = Last[tuple[Factors, Gains]](_ROOM)
         self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}
@@ -266,6 +273,7 @@ class RoundedProgram:
                 number=number,
                 call=program.calls[number],
                 operands=operands.get(number, program.calls[number].operands),
+                reads=program.reads[number],
                 is_real=is_real,
                 is_integer=is_integer,
                 rounded=rounded.get(program.calls[number].var),
@@ -306,9 +314,9 @@ class RoundedProgram:
         made = {step.call.var for step in prepared.steps}
         yield from (var for var in prepared.read if var not in made)
         for step in prepared.steps:
-            read = at_hand(operands.get(step.number, step.operands)) if step.is_integer else ()
-            exact = at_hand(step.call.operands) if step.is_real else ()
-            parts = [states[part] for part in parts_of(len(states))]
+            read = self.floats.at_hand(operands.get(step.number, step.operands)) if step.is_integer else ()
+            exact = self.floats.at_hand(step.call.operands) if step.is_real else ()
+            parts = [states[part] for part in parts_of(len(states))] if len(states) > 1 else [states]
             in_order(partial(step.run_all, operands=read, exact=exact), parts, numbers=self._numbers[step.number])
             del read, exact
             self.floats.was_run(step.number)
@@ -327,7 +335,7 @@ class RoundedProgram:
         What the float model has before is computed once, and goes behind the last that reads it; `floats` is that, where it is
         known.
         """
-        places = {var: place for place, var in enumerate(self._variables)}
+        places = self._places
         ready = [max((places[var] for var in each.read), default=0) for each in prepared]
         left = sorted(range(len(prepared)), key=ready.__getitem__, reverse=True)  # those first that read what is made last
         readers = Counter(var for each in prepared for var in each.read)
@@ -366,10 +374,6 @@ class RoundedProgram:
     def all_floats(self, arrays: Sequence[Array]) -> Mapping[Var, Any]:
         """Return all variables of one sample as the float model has them."""
         return self._floats(arrays, self._variables)
-
-    @property
-    def _variables(self) -> tuple[Var, ...]:
-        return (*self.floats.params, *(call.var for call in self.floats.calls))
 
     def results_of(self, prepared: Prepared, state: State) -> list[Array]:
         """Return the results of a sample behind the last call, in the source's layout."""
@@ -438,8 +442,7 @@ class RoundedProgram:
         for layer, rows in rounding.rows.items():
             read = {self.floats.variables[str(name)]: self._laid(str(name), steps) for name, steps in rows.items()}
             for number in self._calls_of(layer):
-                operands = self.floats.calls[number].operands
-                found[number] = {each: read[each] for each in operands if isinstance(each, Var) and each in read}
+                found[number] = {each: read[each] for each in self._reads[number] if each in read}
         return found
 
     def _operands_of(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
@@ -456,8 +459,9 @@ class RoundedProgram:
         return [number for number, _ in program.calls_behind([program.variables[str(layer)]], seen)]
 
     def _laid(self, name: str, steps: Rounder) -> Rounder:
-        order = self.floats.orders.get(name)
-        return steps if order is None else steps.transposed(order)
+        order, shape = self.floats.orders.get(name), static_shape(self.floats.variables[name])
+        laid = steps if order is None else steps.transposed(order)
+        return laid if shape is None else laid.spread(shape)
 
 
 def _size(var: Var) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 
 from ...ir.graph import Model
 from ...ir.graph.constants import Constants
@@ -19,12 +19,16 @@ from ...ir.identity import TensorId
 from ...numerics import PerAxis, PerTensor, QuantParams, dequantize
 from ...numerics.dynamic import row_steps
 from ...runtime.mapped import SHARED_BYTES, empty_array
+from ...runtime.size import Size, is_open
+from ...runtime.tensors import empty_tensor
 from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
 
 Floats = npt.NDArray[np.float32]
 _ONE = np.ones((), np.float32)
 _FLOAT_BYTES = 4
+_AT_A_TIME = 512
+"""Numbers that NumPy is to go through by their scales before it starts with these anew."""
 _AT_ONCE = 2**18
 """Numbers that are dequantized at once: what is between stays in the processor's cache."""
 
@@ -39,6 +43,11 @@ class Rounder:
     def transposed(self, order: Sequence[int]) -> Rounder:
         """Return the same for a tensor whose axes lie in another order."""
         del order
+        return self
+
+    def spread(self, shape: Sequence[int | Size]) -> Rounder:
+        """Return the same for tensors of a shape."""
+        del shape
         return self
 
     @property
@@ -68,17 +77,27 @@ class Steps(Rounder):
 
     def rounded(self, value: Any) -> Any:
         """Return a tensor of the nearest such numbers, half to even."""
-        result = tvm.runtime.empty(value.shape, "float32")
+        result = empty_tensor(value.shape, "float32")
         steps = np.from_dlpack(result)
         np.divide(np.from_dlpack(value), self.scale, out=steps)
         np.rint(steps, out=steps)
-        np.clip(steps, self.low, self.high, out=steps)
+        steps.clip(self.low, self.high, out=steps)
         np.multiply(steps, self.scale, out=steps)
         return result
 
     def transposed(self, order: Sequence[int]) -> Steps:
         """Return them for a tensor whose axes lie in another order."""
         return Steps(**{name: _transposed(getattr(self, name), order) for name in ("scale", "low", "high")})
+
+    def spread(self, shape: Sequence[int | Size]) -> Steps:
+        """Return them with scales of few channels, which lie last, repeated: NumPy takes long where it starts anew for few."""
+        scale = self.scale
+        for axis in range(scale.ndim - 1, -1, -1):
+            size = shape[axis - scale.ndim]
+            if math.prod(scale.shape[axis:]) >= _AT_A_TIME or is_open(size) or scale.shape[-1] == 1:
+                break
+            scale = np.repeat(scale, size, axis) if scale.shape[axis] == 1 else scale
+        return self if scale is self.scale else replace(self, scale=scale)
 
     @property
     def key(self) -> Hashable:
@@ -103,7 +122,7 @@ class RowSteps(Rounder):
 
     def rounded(self, value: Any) -> Any:
         """Return a tensor of the nearest such numbers."""
-        result = tvm.runtime.empty(value.shape, "float32")
+        result = empty_tensor(value.shape, "float32")
         given: Any = np.from_dlpack(value)
         rounded = np.from_dlpack(result)
         if self.factors is _ONE:

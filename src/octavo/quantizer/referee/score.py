@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -137,9 +138,9 @@ def sqnr_by_result(
     floats, results
         What the float model and the quantized one gave, sample by sample.
     """
-    own = computed_results(view)
-    powers = zip(*(error_powers(view, own, real) for real in floats), strict=True)
-    noises = zip(*(error_powers(view, own, real, made) for real, made in zip(floats, results, strict=True)), strict=True)
+    softmaxes = softmaxes_of(view, computed_results(view))
+    powers = zip(*(error_powers(softmaxes, real) for real in floats), strict=True)
+    noises = zip(*(error_powers(softmaxes, real, made) for real, made in zip(floats, results, strict=True)), strict=True)
     return [None if None in power else ratio_db(sum(power), sum(noise)) for power, noise in zip(powers, noises, strict=True)]
 
 
@@ -159,25 +160,27 @@ def _real_behind(view: DataflowView, var: Var) -> Var:
     return found
 
 
-def error_powers(
-    view: DataflowView, results: Sequence[Var], real: Sequence[Array], made: Sequence[Array] | None = None
-) -> list[float | None]:
+def softmaxes_of(view: DataflowView, results: Iterable[Var]) -> list[Any]:
+    """Return of each of these variables the call of a softmax that it is, or a view of; None of others."""
+    return [call_behind_views(view, var, "nn.softmax") for var in results]
+
+
+def error_powers(softmaxes: Sequence[Any], real: Sequence[Array], made: Sequence[Array] | None = None) -> list[float | None]:
     """Return the power of each result of one sample, or of its error, of a softmax that of its scores; None of one not float.
 
     Parameters
     ----------
-    results
-        Variables of the float model, of which the arrays are.
+    softmaxes
+        Of the results; see `softmaxes_of`.
     real, made
         What the float model and the quantized one gave; without that it is the power of the float model's.
     """
     found: list[float | None] = []
-    for index, var in enumerate(results):
+    for index, softmax in enumerate(softmaxes):
         values = [each[index] for each in (real, made) if each is not None]
         if not np.issubdtype(values[0].dtype, np.floating):
             found.append(None)
             continue
-        softmax = call_behind_views(view, var, "nn.softmax")
         if softmax is not None:
             shape, axis = static_shape(softmax) or values[0].shape, int(softmax.attrs.axis)
             if fits(values[0].shape, shape):
