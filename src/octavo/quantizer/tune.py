@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import QuantizationWarning
@@ -286,9 +286,11 @@ class Tuning:
                 self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             gain, least = self.score(steps).gain_over(self.score(best)), self._demanded_db(step, steps, best)
-            if not (step.is_presumed and _stays(step, gain, least)):
+            may_gain = _may_gain(step, gain, least)
+            # More folds are asked of what is refused: all that is taken is asked for again, beside the others.
+            if not may_gain:
                 gain = self._gain(steps, best)
-            may_gain = _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
+                may_gain = _may_gain(step, gain, least)
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (
                 kept is best or self.score(steps).gain_over(self.score(kept)).db >= self._demanded_db(step, steps, kept)
@@ -344,6 +346,7 @@ class Tuning:
             useless = [step for step in losing if self._gain(others[step], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
+                self._note_beside_others(gains)
                 break
             gain = self._gain(others[step], best)
             self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
@@ -366,6 +369,14 @@ class Tuning:
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
         said = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""
         self.entries.append((step, journal_entry(step.name, said, gain, is_kept=is_kept, seconds=seconds)))
+
+    def _note_beside_others(self, gains: Mapping[Step, Gain]) -> None:
+        """Note of steps that stay for what they gain beside the others that this is more than when they were tried."""
+        for place, (step, entry) in enumerate(self.entries):
+            gain = gains.get(step)
+            if gain is not None and entry.kept and not step.is_presumed and gain.db > (entry.gain_db or 0.0):
+                more = journal_entry(step.name, f"{entry.proposal}: beside the others", gain, is_kept=True, seconds=entry.seconds)
+                self.entries[place] = step, more
 
     @property
     def _fits_again(self) -> bool:
@@ -443,6 +454,10 @@ def _stays(step: Step, gain: Gain, least: float) -> bool:
     """Return whether a step that gains so much is kept, where it must gain so much at least."""
     is_loss = -gain.db > max(_NO_LOSS_DB, min(_CLEAR * gain.standard_error, _SURE_DB))
     return not is_loss if step.is_presumed else _is_worth(gain, least)
+
+
+def _may_gain(step: Step, gain: Gain, least: float) -> bool:
+    return _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
 
 
 def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:
