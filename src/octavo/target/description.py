@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -196,11 +197,17 @@ class OpSupport:
         names = ("input", "input0" if role == "input" else role) if role.startswith("input") else (role,)
         for name in names:
             found |= self.tensors[name].given if name in self.tensors else {}
-        return TensorSupport(**found)
+        return _support_of(**found)
 
     def bits_of(self, dtype: str) -> int:
         """Return the width of the accumulator of products of activations of a dtype."""
         return self.wide_accumulator_bits if dtype in ("int16", "uint16") else self.accumulator_bits
+
+
+@lru_cache(maxsize=1024)
+def _support_of(**fields: Any) -> TensorSupport:
+    """Return it as made once of the same fields: who places ops asks thousands of times, and each is checked when it is made."""
+    return TensorSupport(**fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
