@@ -54,6 +54,10 @@ class FakeStep:
         ranges = {TensorId(self.name): (0.0, WIDE + count)}
         return planned.choices.with_more(Choices(ranges=ranges)) if self.has_proposal else None
 
+    def again(self, planned: Any, evidence: Any, before: Choices, chosen: Choices) -> Choices | None:
+        assert before.ranges.keys() | ({TensorId(self.name)} if self.has_proposal else set()) == chosen.ranges.keys()
+        return self.propose(planned, evidence)
+
 
 class First(FakeStep):
     """One kind."""

@@ -258,8 +258,9 @@ class Tuning:
         if not self._fits_again:
             return self.planned(best)
         planned = self.plain
-        for step in best:
-            planned = self._with(planned, step, self.split.every)
+        for place, step in enumerate(best):
+            before, chosen = (self.planned(best[:end]) for end in (place, place + 1))
+            planned = self._with(planned, step, self.split.every, (before.choices, chosen.choices))
         lost = self.score(best).gain_over(self._referee(0, planned.plan).score(planned.plan))
         return self.planned(best) if lost.db > _NO_LOSS_DB and lost.is_certain(CERTAIN) else planned
 
@@ -411,12 +412,13 @@ class Tuning:
         place = steps.index(step)
         return self.planned(steps[: place + 1], 0) is not self.planned(steps[:place], 0)
 
-    def _with(self, planned: Planned, step: Step, runs: SampleRuns) -> Planned:
+    def _with(self, planned: Planned, step: Step, runs: SampleRuns, tried: tuple[Choices, Choices] | None = None) -> Planned:
+        """Return a model with one more step, of which is known what it was given, and made of that, when it was tried."""
         equalization = planned.choices.equalization
         evidence = self._last_evidence.find(
             (runs, equalization), lambda: Evidence(planner=self.planner, runs=runs, equalization=equalization)
         )
-        choices = step.propose(planned, evidence)
+        choices = step.propose(planned, evidence) if tried is None else step.again(planned, evidence, *tried)
         return planned if choices is None else planned_with(self.planner, choices)
 
 

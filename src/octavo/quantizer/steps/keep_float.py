@@ -89,6 +89,12 @@ class KeepFloat(Step):
                 least, best = gain, found
         return best
 
+    def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices | None:
+        """Return choices with the same float: that is what the referee found a gain of, and no number to be fitted."""
+        del evidence
+        floats = {name: why for name, why in chosen.float_tensors.items() if name not in before.float_tensors}
+        return planned.choices.uncorrected.with_floats(floats, planned.plan) if floats else None
+
     def _worth(self, own: float, left: float, slower: float) -> float:
         """Return what must be gained for some time, in shares of what the model takes: none up to what outputs must have."""
         excess = max(own - self.goal_db, 0.0)

@@ -65,3 +65,16 @@ class Step(ABC):
         evidence
             What samples tell of it.
         """
+
+    def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices | None:
+        """Return what it proposes once more, of evidence of all samples: numbers that are fitted to these.
+
+        Parameters
+        ----------
+        planned, evidence
+            See `propose`.
+        before, chosen
+            What it was given, and what it made of that, by some of the samples.
+        """
+        del before, chosen
+        return self.propose(planned, evidence)
