@@ -10,8 +10,8 @@
 One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1. Where registers
 allow, it also serves the rows below: each row of the input is interleaved once for a strip.
 Columns in the padding are tested once for each strip, rows once for each row. Few channels or a channel multiplier make it work
-on a padded copy of the rows instead. Of an open width, rows narrower than a strip are known when the kernel runs: strips of one
-output compute these.
+on a padded copy of the rows instead. Of an open width, rows narrower than a strip are known when the kernel runs: it computes
+outputs beside the image, and stores its pixels over them.
 Asymmetric weights w - zero_point have 9 bits. Where one leaves int8, all those of its channel are shifted into it, and with them
 the zeros that meet the columns of other outputs: sum(x * w) = sum(x * (w + shift)) - shift * sum(x). So the last sum is over all
 columns of an interleaved window, and the outputs that it serves share it; two rows of outputs share what their windows have in
@@ -46,7 +46,7 @@ from ..language.rounding import MAGIC_BITS
 from ..language.schedule import NO_SCHEDULES, Schedules, WindowSchedule
 from ..language.vectors import Expr, bound, chunks_for, where_at_least
 from .rows import DepthwiseRows
-from .strip import Channels, Strip, StripEmitter
+from .strip import Channels, Stores, Strip, StripEmitter
 from .windows import Window, channel_blocks, pack_block, shift_into_int8, shifts_into_int8
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
@@ -109,11 +109,9 @@ class Depthwise(DepthwiseRows, ABC):
         values = (centered + shifts).astype(np.int8)
         bias = weights.folded_bias(spec.folded_zero_point - 128 * self.flips)
         self.is_magic = self._fits_magic(values, shifts, bias)
-        windows = [self.window, *([] if self.narrow is None else [self.narrow])]
-        packed = [[pack_block(values, shifts, each.patterns, *block) for block in self.blocks_of_channels] for each in windows]
-        self.narrow_weights = sum(block.size for block in packed[0])
+        packed = [pack_block(values, shifts, self.window.patterns, *block) for block in self.blocks_of_channels]
         self.constants: dict[str, npt.NDArray[Any]] = {
-            "weights": np.concatenate([block for blocks in packed for block in blocks]),
+            "weights": np.concatenate(packed),
             "bias": self._pack_lanes(bias) + self._starts_of_blocks(),
             **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
         }
@@ -152,11 +150,9 @@ class Depthwise(DepthwiseRows, ABC):
         return window.cycles(rows, rows - self._kept_rows(window), width, is_shifted=all(self.are_shifted))
 
     @property
-    def narrow(self) -> Window | None:
-        """The window of rows that are narrower than a strip; None where there are none."""
-        if not is_open(self.spec.out_width) or self.window.outputs == 1:
-            return None
-        return Window.of(1, self.spec.kernel[1], self.spec.strides[1], self.spec.dilation[1])
+    def may_be_narrow(self) -> bool:
+        """Whether there may be rows that are narrower than a strip."""
+        return is_open(self.spec.out_width) and self.window.outputs > 1
 
     def _kept_rows(self, window: Window) -> int:
         """Return how many interleaved rows of a window stay in registers for the window below."""
@@ -214,15 +210,10 @@ class Depthwise(DepthwiseRows, ABC):
 
     def _emit(self, buffers: LayerBuffers) -> None:
         self.x, self.parameters = buffers.x, buffers.parameters
-        self.strips = self._strips_of(self.window, buffers)
-        self.narrow_strips = None if self.narrow is None else self._strips_of(self.narrow, buffers)
-        self._emit_threads()
-
-    def _strips_of(self, window: Window, buffers: LayerBuffers) -> StripEmitter:
-        return self.strip_emitter(
+        self.strips = self.strip_emitter(
             spec=self.spec,
-            window=window,
-            kept_rows=self._kept_rows(window),
+            window=self.window,
+            kept_rows=self._kept_rows(self.window),
             shift=self.shift,
             is_magic=self.is_magic,
             epilogue=self.epilogue,
@@ -231,33 +222,20 @@ class Depthwise(DepthwiseRows, ABC):
             parameters=buffers.parameters,
             out=buffers.out,
         )
+        self._emit_threads()
 
     def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
-        def emit(strips: StripEmitter, first_weight: int) -> None:
-            def pixels(channels: Channels) -> None:
-                self._emit_pixels(strips, source, image, first_row, out_base, rows, channels)
-
-            self._emit_blocks(strips.window, first_weight, pixels)
-
-        narrow = self.narrow_strips
-        if narrow is None:
-            emit(self.strips, 0)
-            return
-        where_at_least(
-            self.spec.out_width, self.window.outputs, lambda: emit(self.strips, 0), lambda: emit(narrow, self.narrow_weights)
-        )
-
-    def _emit_blocks(self, window: Window, first_weight: int, pixels: Callable[[Channels], None]) -> None:
-        """Emit the blocks of channels: a loop over those of 64, then the narrower ones. Weights of a window lie from one on.
+        """Emit the blocks of channels: a loop over those of 64, then the narrower ones.
 
         In a per-tensor quantized layer one channel or two hold the extreme weights that are to be shifted: the loop tells
         their blocks apart.
         """
-        weights_per_channel = self.spec.kernel[0] * len(window.patterns) * 4
+        weights_per_channel = self.spec.kernel[0] * len(self.window.patterns) * 4
 
         def block(start: Expr, packed: Expr, width: int, is_shifted: bool) -> None:
-            weights, shifts = T.Bind(T.int32(weights_per_channel) * packed + first_weight), T.Bind(T.int32(4) * packed)
-            pixels(Channels(start=start, width=width, packed=packed, weights=weights, shifts=shifts, is_shifted=is_shifted))
+            weights, shifts = T.Bind(T.int32(weights_per_channel) * packed), T.Bind(T.int32(4) * packed)
+            here = Channels(start=start, width=width, packed=packed, weights=weights, shifts=shifts, is_shifted=is_shifted)
+            self._emit_pixels(source, image, first_row, out_base, rows, here)
 
         full = self.channels // self.widest
         shifted = [index for index, is_shifted in enumerate(self.are_shifted[:full]) if is_shifted]
@@ -277,47 +255,56 @@ class Depthwise(DepthwiseRows, ABC):
             block(start, packed, width, is_shifted)
             packed += width
 
-    def _emit_pixels(
-        self,
-        strips: StripEmitter,
-        source: Expr,
-        image: Expr,
-        first_row: Expr,
-        out_base: Expr,
-        rows: Expr,
-        channels: Channels,
-    ) -> None:
+    def _emit_pixels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr, channels: Channels) -> None:
         """Emit all pixels of one block of channels; a last strip that does not fit starts earlier and repeats some pixels."""
-        spec, outputs, left = self.spec, strips.window.outputs, self.spec.out_width % strips.window.outputs
+        spec, outputs, left = self.spec, self.window.outputs, self.spec.out_width % self.window.outputs
         with T.serial(0, -(-spec.out_width // outputs)) as index:
             column: Expr = index * outputs
             if is_open(left) or left:
                 column = T.min(column, T.int32(0) + (spec.out_width - outputs))
-            column = T.Bind(column)
+            column = T.Bind(T.max(column, T.int32(0)) if self.may_be_narrow else column)
             out_at = T.Bind(out_base + column * spec.out_channels + channels.start)
             if self.scratch is not None:
-                pixel_bytes = self.scratch.channels
-                at = T.Bind(column * (spec.strides[1] * pixel_bytes) + channels.start)
-                columns = _columns(strips.window, lambda column: column * pixel_bytes)
-                strip = Strip(
-                    buffer=source, at=at, row_bytes=self.row_bytes, columns=columns, interior=None, top=T.int32(0), padding=None
-                )
-                strips.emit(strip, out_at, rows, channels)
+                self._emit_copied(self.scratch, source, column, out_at, rows, channels)
             else:
-                self._emit_in_place(strips, image, first_row, column, out_at, rows, channels)
+                self._emit_in_place(image, first_row, column, out_at, rows, channels)
 
-    def _emit_in_place(
-        self,
-        strips: StripEmitter,
-        image: Expr,
-        first_row: Expr,
-        column: Expr,
-        out_at: Expr,
-        rows: Expr,
-        channels: Channels,
-    ) -> None:
-        """Emit the strip of an output column over the input itself; a strip at the edge of the image has a loop of its own."""
-        spec, window = self.spec, strips.window
+    def _emit_copied(self, scratch: Scratch, source: Expr, column: Expr, out_at: Expr, rows: Expr, channels: Channels) -> None:
+        """Emit the strip of an output column over the padded copy."""
+        at = T.Bind(column * (self.spec.strides[1] * scratch.channels) + channels.start)
+
+        def emit(columns: dict[int, Expr], stored: Stores) -> None:
+            strip = Strip(
+                buffer=source,
+                at=at,
+                row_bytes=self.row_bytes,
+                columns=columns,
+                interior=None,
+                top=T.int32(0),
+                padding=None,
+                stored=stored,
+            )
+            self.strips.emit(strip, out_at, rows, channels)
+
+        def wide() -> None:
+            emit(_columns(self.window, lambda column: column * scratch.channels), self._stored())
+
+        def narrow() -> None:
+            last = T.Bind(T.int32(0) + (scratch.width - 1))
+            columns = _columns(self.window, lambda column: T.Bind(T.min(last, column) * scratch.channels))
+            emit(columns, self._stored(may_be_narrow=True))
+
+        if self.may_be_narrow:
+            where_at_least(self.spec.out_width, self.window.outputs, wide, narrow)
+        else:
+            wide()
+
+    def _emit_in_place(self, image: Expr, first_row: Expr, column: Expr, out_at: Expr, rows: Expr, channels: Channels) -> None:
+        """Emit the strip of an output column over the input itself; a strip at the edge of the image has a loop of its own.
+
+        So has one that is wider than the image.
+        """
+        spec, window = self.spec, self.window
         top = T.Bind(first_row * spec.strides[0] - spec.padding[0])
         left = T.Bind(column * spec.strides[1] - spec.padding[1])
         at = T.Bind(image * (spec.in_height * self.row_bytes) + channels.start)
@@ -326,33 +313,53 @@ class Depthwise(DepthwiseRows, ABC):
             value = padding_value(spec, self.parameters, image)
             padding = T.uint8(spec.input_zero_point) if value is None else value
 
-        def emit(at: Expr, columns: dict[int, Expr], interior: dict[int, Expr] | None) -> None:
+        def emit(at: Expr, columns: dict[int, Expr], interior: dict[int, Expr] | None, stored: Stores) -> None:
             strip = Strip(
-                buffer=self.x, at=at, row_bytes=self.row_bytes, columns=columns, interior=interior, top=top, padding=padding
+                buffer=self.x,
+                at=at,
+                row_bytes=self.row_bytes,
+                columns=columns,
+                interior=interior,
+                top=top,
+                padding=padding,
+                stored=stored,
             )
-            strips.emit(strip, out_at, rows, channels)
+            self.strips.emit(strip, out_at, rows, channels)
 
         def interior() -> None:
-            emit(T.Bind(at + left * spec.in_channels), _columns(window, lambda column: column * spec.in_channels), None)
+            columns = _columns(window, lambda column: column * spec.in_channels)
+            emit(T.Bind(at + left * spec.in_channels), columns, None, self._stored())
 
         def at_border() -> None:
             last = T.int32(0) + (spec.in_width - 1)
             nearest = _columns(window, lambda column: T.min(T.max(left + column, T.int32(0)), last))
             columns = {column: T.Bind(each * spec.in_channels) for column, each in nearest.items()}
-            width = bound(spec.in_width)
-            emit(at, columns, _columns(window, lambda column: T.Bind(T.And(left + column >= 0, left + column < width))))
+            width, within = bound(spec.in_width), None
+            if padding is not None:
+                within = _columns(window, lambda column: T.Bind(T.And(left + column >= 0, left + column < width)))
+            emit(at, columns, within, self._stored(may_be_narrow=self.may_be_narrow))
 
-        if max(spec.padding[1], spec.padding[3]) <= 0:
+        conditions: list[Expr] = []
+        if max(spec.padding[1], spec.padding[3]) > 0:
+            conditions += [left >= 0, left < bound(spec.in_width) - window.columns[-1][-1]]
+        if self.may_be_narrow:
+            conditions.append(bound(spec.out_width) >= window.outputs)
+        if not conditions:
             interior()
             return
-        if strips is self.narrow_strips:  # of images of a few columns, most of them at the border: one loop compiles faster
-            at_border()
-            return
-        with T.If(T.And(left >= 0, left < bound(spec.in_width) - window.columns[-1][-1])):
+        with T.If(functools.reduce(T.And, conditions)):
             with T.Then():
                 interior()
             with T.Else():
                 at_border()
+
+    def _stored(self, *, may_be_narrow: bool = False) -> Stores:
+        """Return where the outputs of a strip go; those beside a narrow image go to its last pixel, which is stored later."""
+        outputs, pitch = range(self.window.outputs), self.spec.out_channels
+        if not may_be_narrow:
+            return tuple((pixel, pixel * pitch) for pixel in outputs)
+        last = T.Bind(T.int32(0) + (self.spec.out_width - 1))
+        return tuple((pixel, T.Bind(T.min(last, pixel) * pitch)) for pixel in reversed(outputs))
 
 
 def _columns(window: Window, of_column: Callable[[int], Expr]) -> dict[int, Expr]:

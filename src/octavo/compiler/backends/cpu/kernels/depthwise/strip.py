@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,9 @@ class Channels:
     is_shifted: bool
 
 
+Stores = tuple[tuple[int, Expr], ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strip:
     """Where a strip of outputs finds its input: column c of row y begins at buffer[at + y * row_bytes + columns[c]].
@@ -61,6 +64,9 @@ class Strip:
         The input row of the first kernel row of the first output, from -padding on.
     padding
         uint8, the value of columns and rows outside the image; None where there are none.
+    stored
+        The outputs in the order of their stores, and how far each lies from the strip's first one. One beside a narrow image goes
+        where another is stored later.
     """
 
     buffer: Expr
@@ -70,6 +76,7 @@ class Strip:
     interior: dict[int, Expr] | None
     top: Expr
     padding: Expr | None
+    stored: Stores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +220,8 @@ class StripEmitter(ABC):
                 kernel_row(ky, T.Bind(channels.weights + ky * row_weights))
         if sums is not None and sums.common is not None:
             self._emit_shared_sums(sums, under, channels, is_first=is_first)
-        self._emit_outputs(acc, sums, T.Bind(out_at + row * (spec.out_width * spec.out_channels)), channels)
+        row_at = T.Bind(out_at + row * (spec.out_width * spec.out_channels))
+        self._emit_outputs(acc, sums, [(pixel, row_at + place) for pixel, place in strip.stored], channels)
 
     def _emit_interleaved(self, under: Rows, ky: Expr, four: int, strip: Strip, row: Expr, width: int) -> None:
         """Emit the interleaving of four columns of one row of the input, as kernel row ky."""
@@ -231,15 +239,19 @@ class StripEmitter(ABC):
         start = T.Bind(strip.at + row * strip.row_bytes)
         columns = self.window.columns[four]
         may_be_outside = strip.padding is not None and max(self.spec.padding[0], self.spec.padding[2]) > 0
-        with contextlib.ExitStack() as only_interior:
-            if may_be_outside:
-                is_interior = T.Bind(T.And(row >= 0, row < self.spec.in_height))
-                with T.If(T.Not(is_interior)), T.Then():
-                    keep([T.broadcast(strip.padding, width)] * 4)
-                only_interior.enter_context(T.If(is_interior))
-                only_interior.enter_context(T.Then())
+
+        def interleave() -> None:
             vectors = [loaded(column) for column in columns]
             keep(interleave_four([vectors[min(i, len(vectors) - 1)] for i in range(4)], width))
+
+        if not may_be_outside:
+            interleave()
+            return
+        with T.If(T.And(row >= 0, row < self.spec.in_height)):
+            with T.Then():
+                interleave()
+            with T.Else():
+                keep([T.broadcast(strip.padding, width)] * 4)
 
     def _as_multiplied(self, value: Expr) -> Expr:
         """Return interleaved columns as the product takes them."""
@@ -260,8 +272,8 @@ class StripEmitter(ABC):
         return acc
 
     @abstractmethod
-    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
-        """Emit the outputs of one row of a strip."""
+    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, targets: Sequence[tuple[int, Expr]], channels: Channels) -> None:
+        """Emit the outputs of one row of a strip, each to its place, in this order."""
 
     def _load_lanes(self, label: str, channels: Channels, accumulator: int) -> Expr:
         """Return the values of an accumulator's channels."""

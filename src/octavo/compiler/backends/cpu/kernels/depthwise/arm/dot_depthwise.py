@@ -5,7 +5,7 @@ Where the product takes int8, interleaved columns lose their 128 in registers, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,12 +32,12 @@ class MixedStrips(StripEmitter):
         assert lanes == v.QUAD
         return v.usdot(acc, columns, weights)
 
-    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
-        for pixel in range(self.window.outputs):
+    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, targets: Sequence[tuple[int, Expr]], channels: Channels) -> None:
+        for pixel, target in targets:
             quads = [load(acc, (pixel * 4 + j) * v.QUAD, v.QUAD) for j in range(4)]
             if sums is not None:
                 quads = [quad - load(sums.totals, j * v.QUAD, v.QUAD) for j, quad in enumerate(quads)]
-            target, valid = out_at + pixel * self.spec.out_channels, min(channels.width, self.spec.out_channels)
+            valid = min(channels.width, self.spec.out_channels)
             finish = Finish(target=target, channel=channels.packed, quads=quads, valid=valid)
             self.epilogue.emit(self.out, self.operands, self.parameters, finish)
 

@@ -6,7 +6,7 @@ is the float32 that requantization starts from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,15 +35,17 @@ class VnniStrips(StripEmitter):
     def _dot(self, acc: Expr, columns: Expr, weights: Expr, lanes: int) -> Expr:
         return v.dot(acc, columns, weights, lanes)
 
-    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
-        groups = self._groups(acc, sums, out_at, channels)
+    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, targets: Sequence[tuple[int, Expr]], channels: Channels) -> None:
+        groups = self._groups(acc, sums, targets, channels)
         emit_groups(self.epilogue, groups, self.window.outputs * 4, channels.width // 4)
 
-    def _groups(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> Iterator[Group]:
+    def _groups(
+        self, acc: Expr, sums: ShiftedSums | None, targets: Sequence[tuple[int, Expr]], channels: Channels
+    ) -> Iterator[Group]:
         """Yield the sums of the outputs of one row."""
         width, lanes = channels.width, channels.width // 4
         values = {label: [T.Bind(self._load_lanes(label, channels, j)) for j in range(4)] for label in self.channel_values}
-        for pixel in range(self.window.outputs):
+        for pixel, target in targets:
             accumulators = [load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
             if sums is not None:
                 totals = [load(sums.totals, j * lanes, lanes) for j in range(4)]
@@ -51,7 +53,7 @@ class VnniStrips(StripEmitter):
                 accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
             yield Group(
                 out=self.out,
-                target=out_at + pixel * self.spec.out_channels,
+                target=target,
                 accumulators=accumulators,
                 values=values,
                 valid=min(width, self.spec.out_channels),
