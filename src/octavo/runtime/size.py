@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from math import gcd, inf, prod
 from typing import Any, Literal
 
@@ -121,21 +121,13 @@ class Size(_Convertible):
         """Return the sum; with an expression of TVM, one of TVM."""
         if not isinstance(other, int | Size):
             return self.asobject() + other
-        terms = dict(self._terms)
-        for monomial, factor in _terms_of(other).items():
-            terms[monomial] = terms.get(monomial, 0) + factor
-        return _made(terms)
+        return _sum(self, other)
 
     def __mul__(self, other: Any) -> Any:
         """Return the product."""
         if not isinstance(other, int | Size):
             return self.asobject() * other
-        terms: dict[_Monomial, int] = {}
-        for left, some in self._terms.items():
-            for right, others in _terms_of(other).items():
-                monomial = tuple(sorted((*left, *right), key=str))
-                terms[monomial] = terms.get(monomial, 0) + some * others
-        return _made(terms)
+        return _product(self, other)
 
     def __neg__(self) -> Any:
         """Return the negative."""
@@ -290,19 +282,17 @@ class Size(_Convertible):
 
     def __str__(self) -> str:
         """Return e.g. "64*past + 64"."""
-        if self._text is None:
-            self._text = self._as_text()
-        return self._text
-
-    __repr__ = __str__
-
-    def _as_text(self) -> str:
+        if self._text is not None:
+            return self._text
         text = ""
         for monomial, factor in self._terms.items():
             parts = ([] if abs(factor) == 1 and monomial else [str(abs(factor))]) + [str(each) for each in monomial]
             sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
             text += sign + "*".join(parts)
+        self._text = text
         return text
+
+    __repr__ = __str__
 
 
 def names_in(shape: Iterable[Any]) -> frozenset[str]:
@@ -338,9 +328,27 @@ def _terms_of(value: int | Size) -> Mapping[_Monomial, int]:
     return value.terms if isinstance(value, Size) else {(): value}
 
 
-def _made(terms: Mapping[_Monomial, int]) -> int | Size:
-    kept = {monomial: factor for monomial, factor in terms.items() if factor}
+def _made(terms: Iterable[tuple[_Monomial, int]]) -> int | Size:
+    total: dict[_Monomial, int] = {}
+    for monomial, factor in terms:
+        total[monomial] = total.get(monomial, 0) + factor
+    kept = {monomial: factor for monomial, factor in total.items() if factor}
     return kept.get((), 0) if not kept.keys() - {()} else Size(kept)
+
+
+# Layers compute the same few sizes again and again, each of their passes from the dimensions on.
+@lru_cache(1 << 13)
+def _sum(one: Size, other: int | Size) -> int | Size:
+    return _made((*one.terms.items(), *_terms_of(other).items()))
+
+
+@lru_cache(1 << 13)
+def _product(one: Size, other: int | Size) -> int | Size:
+    return _made(
+        (tuple(sorted((*left, *right), key=str)), some * others)
+        for left, some in one.terms.items()
+        for right, others in _terms_of(other).items()
+    )
 
 
 def _least(terms: Mapping[_Monomial, int]) -> float:
@@ -389,6 +397,7 @@ def joined(op: str, one: int | Size, other: int | Size) -> int | Size:
     return Size({(_Term("max" if op == "max" else "min", one, other),): 1})
 
 
+@lru_cache(1 << 13)
 def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     if isinstance(divisor, int) and divisor < 0:  # TVM rounds up by one: H - H % -2
         return _quotient(-number, -divisor)
@@ -397,7 +406,7 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
     terms = _terms_of(number)
     if isinstance(divisor, int) and (common := gcd(divisor, *(count for monomial, count in terms.items() if monomial))) > 1:
         # (common * x + rest) // (common * b) == (x + rest // common) // b
-        return _made({monomial: count // common for monomial, count in terms.items()}) // (divisor // common)
+        return _made((monomial, count // common) for monomial, count in terms.items()) // (divisor // common)
     if isinstance(divisor, int) and (inner := _only_quotient(terms)) is not None:
         # (x // a + rest) // b == (x + a * rest) // (a * b), for the quotient of two steps to be that of one.
         beside = number - Size({(inner,): 1})
@@ -418,7 +427,7 @@ def _quotient(number: int | Size, divisor: int | Size) -> int | Size:
             rest[monomial] = count
         else:
             quotient[left] = count // factor
-    made, over = _made(quotient), _made(rest)
+    made, over = _made(quotient.items()), _made(rest.items())
     if isinstance(over, int) and isinstance(divisor, int):
         return made + over // divisor
     if isinstance(divisor, int) and next(iter(_terms_of(over).values())) < 0:  # rounded up is written in one way, too
@@ -454,7 +463,7 @@ def _exact_quotient(number: int | Size, divisor: int | Size) -> int | Size | Non
         rest = _without(monomial, lead)
         if rest is None or count % factor:
             return None
-        term = _made({rest: count // factor})
+        term = _made([(rest, count // factor)])
         quotient, left = quotient + term, left - term * divisor
     return None
 

@@ -38,14 +38,10 @@ def lifted(func: Any) -> LiftedKernel:
         return LiftedKernel(plain, ())
     taken = _Taken(dimensions)
     tvm_ffi.structural_walk(func.body, (tirx.SeqStmt, taken.note))
-    made = tvm_ffi.structural_map(plain, ((tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes)), order="pre")
-    tvm_ffi.structural_walk(made.body, (tirx.Var, taken.read))
+    exchanged = (tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes), (tirx.Var, taken.read)
+    made = tvm_ffi.structural_map(plain, exchanged, order="pre")
     params = [*made.params[:-1], *taken.variables.values(), made.params[-1]]
-    func = tirx.PrimFunc(params, made.body, made.ret_type)
-    # Whoever asks how large a kernel's own buffers are knows its parameters by their names.
-    known = {hash(each): tirx.Var(f"size.{place}", "int32") for place, each in enumerate(taken.variables.values())}
-    named = tvm_ffi.structural_map(func, (tirx.Var, lambda each: known.get(hash(each), each)))
-    return LiftedKernel(named, tuple(taken.variables))
+    return LiftedKernel(tirx.PrimFunc(params, made.body, made.ret_type), tuple(taken.variables))
 
 
 class _Taken:
@@ -53,16 +49,13 @@ class _Taken:
 
     def __init__(self, dimensions: list[Any]) -> None:
         self.variables: dict[Size, Any] = {}
-        self._known = {Size.named(str(each.name)): each for each in dimensions}
-        self._sizes = {hash(each): size for size, each in self._known.items()}
-        self._named: dict[str, Size] = {}
+        self._sizes = {hash(each): Size.named(str(each.name)) for each in dimensions}
 
     def note(self, block: Any) -> None:
         """Note the variables that a block of statements binds to sizes."""
         for store, bound in _computed(block):
             size = size_of(store.value)
             assert isinstance(size, Size), "a size is computed of dimensions alone"
-            self._known.setdefault(size, bound.var)
             self._sizes[hash(bound.var)] = size
 
     def shaped(self, kind: Any) -> Any:
@@ -74,15 +67,15 @@ class _Taken:
         shape = [self._variable(size) if isinstance(size, Size) else dim for dim, size in pairs]
         return tirx.decl_buffer(shape, str(kind.dtype), scope=kind.storage_scope).ty
 
-    def read(self, variable: Any) -> None:
-        """Take a size that a statement reads."""
+    def read(self, variable: Any) -> Any:
+        """Return what stands for a variable where it is a size."""
         size = self._sizes.get(hash(variable))
-        if size is not None:
-            self._variable(size)
+        return variable if size is None else self._variable(size)
 
     def _variable(self, size: Size) -> Any:
         if size not in self.variables:
-            self.variables[size] = self._known[size] if size in self._known else tirx.Var("size", "int32")
+            # Whoever asks how large a kernel's own buffers are knows its parameters by their names.
+            self.variables[size] = tirx.Var(f"size.{len(self.variables)}", "int32")
         return self.variables[size]
 
 
