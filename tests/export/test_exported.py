@@ -15,6 +15,7 @@ import octavo
 from exported import compared
 from octavo.errors import ModelError
 from octavo.export.onnx.onnx_export import onnx_model
+from octavo.export.onnx.onnx_graph import OnnxGraph
 from octavo.quantizer.quantize_graph import quantize_graph
 from random_networks import random_network
 from reference_sessions import reference_session
@@ -86,6 +87,17 @@ def quantized(proto: Any, rng: np.random.Generator) -> tuple[Any, list[dict[str,
     feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(12)]
     model = octavo.load(proto)
     return quantize_graph(model, octavo.profile(model, feeds[:8])), feeds[8:]
+
+
+def test_a_node_stands_behind_what_it_reads() -> None:
+    """A node that an edit lets read a later one's result, the nodes of another name of its own input say."""
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Abs", ["x"], ["b"]), helper.make_node("Neg", ["b"], ["c"])]
+    proto = network(nodes, {}, dict.fromkeys("ac", SHAPE))
+    graph = OnnxGraph(proto)
+    graph.set_input(graph.nodes[0], 0, "c")
+    graph.finish()
+    assert [node.output[0] for node in proto.graph.node] == ["b", "c", "a"]
+    onnx.checker.check_model(proto)
 
 
 @pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself])

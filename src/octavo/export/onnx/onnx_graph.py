@@ -139,10 +139,10 @@ class OnnxGraph:
         self._index()
 
     def finish(self) -> None:
-        """Write the edits back; nodes and initializers that no output depends on are dropped."""
+        """Write the edits back, each node behind those whose results it reads; what no output depends on is dropped."""
         wanted = {item.name for item in self._graph.output}
         kept: list[Node] = []
-        for node in reversed(self.nodes):
+        for node in reversed(self._in_order()):
             if any(name in wanted for name in node.output):
                 kept.append(node)
                 wanted.update(node.input)
@@ -163,6 +163,22 @@ class OnnxGraph:
         infos = [item for item in self._graph.value_info if item.name in made]
         del self._graph.value_info[:]
         self._graph.value_info.extend(infos)
+
+    def _in_order(self) -> list[Node]:
+        """Return the nodes, of which one that reads what a later one makes now stands behind that."""
+        makers = {name: node for node in self.nodes for name in node.output if name}
+        reads = {id(node): sorted({*node.input, *outer_names(node)}) for node in self.nodes}
+        ordered: dict[int, Node] = {}
+        for node in self.nodes:
+            waiting = [node]
+            while waiting:
+                last = waiting[-1]
+                before = [makers[name] for name in reads[id(last)] if name in makers and id(makers[name]) not in ordered]
+                waiting.extend(before)
+                assert len(waiting) <= sum(map(len, reads.values())) + 1, "a node reads what depends on it"
+                if not before:
+                    ordered.setdefault(id(last), waiting.pop())
+        return list(ordered.values())
 
 
 def outer_names(node: Node) -> set[str]:
