@@ -21,6 +21,7 @@ from ...ir.graph.nodes import constant
 from ...ir.qdq.blocks import write_blocks
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import source_op, with_rounding
+from ...ir.qdq.runtime_inputs import write_rows
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, PerBlock, QuantParams
 from ...runtime.tensors import array_of
@@ -30,6 +31,7 @@ from ..relax_ops import shape_of
 from .conv import convolution
 from .ops import Converter, NodeContext, input_at
 from .roundings import assumed_rounding
+from .row_products import QUANTIZED_BY
 
 
 def _is_constant(expr: Any) -> bool:
@@ -225,10 +227,17 @@ def _dynamic_quantize(context: NodeContext, inputs: list[Any]) -> Any:
     return relax.Tuple([value.integers, value.scale, value.stored_zero_point])
 
 
+def _rows(context: NodeContext, inputs: list[Any]) -> Any:
+    """Quantize a value that is marked along its last axis, or the one before; None of one that is not."""
+    axis = context.attrs.get(QUANTIZED_BY)
+    return None if axis is None else write_rows(inputs[0], context.builder.emit, by_column=int(axis) == -2)
+
+
 CONVERTERS: dict[str, Converter] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _affine,
     "DynamicQuantizeLinear": _dynamic_quantize,
+    "Identity": _rows,
     "MatMulInteger": _matmul_integer,
     "QuantizeLinear": _affine,
 }

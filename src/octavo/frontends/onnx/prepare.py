@@ -27,6 +27,7 @@ from .large_tensors import tensor_array
 from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
 from .roundings import roundings_in
+from .row_products import read_row_products
 
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {MICROSOFT}
 # Folding these would lose quantization parameters, hide an alias, or freeze a random number.
@@ -97,6 +98,7 @@ def prepare(
     _reject_unsupported(source.graph.node, supported, origin)
     model, nodes = _with_shapes(source, shapes, origin)
     opset = opset_of(model)
+    read_row_products(model.graph)
     _to_qdq(model.graph, nodes, opset, origin)
     narrow = widen(model.graph)
     model, types = _fold(model)
