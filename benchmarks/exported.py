@@ -17,7 +17,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from reference_sessions import reference_session
 Feed = dict[str, np.ndarray]
 MOST_STEPS = 1.0
 CALIBRATION, FRESH = 16, 4
+FAULTS = ("differ", "refused")
 LARGEST = 1e6
 """Of outputs that are looked at: beyond it, random networks are hardly numbers."""
 
@@ -140,13 +141,20 @@ def of_file(path: Path, *, plain: bool) -> Found:
     return compared(quantized_by(model, octavo.profile(model, feeds[:CALIBRATION]), plain=plain), feeds[CALIBRATION:])
 
 
-def _all(options: argparse.Namespace) -> Iterator[tuple[str, Found | None]]:
+def _all(options: argparse.Namespace) -> Iterator[tuple[str, Found | octavo.OctavoError | None]]:
     if options.random:
         for seed in range(*options.random):
-            yield str(seed), of_random(seed, plain=options.plain)
+            yield str(seed), _looked_at(of_random, seed, plain=options.plain)
         return
     for path in options.models or sorted((datasets.shared_folder() / "models" / "onnx").glob("*fp32.onnx")):
-        yield path.name, of_file(path, plain=options.plain)
+        yield path.name, _looked_at(of_file, path, plain=options.plain)
+
+
+def _looked_at(look: Callable[..., Found | None], at: Any, *, plain: bool) -> Found | octavo.OctavoError | None:
+    try:
+        return look(at, plain=plain)
+    except octavo.OctavoError as error:
+        return error
 
 
 def main() -> None:
@@ -162,12 +170,21 @@ def main() -> None:
         tir_passes.KERNEL_LEVEL = 0
     seen: Counter[str] = Counter()
     for name, found in _all(options):
-        kind = "not looked at" if found is None else "the same" if found.is_same else "differ"
+        kind, said = _outcome(found)
         seen[kind] += 1
-        if options.random is None or kind == "differ":
-            print(f"{name}: {'not looked at' if found is None else found.said}", flush=True)
+        if options.random is None or kind in FAULTS:
+            print(f"{name}: {said}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in seen.items()))
-    sys.exit(bool(seen["differ"]))
+    sys.exit(any(seen[kind] for kind in FAULTS))
+
+
+def _outcome(found: Found | octavo.OctavoError | None) -> tuple[str, str]:
+    """Return the kind that is counted, and one line."""
+    if isinstance(found, octavo.OctavoError):
+        return "refused", f"refused: {found}"
+    if found is None:
+        return "not looked at", "not looked at"
+    return ("the same" if found.is_same else "differ"), found.said
 
 
 if __name__ == "__main__":
