@@ -83,6 +83,24 @@ def resized_to_itself(rng: np.random.Generator) -> Any:
     return network(nodes, constants, {"y": SHAPE, "r": SHAPE})
 
 
+def chosen(rng: np.random.Generator) -> Any:
+    """Choices between two convolutions by what is fed and by a constant; places; a product by a constant on the left."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Conv", ["x", "v"], ["d"]),
+        helper.make_node("Greater", ["x", "zero"], ["fed"]),
+        helper.make_node("Where", ["fed", "c", "d"], ["m"]),
+        helper.make_node("Where", ["held", "m", "c"], ["n"]),
+        helper.make_node("ArgMax", ["n"], ["places"], axis=1),
+        helper.make_node("Cast", ["places"], ["p"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["left", "n"], ["y"]),
+    ]
+    weights = {"w": (6, 6, 1, 1), "v": (6, 6, 1, 1), "left": (5, 8)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    held = rng.random((1, 6, 1, 8)) < 0.5
+    return network(nodes, constants | {"zero": np.float32(0), "held": held}, {"p": (1, 1, 8, 8), "y": (1, 6, 5, 8)})
+
+
 def quantized(proto: Any, rng: np.random.Generator) -> tuple[Any, list[dict[str, np.ndarray]]]:
     feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(12)]
     model = octavo.load(proto)
@@ -100,7 +118,7 @@ def test_a_node_stands_behind_what_it_reads() -> None:
     onnx.checker.check_model(proto)
 
 
-@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself])
+@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen])
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)
     found = compared(model, feeds)
@@ -172,3 +190,9 @@ def test_roundings_that_files_do_not_mean_are_in_their_metadata(rng: np.random.G
         onnx.save(proto, tmp_path / "m.onnx")
         with pytest.raises(ModelError, match=said):
             octavo.load(tmp_path / "m.onnx")
+
+
+def test_choices_places_and_products_by_a_constant_on_the_left_are_integer(rng: np.random.Generator) -> None:
+    found = {op.tensor: (op.integer, op.kernel) for op in octavo.explain(quantized(chosen(rng), rng)[0]).ops}
+    kernels = {"m": "select", "n": "select", "places": "reduce_argmax", "y": "batch_matmul"}
+    assert all(found[name][0] and found[name][1].startswith(kernel) for name, kernel in kernels.items())

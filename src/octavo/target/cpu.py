@@ -82,6 +82,7 @@ CPU = TargetDescription(
         OpSupport(
             op=BATCH_MATMUL,
             activations=_WITH_INT16,
+            weights=("uint8", "int8"),
             fusions=CLAMPS,
             float_output=True,
             sum_output=True,

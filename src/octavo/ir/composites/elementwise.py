@@ -352,13 +352,17 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SelectOp(CompositeOp):
-    """a where the condition holds, b elsewhere, over shapes that broadcast; then the output's parameters."""
+    """a where the condition holds, b elsewhere, over shapes that broadcast; then the output's parameters.
+
+    A condition that the model holds is in `condition_values`, as 0 and 1.
+    """
 
     condition: str
     condition_shape: tuple[int, ...]
     a: Choice
     b: Choice
     y: QuantizedOutput
+    condition_values: npt.NDArray[np.integer] | None = None
 
     def roles(self) -> dict[str, Any]:
         """Return its tensors by role; the condition is none of them."""

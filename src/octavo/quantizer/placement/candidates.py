@@ -17,7 +17,7 @@ from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, weighted
 from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...runtime.size import is_open
-from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
+from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
 from ...target.op_facts import CLAMPS, NORMS
 from .inputs import PlanInputs
 from .layer import Layer
@@ -29,6 +29,12 @@ _SPATIAL = ({2, 3}, {1, 2})
 _EXTREMES = ("maximum", "minimum")
 _OF_ONE = ("take", *NORMS)
 """Ops whose operands but for the first are no activations: indices, factors and addends."""
+_PLACES = ("argmax", "argmin")
+"""Ops whose results are integers whatever they read."""
+_KINDS = {"where": SELECT}
+"""What targets call ops, where it is not the op's own name."""
+_CONDITIONS = {"where": 1}
+"""How many operands of an op, which come first, are no activations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +74,7 @@ class Candidates:
     def _find(self, var: Var) -> Layer | str:
         value: Any = self.inputs.form.view.definition(var)
         name = op_name(value)
-        kind = BATCH_MATMUL if self._is_product(value) else name
+        kind = BATCH_MATMUL if self._is_product(value) else _KINDS.get(name, name)
         support = self.target.support(kind)
         table = self._table(var, name, support)
         if table is not None:
@@ -95,6 +101,7 @@ class Candidates:
                 return found
             op = found
         operands = activation_operands(self.inputs.form.view, value)[: 1 if op is not None or name in _OF_ONE else None]
+        operands = operands[_CONDITIONS.get(name, 0) :]
         constants = self._constant_operands(support, operands) if op is None else ()
         read = [operand for operand in operands if not constants or self.inputs.form.constants.find(operand) is None]
         reason = self._operands(value, read) or self._of_normalization(var, name, value)
@@ -119,13 +126,22 @@ class Candidates:
     def _is_product(self, value: Any) -> bool:
         """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
 
-        What is computed of constants alone is none: the angles of rotary positions, say, whose last digits count.
+        What is computed of constants alone is none: the angles of rotary positions, say, whose last digits count. A constant on
+        the left counts as one, if it is no column: that makes no sum.
         """
-        if op_name(value) != "matmul" or not all(self.computed.issuperset(operand_vars(arg)) for arg in value.args):
+        if op_name(value) != "matmul" or not all(
+            self.computed.issuperset(operand_vars(arg)) or (place == 0 and self._is_left(arg))
+            for place, arg in enumerate(value.args)
+        ):
             return False
         shapes = [static_shape(arg) for arg in value.args]
         sums = [shape[-1] for shape in shapes if shape is not None and len(shape) >= 2 and 0 not in shape]
         return len(sums) == 2 and (is_open(sums[0]) or sums[0] <= BATCH_MATMUL_MAX_INNER)
+
+    def _is_left(self, expr: Expr) -> bool:
+        """Return whether an expression is a constant that can stand on the left of a product."""
+        support, found = self.target.support(BATCH_MATMUL), self.inputs.form.constants.find(expr)
+        return support is not None and bool(support.weights) and found is not None and not found.moves and found.shape[-1:] > (1,)
 
     def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
         """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""
@@ -163,7 +179,7 @@ class Candidates:
 
     def _operands(self, value: Any, operands: list[Expr]) -> str | None:
         """Return why the operands keep an op float, or None."""
-        if dtype_of(value) != "float32":
+        if dtype_of(value) != "float32" and op_name(value) not in _PLACES:
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
         if not operands or any(self.inputs.form.constants.is_constant(operand) for operand in operands):
             return "one of its operands is a constant"

@@ -109,6 +109,11 @@ class Layer:
         return self.op is not None or self.support.op == BATCH_MATMUL
 
     @property
+    def gives_places(self) -> bool:
+        """Whether its result is no real numbers but where among its inputs something is: nothing rounds it."""
+        return self.support.op in ("argmax", "argmin")
+
+    @property
     def moves(self) -> bool:
         """Whether it keeps scale and zero point and makes no value that its input does not span."""
         return self.support.same_params and self.passes_values

@@ -151,7 +151,7 @@ class Placer:
         # Where some read floats, others read what is nearest to them that the target has.
         is_usual = self.inputs.recipe.weight_block is not None and bool(block) != self.inputs.recipe.is_weight_only
         is_chosen = layer.name in self.inputs.choices.per_row or is_usual
-        takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs)
+        takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs) and not layer.constants
         return replace(layer, block=block, per_row=layer.inputs if is_chosen and takes_rows else ())
 
     def _excluded(self, layer: Layer) -> str | None:
@@ -165,7 +165,7 @@ class Placer:
         """Return the outputs of the candidates that run in integers, and those of them that stay float.
 
         That is for want of a range, for a function in the same kernel, `between` two widths, and where inputs are quantized when
-        run: who reads such quantizes them.
+        run: who reads such quantizes them. Places are counted among them.
         """
         integer: set[Var] = set()
         floats: set[Var] = set()
@@ -177,7 +177,8 @@ class Placer:
                 floats.update(layer.inputs)
             real = self._real_inputs(layer, floats)
             reason = self._no_range(layer, made.union(real)) or self._not_worth(layer, made.union(pulled, real, between))
-            leaves = layer.output in between or (self._may_leave_float(layer) and not self._can_be_integer(layer.output))
+            leaves = layer.output in between or layer.gives_places
+            leaves = leaves or (self._may_leave_float(layer) and not self._can_be_integer(layer.output))
             reason = reason or self.refuse(replace(layer, floats=real, leaves_float=leaves))
             if reason is None:
                 integer.add(layer.output)
@@ -319,7 +320,7 @@ class Placer:
         """Return whether a layer may as well work in float: element by element, a mean, a norm, or a move that adds nothing."""
         if layer.output.name in self.inputs.requested:
             return False
-        if layer.support.op in _OF_TWO:
+        if layer.support.op in _OF_TWO or layer.gives_places:
             return True
         if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR, *_MEANS, *NORMS) or layer.constants:
             return len(layer.inputs) == 1
@@ -333,7 +334,7 @@ class Placer:
         if layer.reads_reals:
             return None
         needed = [data for data in layer.inputs if data not in integer]
-        if not layer.moves and not self._may_leave_float(layer):
+        if not layer.moves and not layer.gives_places and not self._may_leave_float(layer):
             needed.append(layer.output)
         if layer.name in self.inputs.choices.float_tensors and not self._may_leave_float(layer):
             return f"its result stays float: {self.inputs.choices.float_tensors[layer.name]}"

@@ -58,7 +58,7 @@ class PerRow(Step):
         """
         named = planned.named
         free = [each for each in planned.plan.layers if not each.reads_reals and named.isdisjoint((*each.inputs, each.output))]
-        able = [layer for layer in free if reads_rows(evidence.planner.support(layer))]
+        able = [layer for layer in free if reads_rows(evidence.planner.support(layer)) and not layer.constants]
         dense = [layer for layer in able if layer.weight is not None]
         products = [layer for layer in (able if self.products == "too" else free) if _is_product(layer) and layer.weight is None]
         if not (products if self.products else dense) or (self.products == "float" and not dense):

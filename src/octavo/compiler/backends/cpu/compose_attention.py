@@ -130,9 +130,10 @@ def _is_bytes(product: BatchMatmulOp) -> bool:
 
 
 def _before(view: DataflowView, composites: Mapping[str, Composite], link: _Link, name: str) -> _Link | None:
-    var = link.operands[name]
-    user = view.only_user(var)
-    return _link(view, composites, var) if user is not None and user.same_as(link.var) else None
+    """Return the link that makes an operand, if nobody else reads that; None of a constant."""
+    var = link.operands.get(name)
+    user = None if var is None else view.only_user(var)
+    return _link(view, composites, var) if var is not None and user is not None and user.same_as(link.var) else None
 
 
 def _attention(view: DataflowView, scores: _Link, softmax: _Link, last: _Link) -> Composed:

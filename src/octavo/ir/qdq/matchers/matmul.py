@@ -50,7 +50,7 @@ def _match_static(view: DataflowView, core: Var, call: Any, support: OpSupport) 
     members: dict[Var, None] = {}
     variables: list[Var] = []
     sides: list[Dequantized | CenteredInput] = []
-    for arg in call.args:
+    for place, arg in enumerate(call.args):
         side = dequantized(view, arg) if dtype_of(core) != "int32" else centered_input(view, arg)
         if isinstance(side, Rejection):
             return side
@@ -64,7 +64,7 @@ def _match_static(view: DataflowView, core: Var, call: Any, support: OpSupport) 
         if problem is not None:
             return problem
         support = _of_width(support, side.params)
-        if constant is not None and len(shape) == 2 and side.params.dtype not in WIDE:
+        if constant is not None and place > 0 and len(shape) == 2 and side.params.dtype not in WIDE:
             return Rejection(reason=f"operand {name} is a constant matrix, which another rule takes")
         members.update(dict.fromkeys(() if constant is None else constant.members))
         members.update(dict.fromkeys(_entry(side)))

@@ -137,8 +137,9 @@ def emit_select(op: SelectOp, context: KernelContext, inputs: dict[str, Var], ou
         dtype=dtype,
         threads=context.threads,
     )
+    given = op.condition_values
     values = [
-        context.storage.source(inputs[op.condition]),
+        context.storage.source(inputs[op.condition]) if given is None else relax.const(given.astype(np.bool_)),
         *(_stored_choice(op, context, inputs, side) for side in (op.a, op.b)),
     ]
     value = context.call(output.name, select(spec, isa=context.isa), values, op.y.tensor.shape, dtype)

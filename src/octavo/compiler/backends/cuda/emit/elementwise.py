@@ -114,7 +114,8 @@ def emit_logical(op: LogicalOp, emission: Emission, inputs: Mapping[str, Value])
 def emit_select(op: SelectOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a choice by booleans; operands of other parameters than the result's are changed before."""
     shape, dtype = op.y.shape, op.y.tensor.params.dtype
-    values = [inputs[op.condition]]
+    given = op.condition_values
+    values = [inputs[op.condition] if given is None else emission.given(given.astype(np.bool_))]
     for side in (op.a, op.b):
         if side.values is None:
             values.append(changed(emission, inputs[side.tensor.name], change_of(side.tensor, op.y)))

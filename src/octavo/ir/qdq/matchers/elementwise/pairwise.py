@@ -260,15 +260,15 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     call = call_to(view.definition(core), "where")
     assert call is not None
     condition, *args = call.args
-    condition_shape = static_shape(condition)
-    if not isinstance(condition, Var) or dtype_of(condition) != "bool" or condition_shape is None:
-        return Rejection(reason="its condition is no variable of boolean values and static shape")
+    condition_shape, given = static_shape(condition), constant_value(view, condition)
+    if not (isinstance(condition, Var) or given is not None) or dtype_of(condition) != "bool" or condition_shape is None:
+        return Rejection(reason="its condition is of no boolean values and static shape")
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
     y, members = tail.result, dict[Var, None]()
     sides: list[Choice] = []
-    inputs: dict[Var, None] = {condition: None}
+    inputs: dict[Var, None] = {condition: None} if given is None else {}
     for arg in args:
         constant = constant_value(view, arg)
         if constant is not None:
@@ -287,7 +287,16 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         members.update(dict.fromkeys(() if x.var is None else (x.var,)))
         inputs[x.source] = None
         sides.append(Choice(tensor=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), values=None))
-    op = SelectOp(condition=condition.name, condition_shape=condition_shape, a=sides[0], b=sides[1], y=y)
+    if given is not None and not inputs:
+        return Rejection(reason="it chooses between constants")
+    op = SelectOp(
+        condition=getattr(condition, "name", "constant"),
+        condition_shape=condition_shape,
+        condition_values=None if given is None else given.values.astype(np.uint8),
+        a=sides[0],
+        b=sides[1],
+        y=y,
+    )
     return Region(
         core=core,
         output=tail.output,
