@@ -334,3 +334,20 @@ def test_the_command_line_takes_samples(
         assert message in said, said
         assert said.count("\n") == 1
     assert not Path("o.tflite").exists()
+
+
+def test_a_product_by_a_computed_weight_is_float_in_the_model_too(rng: np.random.Generator, tmp_path: Path) -> None:
+    """LiteRT has no integer FULLY_CONNECTED of it: what is quantized is what the file says, and comes back as it was."""
+    net = FloatNetwork(rng=rng)
+    flat = net.op("RESHAPE", (net.conv(net.input((1, 4, 4, 3)), 4), net.constant(np.int32([16, 4]))), (16, 4), "ReshapeOptions")
+    x = net.op("FULLY_CONNECTED", (flat, net.op("ABS", (flat,), (16, 4)), -1), (16, 16), "FullyConnectedOptions")
+    y = net.op("FULLY_CONNECTED", (x, *net.weights((3, 16), 16)), (16, 3), "FullyConnectedOptions")
+    content, samples = net.write(y), samples_for(rng, 4)
+    model = loaded(content, tmp_path)
+    quantized = tflite_export.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
+    data = tflite_export.tflite_bytes(quantized)
+    assert "FULLY_CONNECTED" in float_ops(data)
+    assert all(layer.weight is not None for layer in quantized.plan.layers if "matmul" in layer.op)
+    [ours], [again], [theirs] = run(quantized, samples), run(loaded(data, tmp_path), samples), litert(data, samples)
+    np.testing.assert_array_equal(ours, again)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)

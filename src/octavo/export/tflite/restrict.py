@@ -10,6 +10,7 @@ from dataclasses import replace
 import tflite
 
 from ...errors import QuantizationError
+from ...frontends.tflite.source import TfliteOp, TfliteSource
 from ...ir.graph import Model
 from ...ir.identity import TensorId
 from ...profiling import Profile
@@ -21,7 +22,7 @@ from ...target import TargetDescription
 from ...target.tflite import TFLITE_INT8, TFLITE_INT16
 from ...target.vocabulary import HALF_EVEN, HALF_UP
 from .decisions import Decisions, source_of
-from .kernels import KERNELS
+from .kernels import KERNELS, WEIGHTED
 
 
 def quantize(
@@ -92,7 +93,7 @@ def restricted(model: Model, recipe: Recipe) -> Recipe:
         # DEQUANTIZE of weights that a file keeps in 16 bits is none of the module.
         names = [entry.id for entry in entries if entry.in_module and entry.kind != "constant"]
         kernel = KERNELS.get(op.name)
-        if kernel is None or dtype not in kernel.versions:
+        if kernel is None or dtype not in kernel.versions or _multiplies_computed(model, source, op):
             excluded += [name for name in names if name not in model.input_ids]
             continue
         fixed = kernel.fixed_output(dtype)
@@ -104,6 +105,14 @@ def restricted(model: Model, recipe: Recipe) -> Recipe:
     overrides |= recipe.overrides
     equalization = "factors" if recipe.equalization == "auto" else recipe.equalization  # files name the source's own tensors
     return replace(recipe, exclude=tuple(excluded), tensors=tensors, overrides=overrides, equalization=equalization)
+
+
+def _multiplies_computed(model: Model, source: TfliteSource, op: TfliteOp) -> bool:
+    """Return whether an op has a weight that is computed of what is fed, with which the file has it in float."""
+    if op.name not in WEIGHTED:
+        return False
+    entry = model.tensors[source.ids[op.inputs[WEIGHTED[op.name][1]]]]
+    return entry.in_module and entry.kind != "constant"
 
 
 def unequal_clamps(quantized: QuantizedModel) -> list[TensorId]:
