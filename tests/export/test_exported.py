@@ -16,6 +16,8 @@ from exported import compared
 from octavo.errors import ModelError
 from octavo.export.onnx.onnx_export import onnx_model
 from octavo.export.onnx.onnx_graph import OnnxGraph
+from octavo.ir.identity import TensorId
+from octavo.quantizer.choices import Choices
 from octavo.quantizer.quantize_graph import quantize_graph
 from random_networks import random_network
 from reference_sessions import reference_session
@@ -196,3 +198,20 @@ def test_choices_places_and_products_by_a_constant_on_the_left_are_integer(rng: 
     found = {op.tensor: (op.integer, op.kernel) for op in octavo.explain(quantized(chosen(rng), rng)[0]).ops}
     kernels = {"m": "select", "n": "select", "places": "reduce_argmax", "y": "batch_matmul"}
     assert all(found[name][0] and found[name][1].startswith(kernel) for name, kernel in kernels.items())
+
+
+def test_products_of_rows_come_back_over_open_sizes(rng: np.random.Generator) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "t"], ["y"]),
+    ]
+    proto = network(nodes, {"w": rng.standard_normal((16, 12)).astype(np.float32)}, {"y": ("N", "S", "S")})
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ("N", "S", 16)))
+    model = octavo.load(proto)
+    feeds = [{"x": rng.standard_normal((count, 5, 16)).astype(np.float32)} for count in (1, 1, 2)]
+    changes = Choices(per_row={TensorId(name): "it is tried" for name in "ay"})
+    quantized = quantize_graph(model, octavo.profile(model, feeds[:2]), changes=changes)
+    assert all(layer.per_row for layer in quantized.plan.layers)
+    found = compared(quantized, feeds)
+    assert found.is_same, found.said

@@ -18,6 +18,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.dataflow import call_to
 from ...ir.graph.nodes import constant
+from ...ir.graph.sizes import sizes_in
 from ...ir.qdq.blocks import write_blocks
 from ...ir.qdq.dynamic import write_dynamic
 from ...ir.qdq.rounding import source_op, with_rounding
@@ -230,7 +231,10 @@ def _dynamic_quantize(context: NodeContext, inputs: list[Any]) -> Any:
 def _rows(context: NodeContext, inputs: list[Any]) -> Any:
     """Quantize a value that is marked along its last axis, or the one before; None of one that is not."""
     axis = context.attrs.get(QUANTIZED_BY)
-    return None if axis is None else write_rows(inputs[0], context.builder.emit, by_column=int(axis) == -2)
+    if axis is None:
+        return None
+    with sizes_in(inputs[:1]):
+        return write_rows(inputs[0], context.builder.emit, by_column=int(axis) == -2)
 
 
 CONVERTERS: dict[str, Converter] = {
