@@ -47,6 +47,7 @@ from .outline_boundary import outline_boundary
 from .outline_float import outline_float
 from .outline_integer import claim_integer, outline_integer
 from .separate_topk import separate_topk
+from .share_matrices import share_matrices
 from .share_zero_points import share_zero_points
 from .sink_dequantize import sink_dequantize
 from .split_blocks import split_blocks
@@ -73,6 +74,7 @@ _CANONICALIZE = (
         reason="before downcast, sink_dequantize and the outlines, which know slices and no op with several results",
     ),
     GraphPass(function=separate_topk, reason="before outline_integer, which has kernels for values or places and none for both"),
+    GraphPass(function=share_matrices, reason="before the outlines, which would make kernels of the copies"),
     GraphPass(
         function=downcast,
         reason="after carry_strides, so that only pixels that are read get casts; after split_to_slices: slices move 16 bits",

@@ -33,7 +33,7 @@ from ....ir.composites.matrix_view import MatrixView
 from ....ir.composites.weighted import BatchMatmulOp, DynamicTensor, RowBatchMatmulOp
 from ....ir.graph.dataflow import DataflowView, call_to, operand_vars, static_shape
 from ....ir.graph.partition_state import PartitionState
-from ....runtime.size import is_open
+from ....ir.graph.repeats import repeated_matrices
 from .compose import Composed
 from .kernels import ATTENTION, KNOWN_ATTENTION, TILED_ROWS, takes_attention, takes_views
 
@@ -297,35 +297,11 @@ def _found(view: DataflowView, link: _Link, tensor: DynamicTensor) -> _Found:
         # Kernels read rows of a along memory.
         if tensor.by_column or moved[-1] == rank - 1:
             source, axes, passed = before, moved, (var,)
-    repeated = _repeated(view, source) if tensor.by_column and axes[: rank - 2] == tuple(range(rank - 2)) else None
+    repeated = repeated_matrices(view, source) if tensor.by_column and axes[: rank - 2] == tuple(range(rank - 2)) else None
     if repeated is None:
         return _Found(var=var, source=source, axes=axes, passed=passed)
     shared, group, steps = repeated
     return _Found(var=var, source=shared, axes=axes, group=group, passed=(*passed, *steps))
-
-
-def _repeated(view: DataflowView, var: Var) -> tuple[Var, int, tuple[Var, ...]] | None:
-    """Return what `var` repeats along its last axis but two, how often each, and the variables that do it.
-
-    expand_dims(x, -3), tile or broadcast_to along the new axis, reshape: heads of keys and values that queries share.
-    """
-    reshape = call_to(view.definition(var), "reshape")
-    wide = reshape.args[0] if reshape is not None else None
-    repeat = call_to(view.definition(wide), "tile", "broadcast_to") if isinstance(wide, Var) else None
-    column = repeat.args[0] if repeat is not None else None
-    expand = call_to(view.definition(column), "expand_dims") if isinstance(column, Var) else None
-    x = expand.args[0] if expand is not None else None
-    if not isinstance(wide, Var) or not isinstance(column, Var) or not isinstance(x, Var):
-        return None
-    own, one, many, flat = (static_shape(each) or () for each in (x, column, wide, var))
-    if len(own) < 3 or len(many) != len(own) + 1:
-        return None
-    *batch, shared, rows, columns = own
-    group = many[len(own) - 2]
-    is_repeat = one == (*batch, shared, 1, rows, columns) and many == (*batch, shared, group, rows, columns)
-    if not is_repeat or is_open(group) or flat != (*batch, shared * group, rows, columns):
-        return None
-    return x, group, (var, wide, column)
 
 
 def _result(view: DataflowView, var: Var, shape: tuple[int, ...], group: int) -> tuple[Var, MatrixView]:
