@@ -24,6 +24,7 @@ from ..language.vectors import (
     for_tiles,
     intrinsic,
     load,
+    prefetch,
     prim_func,
     splat,
     store,
@@ -43,6 +44,9 @@ _VECTORS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 2}
 
 _ROWS = {1: 4, 2: 2, 3: 2}
 """Rows that are computed at once, by the digits of activations."""
+
+_AHEAD = 4096
+"""Bytes between what is read and what is asked for: where memory is read from, prefetchers of CPUs stop at the end of a page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +181,7 @@ class _Product:
         if spec.has_zero_points:
             at = start + self._layout.zero_points(vectors)
             points = [B.Bind(load(buffers.weight, at + vector * LANES, LANES, "int32")) for vector in range(vectors)]
+            self._ask_ahead(buffers, at, len(records))
         for row, record in enumerate(records):
             for digit in range(spec.digits):
                 minus = _dword(buffers.x, record + (spec.digits * spec.block + 4 * digit))
@@ -212,7 +217,10 @@ class _Product:
         size = GROUP_WORDS[bits] * WORD_BYTES
         for vector in range(vectors):
             at = start + (group * vectors + vector) * size
-            words = [B.Bind(load(buffers.weight, at + word * WORD_BYTES, WORD_BYTES)) for word in range(GROUP_WORDS[bits])]
+            words: list[Expr] = []
+            for word in range(GROUP_WORDS[bits]):
+                words.append(B.Bind(load(buffers.weight, at + word * WORD_BYTES, WORD_BYTES)))
+                self._ask_ahead(buffers, at + word * WORD_BYTES, len(records))
             for four in range(GROUP_INPUTS[bits] // 4):
                 weights = B.Bind(_weights(words, bits, four))
                 for row, record in enumerate(records):
@@ -227,6 +235,8 @@ class _Product:
         for vector in range(vectors):
             at = start + (layout.scales(vectors) + vector * (LANES * layout.scale_bytes))
             raw = load(buffers.weight, at, LANES * layout.scale_bytes)
+            if vector * layout.scale_bytes % 4 == 0:  # once a line
+                self._ask_ahead(buffers, at, len(records))
             name = "float16" if layout.has_half_scales else "float32"
             scale = B.Bind(B.reinterpret(f"{name}x{LANES}", raw).astype(f"float32x{LANES}"))
             for row, record in enumerate(records):
@@ -235,6 +245,11 @@ class _Product:
                 place = (row * vectors + vector) * LANES
                 value = _fma(_value(sums), scale * splat(of_row, LANES), load(total, place, LANES))
                 store(total, place, value, LANES)
+
+    def _ask_ahead(self, buffers: _Buffers, at: Expr, rows: int) -> None:
+        """Emit the request for weights that will be read soon; of many rows, all but the first few find them in a cache."""
+        if rows < _ROWS[self._spec.digits] or self._spec.rows == rows:
+            prefetch(buffers.weight, at + _AHEAD, to_write=False)
 
     def _number(self, vectors: int, row: int, digit: int, vector: int) -> int:
         return (row * self._spec.digits + digit) * vectors + vector
