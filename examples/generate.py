@@ -1,8 +1,8 @@
-"""Write a story with a checkpoint of llama2.c, quantized to int8, token by token.
+"""Write a story with a checkpoint of llama2.c, quantized to int8 or to weights of 4 bits, token by token.
 
 The checkpoint becomes an ONNX decoder with a cache and open sizes (llama2c.py, without PyTorch). It is profiled on text that it
-writes itself, or on a file's, and quantized. Each token is one step of a session, which keeps the cache in place. The float model
-and ONNX Runtime write beside it.
+writes itself, or on a file's, and quantized; --bits 4 gives dense layers a scale for each 32 inputs. Each token is one step of a
+session, which keeps the cache in place. The float model and ONNX Runtime write beside it.
 
     python examples/generate.py stories260K.bin tok512.bin --prompt "Once upon a time" --tokens 200
 """
@@ -24,6 +24,8 @@ import octavo
 from llama2c import BEGIN, END, Decoder, FileError, Shape, Tokenizer, read_checkpoint
 from octavo.evaluation import evaluate
 
+RECIPES = {8: octavo.Recipe(), 4: octavo.Recipe(weight_bits=4, weight_block=32)}
+"""How weights are quantized, by their bits."""
 WINDOW = 256
 """Tokens of one text that is profiled on."""
 Step = Callable[[list[int]], np.ndarray]
@@ -127,11 +129,13 @@ def texts_in(path: Path, tokenizer: Tokenizer, shape: Shape) -> list[list[int]]:
     return [tokens[start : start + room] for start in range(0, len(tokens), room)]
 
 
-def quantized(model: octavo.Model, texts: list[list[int]], decoder: Decoder, shape: Shape, preset: Any) -> octavo.Model:
+def quantized(
+    model: octavo.Model, texts: list[list[int]], decoder: Decoder, shape: Shape, preset: Any, bits: int
+) -> octavo.Model:
     """Profile on texts, each from its beginning with an empty cache, and quantize."""
     past = empty_past(decoder, shape)
     batches = [{**inputs_of(tokens, 0), **past} for tokens in texts]
-    return octavo.quantize(model, octavo.profile(model, batches), preset=preset)
+    return octavo.quantize(model, octavo.profile(model, batches), recipe=RECIPES[bits], preset=preset)
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -145,6 +149,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what tokens are drawn with (default: 0)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="profile on this text (default: what the float model writes)")
     parser.add_argument("--samples", type=int, default=8, metavar="N", help="texts that it writes to be profiled on (default: 8)")
+    parser.add_argument("--bits", type=int, choices=RECIPES, default=8, help="of weights (default: %(default)s)")
     parser.add_argument("--preset", choices=("fast", "balanced", "best"), default="balanced", help="how quantize searches")
     return parser.parse_args()
 
@@ -169,14 +174,15 @@ def main() -> None:
         model = octavo.load(path)
         floats = octavo.compile(model)
         texts = texts_in(args.text, tokenizer, shape) if args.text else texts_of(floats, decoder, shape, args.samples)
-        executable = octavo.compile(quantized(model, texts, decoder, shape, args.preset))
+        executable = octavo.compile(quantized(model, texts, decoder, shape, args.preset, args.bits))
+        name = f"{args.bits} bits"
         written = {
-            "int8": write_in_session(executable, decoder, shape.length, *given),
+            name: write_in_session(executable, decoder, shape.length, *given),
             "float": write_in_session(floats, decoder, shape.length, *given),
             "ONNX Runtime, float": write_in_onnxruntime(path, decoder, shape, *given),
         }
     report(written, tokenizer)
-    print(comparison(floats, executable, written["float"].tokens))
+    print(f"{name} on the float model's text: {comparison(floats, executable, written['float'].tokens)}")
 
 
 def report(texts: dict[str, Written | None], tokenizer: Tokenizer) -> None:
@@ -196,7 +202,7 @@ def comparison(floats: Any, executable: Any, tokens: list[int]) -> str:
     found = evaluate(floats, executable, np.array([tokens]), task="language", layers=0)
     logits = next(output for output in found.outputs if output.name == "logits")
     return (
-        f"int8 on the float model's text: next token {logits.agreement:.1%} the same, KL divergence {logits.kl_divergence:.5f}, "
+        f"next token {logits.agreement:.1%} the same, KL divergence {logits.kl_divergence:.5f}, "
         f"perplexity {found.metric.candidate:.3f} for {found.metric.reference:.3f}"
     )
 

@@ -54,7 +54,7 @@ def story(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     model = octavo.load(path)
     floats = octavo.compile(model)
     texts = generate.texts_of(floats, decoder, shape, 3)
-    integers = octavo.compile(generate.quantized(model, texts, decoder, shape, "fast"))
+    integers = octavo.compile(generate.quantized(model, texts, decoder, shape, "fast", 8))
     return Story(generate, shape, decoder, tokenizer, path, floats, integers)
 
 
@@ -122,18 +122,19 @@ def cut(source: Path, target: Path) -> None:
     target.write_bytes(header + b"".join(parts) + raw[at:] + parts[0])
 
 
-def test_the_program_writes_and_compares(shared: Path, tmp_path: Path, programs: Programs) -> None:
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_program_writes_and_compares(bits: int, shared: Path, tmp_path: Path, programs: Programs) -> None:
     pytest.importorskip("onnxruntime")
     cut(shared / "models/llama/stories260K.bin", tmp_path / "one_layer.bin")
     tokenizer = shared / "models/llama/tok512.bin"
-    words = ("--prompt", PROMPT, "--tokens", 6, "--samples", 1, "--preset", "fast")
+    words = ("--prompt", PROMPT, "--tokens", 6, "--samples", 1, "--preset", "fast", "--bits", bits)
     done = programs.run(PROGRAM, tmp_path / "one_layer.bin", tokenizer, *words)
     assert done.code == 0, done
     speeds = [line for line in done.out.splitlines() if "tokens/s" in line]
-    assert [line.partition(":")[0] for line in speeds] == ["int8", "float", "ONNX Runtime, float"]
+    assert [line.partition(":")[0] for line in speeds] == [f"{bits} bits", "float", "ONNX Runtime, float"]
     assert done.out.count("6 of 6 tokens are the float model's") >= 2
     assert done.out.count(f"\n{PROMPT}") == 3
-    assert "int8 on the float model's text: next token " in done.out
+    assert f"{bits} bits on the float model's text: next token " in done.out
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,23 @@ def test_parameters_of_blocks_are_those_of_each(axis: int, asymmetric: bool, rng
     assert errors[0] < errors[1]
 
 
+def test_scales_of_blocks_are_float16_where_that_loses_nothing(rng: np.random.Generator) -> None:
+    weight = rng.normal(size=(64, 64)).astype(np.float32)
+    weight[:32, 0] = 0
+
+    def scales(factor: float) -> npt.NDArray[np.float32]:
+        return block_params(weight * np.float32(factor), PerBlock(0, 32), bits=4).scale
+
+    exact, found = scales(2.0**-40) * np.float32(2.0**40), scales(1)
+    assert not np.array_equal(exact, exact.astype(np.float16))
+    np.testing.assert_array_equal(found, found.astype(np.float16))
+    alive = exact > 1e-3
+    assert (~alive).sum() == 1
+    np.testing.assert_allclose(found[alive], exact[alive], rtol=2.0**-11)
+    with np.errstate(over="ignore"):
+        assert not np.array_equal(scales(1e6), scales(1e6).astype(np.float16))
+
+
 def correlated(rng: np.random.Generator) -> tuple[octavo.Model, list[npt.NDArray[np.float32]]]:
     """One layer, and inputs that vary together and have a mean, which no bias takes back."""
 

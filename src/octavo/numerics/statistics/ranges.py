@@ -5,6 +5,8 @@ Which range a tensor gets is not chosen here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -131,6 +133,20 @@ def _symmetric_range(dtype: str, bits: int | None, *, narrow: bool) -> tuple[boo
     return (narrow, qmin, qmax) if bits is None else (True, qmin, min(qmax, 2 ** (bits - 1) - 1))
 
 
+def half_scales(scale: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
+    """Return scales of blocks rounded to float16, which kernels read in half the bytes; as float32 where that would lose bits.
+
+    Dead blocks may have any scale: theirs become the least of float16.
+    """
+    info = np.finfo(np.float16)
+    largest = float(scale.max(initial=0.0))
+    is_dead = scale < largest * DEAD_CHANNEL * 16
+    is_exact = bool((is_dead | (scale >= float(info.tiny))).all()) and float(info.tiny) <= largest <= float(info.max)
+    if not is_exact:
+        return scale.astype(np.float32)
+    return np.where(is_dead, float(info.smallest_subnormal), scale).astype(np.float16).astype(np.float32)
+
+
 def block_params(
     weight: npt.NDArray[np.float32], blocks: PerBlock, *, bits: int, asymmetric: bool = True, least_error: bool = True
 ) -> QuantParams:
@@ -171,7 +187,7 @@ def block_params(
             scale, zero_point = np.where(is_less, tried, scale), np.where(is_less, point, zero_point)
     return QuantParams(
         dtype="int8",
-        scale=scale.astype(np.float32),
+        scale=half_scales(scale),
         zero_point=zero_point.astype(np.int32),
         granularity=blocks,
         qmin=qmin,

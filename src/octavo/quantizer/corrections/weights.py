@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...numerics import PerAxis, PerBlock, QuantParams
 from ...numerics.statistics.gptq import REFITS, Gram, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
-from ...numerics.statistics.ranges import symmetric_params
+from ...numerics.statistics.ranges import half_scales, symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe
 from ..sample_threads import THREADS, in_order
 from .gram import ExactRows, Inputs, covariances, gram_of, inherited_errors, places_of
@@ -99,7 +99,8 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
         )
     integers = product.in_parameter(found[0].T.astype(weights.params.dtype), weights.values.shape)
     of_blocks = scale[0] if blocks.axis else scale[0].T
-    params = replace(weights.params, scale=np.ascontiguousarray(of_blocks, np.float32))
+    scales = half_scales(of_blocks) if weights.is_free else of_blocks.astype(np.float32)
+    params = replace(weights.params, scale=np.ascontiguousarray(scales))
     return integers, params
 
 
