@@ -134,6 +134,11 @@ def test_dense(kind: str, isa: str, rng: np.random.Generator) -> None:
     check_open(lambda dim: dense(dim, isa, **how), sizes, inputs(rng), lambda dim: dense(dim, GENERIC, **how))
 
 
+def test_few_rows_read_bytes_of_weights() -> None:
+    """AVX2 multiplies words: of a layer of open rows those of many are widened as it runs."""
+    assert dense(Size.named, AVX2, features=(64, 96)).constants[0].dtype == np.int8
+
+
 def product(dim: Dim, isa: str, names: str = "rows inner columns", **how: Any) -> Kernel:
     """Heads of two images by those of one, with these sizes open."""
     rows, inner, columns = (dim(name) if name in names else 24 for name in ("rows", "inner", "columns"))

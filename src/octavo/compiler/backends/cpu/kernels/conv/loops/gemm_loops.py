@@ -55,12 +55,15 @@ class Panel:
         Its vectors among those of all groups.
     channels
         How many of its lanes are output channels.
+    copy
+        Its weights alone, in the form that products take; None where they are read among those of all panels.
     """
 
     number: Expr
     first: Expr
     vectors: int
     channels: int
+    copy: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,8 +322,9 @@ class ImplicitGemm(GemmLoops):
         run = self.geometry.reduction.run
         return v.splat_dword(dword_of(source, byte, run)) if run < 4 else v.splat_bytes(source, byte)
 
-    def _column(self, index: Expr) -> Expr:
+    def _column(self, index: Expr, panel: Panel) -> Expr:
         """Return the weights of a step and a vector."""
+        del panel
         return v.load(self.operands["weights"], index, 4 * LANES)
 
     def _product(self, acc: Expr, values: Expr, weights: Expr) -> Expr:
@@ -332,8 +333,7 @@ class ImplicitGemm(GemmLoops):
 
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: Sequence[Expr], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
-        pixels = list(enumerate(starts))
-        self._emit_taps(acc, source, at, self._weights_at(panel), self.geometry.reduction.taps, pixels, panel)
+        self._emit_taps(acc, source, at, self._weights_at(panel), self.geometry.reduction.taps, list(enumerate(starts)), panel)
 
     def _emit_taps(
         self,
@@ -458,7 +458,7 @@ class ImplicitGemm(GemmLoops):
         """Emit one step over pixels (number, first element)."""
         if self._ahead is not None:
             self._ahead.ask(weights)
-        columns = [T.Bind(self._column(weights + j * self.step_elements * LANES)) for j in range(panel.vectors)]
+        columns = [T.Bind(self._column(weights + j * self.step_elements * LANES, panel)) for j in range(panel.vectors)]
         for i, start in pixels:
             values = T.Bind(self._splat(source, byte + start))
             for j, column in enumerate(columns):

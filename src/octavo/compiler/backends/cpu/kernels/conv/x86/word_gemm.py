@@ -2,12 +2,13 @@
 
 AVX2's one product of bytes saturates pairs to int16: weights beyond half their range make it inexact. Words are exact, and hold
 asymmetric weights less their zero points, 9 bits, as they are. Activations are widened once for each block of rows and read by
-all panels; weights are packed as words, or as bytes where few pixels read them: then their size is what costs.
+all panels; weights are packed as words, or as bytes where few pixels read them: then their size is what costs. A dense layer of
+open rows has bytes, and widens those of a panel where some tiles of rows read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from .......runtime.shapes import typical
 from .......runtime.size import is_open
 from ...language.isa import AVX2
-from ...language.vectors import Expr, load, values_by_turn
+from ...language.vectors import Expr, load, store, values_by_turn
 from ...language.x86 import vector as v
 from ...language.x86.vector import LANES
 from ..loops.borders import Borders
@@ -30,7 +31,7 @@ from ..loops.shares import MEMORY_BYTES
 from ..loops.tiles import Tile, ranked_tiles
 from ..spec import Conv2dSpec
 from .cores import CORES
-from .implicit_gemm import ImplicitGemm
+from .implicit_gemm import SHORT_REDUCTION, ImplicitGemm
 
 WORDS_FROM = 64
 """Output pixels from which on weights are packed as words."""
@@ -38,8 +39,8 @@ WORDS_FROM = 64
 LARGE_WEIGHTS = 1 << 20
 """Weights beyond which an image of open size is taken to be small: a network has as many where few pixels are left."""
 
-LARGE_DENSE = 1 << 19
-"""Weights of a dense layer beyond which words leave the second-level cache: few rows wait for them, and many lose little."""
+WIDENED_FROM = 4
+"""Whole tiles of open rows from which on a panel's weights are widened once, and not by each of them."""
 
 
 def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
@@ -72,7 +73,8 @@ class WordGemm(ImplicitGemm):
         pixels = spec.batch * spec.out_height * spec.out_width
         if is_open(pixels):
             is_dense = _is_flat(spec) and not is_open(spec.in_width)
-            are_few = (is_dense or not _is_flat(spec)) and centered.size > (LARGE_DENSE if is_dense else LARGE_WEIGHTS)
+            is_short = -(-spec.in_channels // self.step_elements) <= SHORT_REDUCTION
+            are_few = not is_short if is_dense else not _is_flat(spec) and centered.size > LARGE_WEIGHTS
         else:
             are_few = pixels < WORDS_FROM
         fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
@@ -88,7 +90,7 @@ class WordGemm(ImplicitGemm):
 
     def _panels_by_turn(self, panel: Panel) -> Callable[[TilePlace], Panel]:
         if not self._is_short:
-            return super()._panels_by_turn(panel)
+            return self._widened_for_tiles(panel)
         # Where steps are written out, LLVM would move all weights of a panel to the stack first, and read them from there.
         first = values_by_turn(panel.first)
 
@@ -98,6 +100,35 @@ class WordGemm(ImplicitGemm):
 
         return of_tile
 
+    def _widened_for_tiles(self, panel: Panel) -> Callable[[TilePlace], Panel]:
+        """Emit a copy in words of the weights of a panel, where tiles of rows will read it; return what each tile reads."""
+        packed = self.operands["weights"]
+        if not is_open(self.geometry.rows) or self.geometry.columns != 1 or str(packed.dtype) != "int8":
+            return super()._panels_by_turn(panel)
+        vectors, size = self.geometry.reduction.steps * panel.vectors, 2 * LANES
+        start = self._weights_at(panel)
+        copy = T.alloc_buffer((vectors * size,), "int16")
+        with T.If(self._are_many()), T.Then(), T.serial(0, vectors) as vector:
+            store(copy, vector * size, load(packed, start + vector * size, size, "int16"), size)
+        return lambda place: replace(panel, copy=copy) if place.height == self.tile.rows else panel
+
+    def _are_many(self) -> Expr:
+        """Return whether so many rows are there that weights are widened for them."""
+        return T.int32(0) + self.filled >= WIDENED_FROM * self.tile.rows
+
+    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: Sequence[Expr], panel: Panel) -> None:
+        if panel.copy is None:
+            super()._emit_reduction(acc, source, at, starts, panel)
+            return
+        with T.If(self._are_many()):
+            with T.Then():
+                super()._emit_reduction(acc, source, at, starts, panel)
+            with T.Else():
+                super()._emit_reduction(acc, source, at, starts, replace(panel, copy=None))
+
+    def _weights_at(self, panel: Panel) -> Expr:
+        return super()._weights_at(panel) if panel.copy is None else T.int32(0)
+
     def _splat(self, source: Expr, byte: Expr) -> Expr:
         if self.geometry.reduction.run == 1:
             pair = T.cast(source[byte], "int32")
@@ -105,8 +136,8 @@ class WordGemm(ImplicitGemm):
             pair = T.reinterpret("int32", load(source, byte, 2))
         return T.reinterpret(f"int16x{2 * LANES}", T.broadcast(pair, LANES))
 
-    def _column(self, index: Expr) -> Expr:
-        return load(self.operands["weights"], index, 2 * LANES, "int16")
+    def _column(self, index: Expr, panel: Panel) -> Expr:
+        return load(self.operands["weights"] if panel.copy is None else panel.copy, index, 2 * LANES, "int16")
 
     def _product(self, acc: Expr, values: Expr, weights: Expr) -> Expr:
         return v.dot_int16(acc, values, weights)
