@@ -136,6 +136,7 @@ def test_what_does_not_fit_is_one_line_and_the_session_goes_on(executable: Execu
     [
         ({"no": "past_key"}, {"past": 4}, "there is no output 'no'"),
         (None, {"past": 0}, "capacity past=0: must be at least 1"),
+        (None, {"past": 4.5}, "a whole number of rows as the capacity of 'past', got float"),
         (None, {"sequence": 4}, "no state is written in place along 'sequence'; states grow along past"),
         (None, None, r"states grow along 'past': .* capacity=\{'past': 2048\}"),
     ],
@@ -145,6 +146,27 @@ def test_sessions_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         executable.session(carry=names_of(executable) if carry is None else carry, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"past_key": 3}, "start: past_value is missing; others begin with 3 rows along past"),
+        ({"past_key": 0, "past_value": 3}, "start: past_value has 3 rows; the capacity is 8, and all states begin with as many"),
+    ],
+)
+def test_states_to_begin_with_have_rows_of_their_own(executable: Executable, rows: dict[str, int], message: str) -> None:
+    start = {name: np.zeros((1, HEADS, count, SIZE), np.float32) for name, count in rows.items()}
+    with pytest.raises(DataError, match=message):
+        executable.session(carry=names_of(executable), capacity={"past": 8}, start=start)
+
+
+def test_states_of_more_elements_than_kernels_count_are_refused(executable: Executable) -> None:
+    """An element's number must fit 32 bits, or the kernel would write elsewhere."""
+    rows = 2**31 // (HEADS * SIZE)
+    step = executable.session(carry=names_of(executable), capacity={"past": rows})
+    with pytest.raises(DataError, match=f"past={rows}: past_key would have 2147483648 elements, of at most 2147483647"):
+        step(x=np.ones((1, 1, HEADS * SIZE), np.float32))
 
 
 def test_states_that_grow_together_are_carried_together(executable: Executable) -> None:

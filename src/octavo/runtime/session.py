@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
+from ..errors import DataError, check_type
 from .description import Description, OutputSpec, StatePlace
 from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
-from .shapes import dimension_places, evaluated, read_sizes
+from .shapes import LARGEST, dimension_places, evaluated, read_sizes
 from .size import names_in
 from .tensors import empty_tensor, tensor_from
 
@@ -78,6 +79,7 @@ class Session:
         self._start = dict(start or {})
         for name, array in self._start.items():
             self._take(name, array)
+        self._check_start()
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -197,6 +199,7 @@ class Session:
             if name not in grown:
                 along = ", ".join(sorted(grown)) or "none"
                 raise DataError(f"capacity {name}={rows}: no state is written in place along {name!r}; states grow along {along}")
+            check_type(rows, int | np.integer, DataError, f"a whole number of rows as the capacity of {name!r}")
             if rows < 1:
                 raise DataError(f"capacity {name}={rows}: must be at least 1")
         for place in self._description.states:  # those along one dimension lie in place together
@@ -237,6 +240,7 @@ class Session:
 
     def _make_room(self, sizes: Mapping[str, int]) -> None:
         """Give memory to the states that have none yet."""
+        made: dict[str, Any] = {}
         for output, name in self._carry.items():
             if name in self._memory:
                 continue
@@ -244,12 +248,21 @@ class Session:
             unknown = names_in(spec.shape) - sizes.keys()
             if unknown:
                 raise DataError(f"step: nothing says the size of {min(unknown)} of the state {name}: give it in start")
-            shape = list(evaluated(spec.shape, sizes))
-            if place is not None:
-                shape[place.axis] = self._capacity[place.dimension]
-            self._memory[name] = empty_tensor(tuple(shape), spec.dtype)
+            shape = evaluated(spec.shape, sizes)
+            made[name] = empty_tensor(shape, spec.dtype) if place is None else self._room(spec, shape, place)
             if place is None:
-                np.from_dlpack(self._memory[name])[...] = 0
+                np.from_dlpack(made[name])[...] = 0
+        self._memory |= made
+
+    def _room(self, spec: InputSpec, shape: tuple[int, ...], place: StatePlace) -> Any:
+        """Return memory for as many rows of a state as the capacity says."""
+        rows = self._capacity[place.dimension]
+        roomy = (*shape[: place.axis], rows, *shape[place.axis + 1 :])
+        if (count := math.prod(roomy)) > LARGEST:
+            raise DataError(
+                f"capacity {place.dimension}={rows}: {spec.source_name} would have {count} elements, of at most {LARGEST}"
+            )
+        return empty_tensor(roomy, spec.dtype)
 
     def _take(self, name: str, array: npt.NDArray[Any]) -> None:
         """Begin with a state."""
@@ -264,14 +277,24 @@ class Session:
             self._memory[name] = tensor_from(checked)
         else:
             rows, room = sizes.pop(place.dimension), self._capacity[place.dimension]
-            if rows > room or self._lengths[place.dimension] not in (0, rows):
+            others = [other for other in self._along(place.dimension) if other in self._memory]
+            if rows > room or (others and self._lengths[place.dimension] != rows):
                 raise DataError(f"start: {name} has {rows} rows; the capacity is {room}, and all states begin with as many")
             self._lengths[place.dimension] = rows
-            shape = list(checked.shape)
-            shape[place.axis] = room
-            self._memory[name] = empty_tensor(tuple(shape), spec.dtype)
+            self._memory[name] = self._room(spec, checked.shape, place)
             np.copyto(self._rows_of(name), checked)
         self._sizes |= sizes
+
+    def _along(self, dimension: str) -> list[str]:
+        """Return the inputs of the states that grow along a dimension."""
+        return [self._carry[output] for output, place in self._growing.items() if place.dimension == dimension]
+
+    def _check_start(self) -> None:
+        """Raise DataError where some of the states that grow together begin with rows, and others would have none."""
+        for dimension, rows in self._lengths.items():
+            missing = [name for name in self._along(dimension) if name not in self._memory]
+            if rows and missing:
+                raise DataError(f"start: {missing[0]} is missing; others begin with {rows} rows along {dimension}")
 
     def _run(self, inputs: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int]) -> dict[str, Any]:
         """Run the executable on the states' memory; return tensors for the outputs that are not written there."""

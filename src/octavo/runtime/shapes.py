@@ -101,6 +101,9 @@ def read_sizes(places: Mapping[str, Place], shapes: Sequence[Sequence[int]]) -> 
     }
 
 
+LARGEST = 2**31 - 1
+"""Most elements of a tensor, and most of any size: kernels count in 32 bits."""
+
 TYPICAL = 64
 """What an open dimension counts as where something is chosen by sizes: any choice is right for all, and best for such."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
+from ...runtime.shapes import LARGEST
 from ...runtime.size import Size, is_open
 from .library import CDimension, CLibrary
 from .literals import c_string
 
 TOO_LARGE = " and sizes beside it such that a tensor is too large"
-LARGEST = 2**31 - 1
-"""Most of a size that kernels count with: they do so in 32 bits."""
 
 _FUNCTIONS = {
     "floordiv": "{type} floordiv({type} a, {type} b) {{ return a / b - (a % b != 0 && (a < 0) != (b < 0)); }}",

@@ -8,10 +8,11 @@ from math import prod
 
 from ...ir.graph.growing_states import GrowingState
 from ...runtime.memory import align
+from ...runtime.shapes import LARGEST
 from ...runtime.size import Size
 from .library import CLibrary, CTensor
 from .literals import c_string
-from .sizes import LARGEST, TOO_LARGE, SizeText, refusal, state_dimensions
+from .sizes import TOO_LARGE, SizeText, refusal, state_dimensions
 
 _HEADER = """/* State that each call hands to the next: {pairs}.
    It lies in a block of memory that the caller gives. */
