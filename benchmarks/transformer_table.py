@@ -1,7 +1,7 @@
 """Transformers in float32, int8 and weights of 4 bits: how fast, and how near the float model, beside ONNX Runtime and OpenVINO?
 
-    python benchmarks/transformers.py bert.onnx --size b=1,s=16 --size b=1,s=128 [--bits 4] [--threads 1 2] [--json table.json]
-    python benchmarks/transformers.py --networks all --folder /tmp/networks [--layers 2]
+    python benchmarks/transformer_table.py bert.onnx --size b=1,s=16 --size b=1,s=128 [--bits 4] [--threads 1 2]
+    python benchmarks/transformer_table.py --networks all --folder /tmp/networks [--layers 2] [--json table.json]
 
 Networks of `NETWORKS` are made on the spot, and measured at the sizes that stand there; LLaMA's weights have 4 bits in blocks of
 32. Each model is quantized (by the preset; on random samples) and compiled once for all sizes that its file leaves open ("open"),
