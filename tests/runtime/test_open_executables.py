@@ -20,6 +20,13 @@ STEP = """<ir_version: 8, opset_import: ["" : 13]> step (float[batch,sequence,8]
 }"""
 PAIRS = '<ir_version: 8, opset_import: ["" : 13]> pairs (float[2,3,w] x) => (float[2,3,w] y) { y = Neg(x) }'
 
+BESIDE = """<ir_version: 8, opset_import: ["" : 13]> beside (float[n,1] x) => (float[n,1] y)
+<int64[1] axes = {1}> {
+    t = Transpose(x)
+    all = Mul(x, t)
+    y = ReduceSum(all, axes)
+}"""
+
 
 def loaded(text: str, **sizes: Any) -> octavo.Model:
     return octavo.load(onnx.parser.parse_model(text), sizes=sizes)
@@ -54,6 +61,19 @@ def test_sizes_that_do_not_fit_are_one_line(step: octavo.Executable, given: dict
             call(given)
     right = inputs()
     np.testing.assert_array_equal(step(right)["y"], np.concatenate([right["p"], right["x"]], axis=1))
+
+
+def test_tensors_within_have_no_more_elements_than_kernels_count(tmp_path: Path) -> None:
+    """Each of some numbers beside each: the inputs are small."""
+    executable = octavo.compile(loaded(BESIDE))
+    executable.save(tmp_path / "beside.so")
+    for each in (executable, octavo.Executable.load(tmp_path / "beside.so")):
+        for call in (each, each.bind):
+            with pytest.raises(
+                DataError, match=r"^input: n\*n is 2147488281 \(input x has 46341 along axis 0\); .* up to 2147483647"
+            ):
+                call(np.zeros((46341, 1), np.float32))
+        assert not each(np.zeros((300, 1), np.float32))["y"].any()
 
 
 def test_a_file_keeps_names_and_bounds(step: octavo.Executable, tmp_path: Path) -> None:

@@ -56,3 +56,13 @@ def test_a_quotient_of_what_is_negative_has_no_bound() -> None:
     assert (-blocks).may_be_negative
     assert (blocks * -blocks).may_be_negative
     assert largest((blocks, smallest((2, H)))).evaluate({"H": 70, "W": 4}) == 18
+
+
+def test_no_value_surpasses_its_bound(rng: np.random.Generator) -> None:
+    sizes = [3 * H * W + 2, (H + 5) // 2 * W, largest((H, 9)) * smallest((W, 7)), H * H - 4 * H // 3, 7 - H]
+    for size in sizes:
+        for each in (0, 1, 8, 40):
+            found = [size.evaluate({"H": h, "W": w}) for h, w in rng.integers(0, each, (50, 2), endpoint=True).tolist()]
+            assert max(found) <= size.most(each) < np.inf, (size, each)
+    assert (3 * H * W + 2).most(8) == 194
+    assert ((H - 9) * (W - 3) // largest((H, 1)) * W).most(8) == np.inf

@@ -16,6 +16,7 @@ from ..runtime.cpu_features import features_of, names_of
 from ..runtime.description import Description, OutputSpec, StatePlace
 from ..runtime.executable import Executable
 from ..runtime.mapped import forget_pages
+from ..runtime.shapes import LARGEST, limits
 from ..target.precision import Precision
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
@@ -97,7 +98,7 @@ def build_executable(
         any_batch=model.any_batch and all(output.shape for output in outputs),
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
-        limits=lowered.limits,
+        limits=(*lowered.limits, *limits(*((count, LARGEST) for count in lowered.counts))),
         extents=lowered.extents,
         states=tuple(StatePlace(**asdict(state), capacity=state.capacity, in_place=state.in_place) for state in lowered.states),
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),

@@ -87,7 +87,7 @@ class Description:
     ops
         One plain record for each op, for `explain`.
     limits
-        Open sizes up to which its kernels are exact, each with the most that it may be.
+        Open sizes up to which its kernels are right, each with the most that it may be: of sums, and of the elements of tensors.
     extents
         Open sizes of tensors within, which must be at least 1: of an image after windows that it may be too small for.
     states

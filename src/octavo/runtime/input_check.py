@@ -57,11 +57,14 @@ class InputCheck:
         self._specs, self._limits, self._extents = tuple(specs), tuple(limits), tuple(extents)
         sizes: list[Size] = []
         self._shapes = [_split_shape(spec, sizes) for spec in specs]
-        derived, self._most = len(sizes), [most for _, most in limits]
-        every = [*sizes, *extents, *(size for size, _ in limits)]
-        self._names = sorted(names_in(every))
-        self._numbers = size_function(every, self._names) if every else None
-        self._ends = derived, derived + len(extents)
+        self._derived, self._most = len(sizes), [most for _, most in limits]
+        limited = [size for size, _ in limits]
+        self._names = sorted(names_in([*sizes, *extents, *limited]))
+        self._numbers = size_function([*sizes, *extents], self._names) if sizes or extents else None
+        self._limited = size_function(limited, self._names)
+        self._small = next(
+            (1 << bits for bits in range(31, -1, -1) if all(size.most(1 << bits) <= most for size, most in limits)), 0
+        )
 
     def __call__(
         self, data: Any, where: str = "input", known: Mapping[str, tuple[int, str]] = _NOTHING
@@ -91,18 +94,19 @@ class InputCheck:
                     return False
             for axis, number in shape.derived:
                 computed[number] = given[axis]
-        if self._numbers is None:
+        if not self._names:
             return True
         try:
-            numbers = self._numbers(*[sizes[name] for name in self._names])
+            values = [sizes[name] for name in self._names]
         except KeyError:
             return False
-        derived, extents = self._ends
-        return (
-            all(numbers[number] == size for number, size in computed.items())
-            and all(number >= 1 for number in numbers[derived:extents])
-            and all(number <= most for number, most in zip(numbers[extents:], self._most, strict=True))
-        )
+        if self._numbers is not None:
+            numbers = self._numbers(*values)
+            if any(numbers[number] != size for number, size in computed.items()) or min(numbers[self._derived :], default=1) < 1:
+                return False
+        if max(values) <= self._small:  # so small that no limit is reached
+            return True
+        return all(number <= most for number, most in zip(self._limited(*values), self._most, strict=True))
 
 
 def _split_shape(spec: InputSpec, sizes: list[Size]) -> _Shape:

@@ -131,7 +131,9 @@ def _known_sizes(
         found = size.evaluate(sizes)
         if found > most:
             said = "; ".join(known[name][1] for name in sorted(size.names))
-            raise DataError(f"{where}: {size} is {found} ({said}); the executable's integer sums are exact up to {most}")
+            raise DataError(
+                f"{where}: {size} is {found} ({said}); the executable's kernels count and sum up to {most}: feed less"
+            )
     return sizes
 
 

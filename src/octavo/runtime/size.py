@@ -230,6 +230,10 @@ class Size(_Convertible):
         """Whether it is not seen to be at least 0 for all values."""
         return _least(self._terms) < 0
 
+    def most(self, each: int) -> float:
+        """Return what no value surpasses where every dimension is `each` at most; infinity where nothing is seen to."""
+        return _most(self._terms, each)
+
     def evaluate(self, values: Mapping[str, int]) -> int:
         """Return its value; KeyError for a dimension that has none."""
         total = 0
@@ -369,6 +373,25 @@ def _least_factor(factor: _Factor) -> float:
         if left == -inf or (left < 0 and isinstance(factor.right, Size)):
             return -inf
         return left // factor.right if isinstance(factor.right, int) else 0
+    return max(left, right) if factor.op == "max" else min(left, right)
+
+
+def _most(terms: Mapping[_Monomial, int], each: int) -> float:
+    most: float = 0
+    for monomial, factor in terms.items():
+        lows = [_least_factor(part) for part in monomial]
+        if min(lows, default=0) < 0:
+            return inf
+        most += factor * prod(lows if factor < 0 else [_most_factor(part, each) for part in monomial])
+    return most
+
+
+def _most_factor(factor: _Factor, each: int) -> float:
+    if isinstance(factor, str):
+        return each
+    left, right = (_most(_terms_of(side), each) for side in (factor.left, factor.right))
+    if factor.op == "floordiv":
+        return left // factor.right if isinstance(factor.right, int) else left
     return max(left, right) if factor.op == "max" else min(left, right)
 
 

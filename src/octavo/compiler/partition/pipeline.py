@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +26,8 @@ from ...ir.graph.rules import Claims, Partition
 from ...ir.graph.sizes import sizes_of
 from ...ir.graph.split_to_slices import split_to_slices
 from ...ir.qdq.tensor_ids import tensors_of_variables
-from ...runtime.size import Size
+from ...runtime.shapes import typical
+from ...runtime.size import Size, is_surely
 from ...target import TargetDescription
 from ...target.precision import Precision
 from ..backends.cpu.kernels import NO_SCHEDULES, Schedules
@@ -250,7 +252,7 @@ def lower(
         return lowered[0].module
 
     run_as_pass("lower", parts, lower_parts)
-    return replace(lowered[0], extents=_extents(module, lowered[0].module))
+    return replace(lowered[0], extents=_extents(module, lowered[0].module), counts=_counts(lowered[0]))
 
 
 def _extents(source: tvm.IRModule, lowered: tvm.IRModule) -> tuple[Size, ...]:
@@ -258,6 +260,22 @@ def _extents(source: tvm.IRModule, lowered: tvm.IRModule) -> tuple[Size, ...]:
     shapes = [static_shape(binding.var) or () for binding in DataflowView(lowered["main"]).bindings]
     sizes = [*(dim for shape in shapes for dim in shape), *(each.rows - each.last for each in last_rows(source))]
     return tuple(dict.fromkeys(size for size in sizes if isinstance(size, Size) and size.may_be_negative))
+
+
+def _counts(lowered: Lowered) -> tuple[Size, ...]:
+    """Return how many elements tensors of open sizes have, without those that are surely no more than others.
+
+    States with room for more rows are a session's, which knows how many.
+    """
+    main, others = lowered.module["main"], {name for state in lowered.states for name in (state.capacity, state.in_place)}
+    values = [*main.params, *(binding.var for binding in DataflowView(main).bindings)]
+    counts = {math.prod(static_shape(each) or ()) for each in values}
+    found = [count for count in counts if isinstance(count, Size) and count.names.isdisjoint(others)]
+    most: list[Size] = []
+    for count in sorted(found, key=lambda each: (-typical(each), str(each))):
+        if not any(is_surely(other, count) for other in most):
+            most.append(count)
+    return tuple(most)
 
 
 def op_records(

@@ -46,7 +46,7 @@ class Lowered:
     `externals` are the functions that kernels call in the code of other back ends, by their keys; `announced` says which variable
     each tensor of the source became. `stored` says of each result that was asked for as kernels keep it whether it is in NHWC,
     where the source has NCHW. `states` are the results that are written with room for more rows,
-    `extents` the sizes that must be at least 1.
+    `extents` the sizes that must be at least 1, `counts` the elements of tensors, but for those that others surely surpass.
     """
 
     module: tvm.IRModule
@@ -57,6 +57,7 @@ class Lowered:
     stored: tuple[bool, ...] = ()
     states: tuple[GrowingState, ...] = ()
     extents: tuple[Size, ...] = ()
+    counts: tuple[Size, ...] = ()
 
     @property
     def limits(self) -> tuple[tuple[Size, int], ...]:
