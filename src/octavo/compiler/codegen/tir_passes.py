@@ -8,16 +8,17 @@ only calls kernels needs hardly any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm.ir import Call, StringImm
-from tvm.tirx import AllocBuffer, Bind, DeclBuffer, IntImm, Var
+from tvm.s_tir import SBlock
+from tvm.tirx import AllocBuffer, Bind, DeclBuffer, IfThenElse, IntImm, Var
 
 from ...ir.graph.evaluate import at_level
-from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR, OPEN_ATTR
+from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR, OPEN_ATTR, SCALAR_LOOPS_ATTR
 from ...ir.untyped import s_tir, tirx
 from ...runtime.llvm_host import has_features
 
@@ -26,6 +27,12 @@ PLAIN_CALL = 1
 
 CALLS_ATTR = "octavo.calls"
 """Attribute of a function that calls others, computes next to nothing itself and consists of no s_tir blocks."""
+
+_FOR_BUFFERS = ("s_tir.CompactBufferAllocation",)
+"""Of TVM's default pipeline, what does nothing for functions without buffers of their own, but looks at all that they index."""
+
+_FOR_CONDITIONS = ("s_tir.HoistIfThenElse",)
+"""What does nothing without conditional statements but to simplify, as is done once more behind it."""
 
 _STACK = 1 << 14
 """Bytes of buffers of its own that a kernel may have on the stack."""
@@ -117,7 +124,7 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
     kernels = {symbol: function for symbol, function in functions.items() if KERNEL_ATTR in function.attrs}
     callers = {symbol: function for symbol, function in functions.items() if CALLS_ATTR in function.attrs}
     others = {symbol: function for symbol, function in functions.items() if symbol not in kernels and symbol not in callers}
-    with tvm.transform.PassContext(opt_level=2), target:
+    with tvm.transform.PassContext(opt_level=2, disabled_pass=_unneeded(others.values())), target:
         default, _, _ = tirx.get_default_tir_pipeline(target)
         lowered: dict[Any, Any] = {}
         of_kernels = kernel_passes(any(OPEN_ATTR in function.attrs for function in kernels.values()))
@@ -131,10 +138,10 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else KERNEL_LEVEL
-        if any(_repeats(function) for function in lowered.values()):
+        if any(SCALAR_LOOPS_ATTR in function.attrs or _repeats(function) for function in lowered.values()):
             level = min(level, _WITHOUT_LOOP_VECTORS)
-        unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
-        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
+        placeholders = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, placeholders), at_level(target, level))
 
 
 def has_placeholders(target: tvm.target.Target) -> bool:
@@ -181,6 +188,16 @@ def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModu
         complete[var] = function if body is function.body else function.with_body(body)
     final = tirx.transform.LowerIntrin()(tvm.IRModule(complete))
     return tvm.IRModule({var: as_given(function) for var, function in final.functions.items()})
+
+
+def _unneeded(functions: Iterable[Any]) -> list[str]:
+    """Return the passes of the default pipeline that none of the functions needs."""
+    buffers: list[Any] = []
+    conditions: list[Any] = []
+    in_block = SBlock, lambda node: buffers.extend(node.alloc_buffers)
+    for function in functions:
+        tvm_ffi.structural_walk(function.body, ((AllocBuffer, buffers.append), in_block, (IfThenElse, conditions.append)))
+    return [*(() if buffers else _FOR_BUFFERS), *(() if conditions else _FOR_CONDITIONS)]
 
 
 def _is_flat(function: Any) -> bool:

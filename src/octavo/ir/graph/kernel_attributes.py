@@ -23,5 +23,8 @@ never after: the two may be one memory."""
 OPEN_ATTR = "octavo.open"
 """Attribute of a kernel whose statements read sizes that are known only when it runs."""
 
+SCALAR_LOOPS_ATTR = "octavo.scalar_loops"
+"""Attribute of a kernel that has vectors where they matter: LLVM is to make none of its other loops."""
+
 SIZE_NAME = "size"
 """Name of the variables, in such a kernel, of what it computes of sizes: each is stored, and the next statement loads it."""

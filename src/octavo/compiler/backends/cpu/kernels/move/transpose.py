@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tvm.script.ir_builder import tirx as B
 
+from ......ir.graph.kernel_attributes import SCALAR_LOOPS_ATTR
 from ......runtime.size import is_open
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, split, store, where_at_least, worthwhile
@@ -19,6 +20,9 @@ _TILE = 16
 
 _FEW = 15
 """Rows or columns up to which whole vectors are woven from one vector of each."""
+
+_MATRICES = ((1, 0), (0, 2, 1))
+"""Permutations that transpose one matrix or several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,12 +46,14 @@ def transpose(spec: TransposeSpec, *, isa: str) -> Kernel:
             writer.runs(x, y, (size,), (0,))
         elif axes[-1] == len(axes) - 1:
             writer.runs(x, y, shape, axes)
-        elif axes in ((1, 0), (0, 2, 1)):
+        elif axes in _MATRICES:
             writer.matrices(x, y, *((1, *shape) if len(shape) == 2 else shape))
         else:
             writer.elements(x, y, shape, axes)
 
-    func = prim_func([("x", size, spec.dtype), ("y", size, spec.dtype)], emit)
+    func: Any = prim_func([("x", size, spec.dtype), ("y", size, spec.dtype)], emit)
+    if axes in _MATRICES and any(map(is_open, shape[-2:])):  # what is smaller than a tile goes element by element
+        func = func.with_attr(SCALAR_LOOPS_ATTR, 1)
     return Kernel(name="transpose", isa=isa, func=func)
 
 
@@ -115,6 +121,8 @@ class _Writer:
         """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before. Smaller matrices go by elements."""
         down, across = -(-rows // _TILE), -(-columns // _TILE)
         with chunked(batch * across, self._shared(batch * across)) as strip:
+            if is_open(rows) and not is_open(across):
+                across = B.Bind(B.int32(across))  # a number that matrices of other widths can share the code with, too
             matrix, place = split(strip, across)
             base = matrix * (rows * columns)
 
@@ -122,9 +130,11 @@ class _Writer:
                 with B.serial(0, down) as tile:
                     column = B.min(place * _TILE, columns - _TILE)
                     row = B.min(tile * _TILE, rows - _TILE)
-                    loaded = [load(x, base + (row + i) * columns + column, _TILE) for i in range(_TILE)]
+                    first = B.Bind(base + row * columns + column)
+                    loaded = [load(x, first + i * columns, _TILE) for i in range(_TILE)]
+                    first = B.Bind(base + column * rows + row)
                     for i, vector in enumerate(_transposed(loaded)):
-                        store(y, base + (column + i) * rows + row, vector, _TILE)
+                        store(y, first + i * rows, vector, _TILE)
 
             def elements() -> None:
                 first = place * _TILE
