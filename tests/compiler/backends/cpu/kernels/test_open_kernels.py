@@ -96,8 +96,10 @@ def dense(dim: Dim, isa: str, features: tuple[int, int] = (33, 40), threads: int
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 8, 16])
-def test_tiles_cover_each_pixel(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "are_few"), [(1, True), (2, True), (3, True), (5, True), (6, True), (6, False), (8, True), (16, True)]
+)
+def test_tiles_cover_each_pixel(size: int, are_few: bool) -> None:
     """Tiles of fewer pixels end where the last one does, and none leaves the range."""
 
     def emit(out: Any) -> None:
@@ -105,7 +107,7 @@ def test_tiles_cover_each_pixel(size: int) -> None:
             for pixel in range(pixels):
                 T.buffer_store(out, 1, [first + pixel])
 
-        for_pixel_tiles(Size.named("count").asobject(), size, tile)
+        for_pixel_tiles(Size.named("count").asobject(), size, tile, are_few=are_few)
 
     func = prim_func([("out", Size.named("count") + 8, "int32")], emit)
     library = llvm_module({"tiles": func.with_attr(KERNEL_ATTR, "tiles")}, host_target())

@@ -72,6 +72,7 @@ class FloatGemm(GemmLoops):
         self.observe = observe
         self.observer: TileObserver | None = None
         self.takes_any_pixels = self.takes_any_pixels and observe is None and spec.function is None
+        self.has_few_pixels = not is_open(spec.in_width)
         if spec.function is None:  # which takes registers of its own
             self.open_accumulators = 24  # as many as where rows are known: a panel of weights is read less often
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None

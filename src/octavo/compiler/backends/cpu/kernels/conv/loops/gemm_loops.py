@@ -149,6 +149,8 @@ class GemmLoops(ABC):
         Which taps are left out where they lie in the padding; None where none are.
     takes_any_pixels
         Whether tiles of open sizes may take any pixels: from a table, and some twice.
+    has_few_pixels
+        Whether it is no image whose rows are computed, of which there are few now and then, but those of a dense layer.
     open_accumulators
         Of a dense layer's tile of open rows, at most: 16 hide the latency, leave fewer rows behind, and compile faster.
     strips
@@ -174,6 +176,7 @@ class GemmLoops(ABC):
     is_walked_before: bool = False
     borders: Borders | None = None
     takes_any_pixels: bool = False
+    has_few_pixels: bool = True
     open_accumulators: int = 16
     x: Expr
     filled: Expr | None = None
@@ -466,7 +469,7 @@ class GemmLoops(ABC):
 
     def _for_open_tiles(self, count: Expr, size: int, body: Callable[[Expr, int], None]) -> None:
         if self.takes_any_pixels:
-            for_pixel_tiles(count, size, body)
+            for_pixel_tiles(count, size, body, are_few=self.has_few_pixels)
         else:
             for_open_tiles(count, size, body, overlaps=False)
 

@@ -9,13 +9,13 @@ from tvm.script.ir_builder import tirx as T
 from ...language.vectors import Expr
 
 
-def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None]) -> None:
+def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None], *, are_few: bool) -> None:
     """Emit `body(first, pixels)` for tiles of `size` pixels that cover range(count), and for what they leave.
 
-    Behind tiles of 6 there is a tile for each number: a dense layer of few samples has no more rows, and to read its weights
-    twice costs it up to a quarter of its time. Behind others it is taken by fours (of small tiles by twos), of which the last
-    ends with the last pixel: it may compute some again, to the same values. A square image leaves 0, 1, 3 or 4 pixels behind
-    tiles of 6 or 8.
+    These are taken by fours (of small tiles by twos), the last of which ends with the last pixel: it may compute some again, to
+    the same values. A square image leaves 0, 1, 3 or 4 pixels behind tiles of 6 or 8. Where pixels `are_few`, there is a tile for
+    each number behind tiles of 6: a dense layer of few samples has no more rows, and to read its weights twice costs it up to a
+    quarter of its time.
     """
     pixels = T.Bind(T.int32(0) + count)
     full = T.Bind(T.truncdiv(pixels, T.int32(size))) if size > 1 else pixels
@@ -24,7 +24,7 @@ def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None]) -
     if size == 1:
         return
     first, left = T.Bind(full * size), T.Bind(pixels - full * size)
-    if size == 6:
+    if size == 6 and are_few:
         for some in (5, 4, 3, 2, 1):
             with T.If(left == some), T.Then():
                 body(first, some)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .......runtime.shapes import typical
+from .......runtime.size import is_open
 from ...language.isa import AVX512_VNNI
 from ...language.kernel import Kernel
 from ...language.lane_order import groups_of
@@ -68,6 +69,7 @@ class ImplicitGemm(GemmLoops):
         self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES
     ) -> None:
         self.spec = spec
+        self.has_few_pixels = not is_open(spec.in_width)
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.isa = isa
         self.core = CORES[isa]
