@@ -203,7 +203,7 @@ class FloatGemm(GemmLoops):
             self._emit_finish(acc, out_base, [T.Bind(pixel * geometry.channels) for pixel in tile.pixels], panel)
 
         if self.table is None:
-            self._for_tiles(block, body)
+            self._for_tiles(block, body, panel)
         else:
             self.table.for_tiles(strung)
 

@@ -245,7 +245,7 @@ class ArmGemm(GemmLoops):
                 done += part
                 self._emit_finish(tile, ready, targets, panel, is_last=done == quads)
 
-        self._for_tiles(block, body)
+        self._for_tiles(block, body, panel)
 
     def _starts(self, place: TilePlace) -> list[int]:
         """Return where the window of each pixel begins, from that of the first one on."""

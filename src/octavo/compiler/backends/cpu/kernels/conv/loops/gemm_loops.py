@@ -57,6 +57,8 @@ class Panel:
         How many of its lanes are output channels.
     copy
         Its weights alone, in the form that products take; None where they are read among those of all panels.
+    is_rest
+        Whether it is the last of several, and written out apart.
     """
 
     number: Expr
@@ -64,6 +66,7 @@ class Panel:
     vectors: int
     channels: int
     copy: Expr | None = None
+    is_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,11 +402,11 @@ class GemmLoops(ABC):
         width = widths[0]
         full = len(widths) if widths[-1] == width else len(widths) - 1
 
-        def panel(index: Expr, vectors: int, channels: int) -> None:
+        def panel(index: Expr, vectors: int, channels: int, *, is_rest: bool = False) -> None:
             number = group * len(widths) + index
             first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
             out_interior = T.Bind(out_base + index * (width * LANES))
-            place = Panel(number=number, first=first, vectors=vectors, channels=channels)
+            place = Panel(number=number, first=first, vectors=vectors, channels=channels, is_rest=is_rest)
             self._emit_rows(source, base, out_interior, block, place, shared)
 
         # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
@@ -415,10 +418,10 @@ class GemmLoops(ABC):
         if ragged:
             channels = geometry.group_outputs - (len(widths) - 1) * width * LANES
             if isinstance(last_panel, int):
-                panel(len(widths) - 1, widths[-1], channels)
+                panel(len(widths) - 1, widths[-1], channels, is_rest=looped > 0)
             else:
                 with T.If(T.And(first_panel < len(widths), last_panel == len(widths))), T.Then():
-                    panel(len(widths) - 1, widths[-1], channels)
+                    panel(len(widths) - 1, widths[-1], channels, is_rest=looped > 0)
 
     def _panel_loop(self, first: Expr, last: Expr, looped: int) -> Expr:
         if isinstance(first, int):
@@ -433,8 +436,9 @@ class GemmLoops(ABC):
             return full, left
         return T.min(T.int32(per_block), full - block * per_block), left
 
-    def _for_tiles(self, block: Expr, body: Callable[[TilePlace], None]) -> None:
-        """Emit `body` for every tile of the block."""
+    def _for_tiles(self, block: Expr, body: Callable[[TilePlace], None], panel: Panel) -> None:
+        """Emit `body` for every tile of the block; the last of several panels is not worth as much code as the others."""
+        are_few = self.has_few_pixels and not panel.is_rest
         columns, width = self.geometry.columns, self.tile.columns
         if is_open(columns):
             tiles = []
@@ -447,7 +451,9 @@ class GemmLoops(ABC):
 
         def row_of_tiles(row: Expr, height: int) -> None:
             if is_open(columns):
-                self._for_open_tiles(columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())))
+                self._for_open_tiles(
+                    columns, width, lambda column, size: body(TilePlace(row, column, height, size, ())), are_few=are_few
+                )
             for each in tiles:
                 if each.count == 1:
                     body(TilePlace(row, each.first, height, each.width, each.runs))
@@ -456,7 +462,7 @@ class GemmLoops(ABC):
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
         if self.has_open_rows:
-            self._for_open_tiles(self.filled, self.tile.rows, row_of_tiles)
+            self._for_open_tiles(self.filled, self.tile.rows, row_of_tiles, are_few=are_few)
             return
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:
@@ -467,9 +473,9 @@ class GemmLoops(ABC):
             with T.If(block == self.blocks - 1), T.Then():
                 row_of_tiles(self.geometry.rows - left - block * self.block, left)
 
-    def _for_open_tiles(self, count: Expr, size: int, body: Callable[[Expr, int], None]) -> None:
+    def _for_open_tiles(self, count: Expr, size: int, body: Callable[[Expr, int], None], *, are_few: bool) -> None:
         if self.takes_any_pixels:
-            for_pixel_tiles(count, size, body, are_few=self.has_few_pixels)
+            for_pixel_tiles(count, size, body, are_few=are_few)
         else:
             for_open_tiles(count, size, body, overlaps=False)
 

@@ -223,7 +223,7 @@ class ImplicitGemm(GemmLoops):
             self._emit_tile(source, at, starts, out_at, pixels, totals, taken, reduce)
 
         if self.table is None:
-            self._for_tiles(block, body)
+            self._for_tiles(block, body, panel)
         else:
             self.table.for_tiles(strung)
 

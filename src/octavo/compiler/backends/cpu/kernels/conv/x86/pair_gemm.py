@@ -117,7 +117,7 @@ class PairGemm(GemmLoops):
             self._emit_reduction(acc, total, source, at, starts, panel)
             self._emit_finish(acc if total is None else total, out_at, pixels, panel)
 
-        self._for_tiles(block, body)
+        self._for_tiles(block, body, panel)
 
     def _emit_reduction(self, acc: Expr, total: Expr | None, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
