@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ......ir.graph.kernel_attributes import OPEN_ATTR, SCALAR_LOOPS_ATTR
 from ......numerics.floats.float_function import FloatFunction
 from ......numerics.statistics.observer_state import COUNTS_SIZE
 from ......runtime.shapes import typical
@@ -129,7 +130,9 @@ class FloatGemm(GemmLoops):
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         others = [("addend", out_size, self._addend_dtype)] if spec.adds else state_arguments(self.observe)
-        func = prim_func([("x", in_size, self.dtype), *others, *operands, ("out", out_size, self._out_dtype)], self._emit)
+        func: Any = prim_func([("x", in_size, self.dtype), *others, *operands, ("out", out_size, self._out_dtype)], self._emit)
+        if OPEN_ATTR in func.attrs and not self.is_copied:
+            func = func.with_attr(SCALAR_LOOPS_ATTR, 1)
         return Kernel(
             name=f"{name} {self.tile}",
             isa=isa,

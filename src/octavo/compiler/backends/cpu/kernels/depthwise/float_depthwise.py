@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ......ir.graph.kernel_attributes import OPEN_ATTR, SCALAR_LOOPS_ATTR
 from ......numerics.floats.float_function import FloatFunction
 from ......runtime.shapes import largest, typical
 from ......runtime.size import is_open
@@ -92,9 +93,10 @@ class FloatDepthwise:
             ("bias", self.constants[1].size, "float32"),
             ("out", spec.batch * spec.out_height * spec.out_width * spec.out_channels, self._dtypes[1]),
         ]
-        return Kernel(
-            name=f"{name} {self.width}x{self.lanes}", isa=isa, func=prim_func(arguments, self._emit), constants=self.constants
-        )
+        func: Any = prim_func(arguments, self._emit)
+        if OPEN_ATTR in func.attrs:
+            func = func.with_attr(SCALAR_LOOPS_ATTR, 1)
+        return Kernel(name=f"{name} {self.width}x{self.lanes}", isa=isa, func=func, constants=self.constants)
 
     def _emit(self, x: Expr, *rest: Expr) -> None:
         *states, self.weights, self.bias, self.out = rest
