@@ -2,8 +2,8 @@
 
 import pytest
 
-from octavo.compiler.backends.cpu.kernels import AVX512_VNNI
-from octavo.compiler.backends.cpu.kernels.conv.loops.tiles import Tile, choose_tile, layer_cycles
+from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, AVX_VNNI
+from octavo.compiler.backends.cpu.kernels.conv.loops.tiles import Tile, choose_tile, layer_cycles, ranked_tiles
 from octavo.compiler.backends.cpu.kernels.conv.x86.cores import CORES
 
 SHAPES = [
@@ -37,3 +37,10 @@ def test_the_estimate_is_near_the_products_of_a_large_layer() -> None:
     shape = {"rows": 56, "columns": 56, "channels": 64, "steps": 144, "core": CORES[AVX512_VNNI]}
     products = 56 * 56 * 4 * 144  # one vpdpbusd a cycle
     assert products < layer_cycles(choose_tile(**shape), **shape) < 1.05 * products
+
+
+def test_loops_that_a_tile_enters_are_shared_by_more_sums() -> None:
+    shape = {"rows": 1, "columns": 64, "channels": 64, "core": CORES[AVX_VNNI]}
+    for steps in (27, 144, 864, 2304):
+        _, tile = ranked_tiles(**shape, steps=steps, runs=3)[0]
+        assert str(tile) == "6x1", "2x2 are just as many sums as their latency takes cycles"

@@ -206,6 +206,8 @@ class GemmLoops(ABC):
     def _choose_tile(self, key: str, schedules: Schedules, core: Core, shape: dict[str, Any]) -> None:
         """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
         shape = self._typical(shape)
+        if self.takes_any_pixels and is_strung(self.geometry, shape["steps"]):
+            shape["runs"] = self.geometry.reduction.runs
         ranked = self._fit_for_open(ranked_tiles(**shape, core=core), shape["steps"])
         (fewest, chosen), measured = ranked[0], schedules.get(key)
         if measured is not None:

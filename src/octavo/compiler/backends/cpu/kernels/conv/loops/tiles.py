@@ -90,9 +90,13 @@ def layer_cycles(
     channels: int,
     steps: int,
     borders: Borders | None = None,
+    runs: int = 0,
     core: Core,
 ) -> float:
-    """Estimate the cycles of all tiles of one image and group, tails included; `borders` leave taps out."""
+    """Estimate the cycles of all tiles of one image and group, tails included; `borders` leave taps out.
+
+    Each tile enters `runs` loops over steps; those that `borders` has are counted apart.
+    """
     total = 0.0
     full, rest = divmod(-(-channels // LANES), tile.vectors)
     for vectors, panels in ((tile.vectors, full), (rest, 1)):
@@ -105,7 +109,7 @@ def layer_cycles(
             for width, column_tiles in ((tile.columns, columns // tile.columns), (columns % tile.columns, 1)):
                 if height and width:
                     pixels = height * width
-                    cycles = steps * step_cycles(pixels, vectors, core) + end_cycles(pixels, vectors, core)
+                    cycles = steps * step_cycles(pixels, vectors, core) + end_cycles(pixels, vectors, core) + runs * RUN_CYCLES
                     total += panels * row_tiles * column_tiles * cycles
     return total
 
@@ -145,7 +149,7 @@ def choose_tile(*, rows: int, columns: int, channels: int, steps: int, core: Cor
 
 
 def ranked_tiles(
-    *, rows: int, columns: int, channels: int, steps: int, core: Core, borders: Borders | None = None
+    *, rows: int, columns: int, channels: int, steps: int, core: Core, borders: Borders | None = None, runs: int = 0
 ) -> list[tuple[float, Tile]]:
     """Return every tile for an output of rows x columns pixels by `channels` with its estimated cycles, fewest first.
 
@@ -159,6 +163,8 @@ def ranked_tiles(
         Steps of the reduction, of 4 bytes or 2 words.
     borders
         Which of its taps are left out where they lie in the padding; None where none are.
+    runs
+        Loops over steps that each tile enters, where it learns when it runs which taps it reads.
     core
         Whose registers it must fit.
     """
@@ -169,7 +175,7 @@ def ranked_tiles(
             for height in range(1, min(rows, most // width) + 1):
                 tile = Tile(rows=height, columns=width, vectors=vectors)
                 cycles = layer_cycles(
-                    tile, rows=rows, columns=columns, channels=channels, steps=steps, borders=borders, core=core
+                    tile, rows=rows, columns=columns, channels=channels, steps=steps, borders=borders, runs=runs, core=core
                 )
                 ranked.append((cycles, tile))
     assert ranked, "an output has at least one pixel and one channel"
