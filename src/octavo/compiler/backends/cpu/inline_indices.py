@@ -34,12 +34,10 @@ from tvm.tirx import (
     LT,
     Add,
     BufferLoad,
-    BufferStore,
     Cast,
     Div,
     FloorDiv,
     FloorMod,
-    For,
     IntImm,
     Max,
     Min,
@@ -63,7 +61,7 @@ from ....ir.graph.dataflow import (
 from ....ir.graph.sizes import buffers_and_dimensions, is_dimension
 from ....ir.untyped import relax, te, tirx
 from ....runtime.size import is_surely
-from .places import dims, loads_in, simplified, terms, unfolded
+from .places import dims, loads_in, only_block, simplified, terms, unfolded
 
 _MOST = 96
 """Loads, choices and conversions of a value: chains of choices, each of which names its operand three times, grow fast."""
@@ -122,7 +120,7 @@ def _loop_of(module: tvm.IRModule, var: Var, value: Expr, known_buffers: dict[in
     function: Any = module[call.args[0]]
     if shape is None or not isinstance(function, PrimFunc):
         return None
-    inner = _only_block(function)
+    inner = only_block(function)
     if inner is None:
         return None
     known: dict[int, Any] = {}
@@ -159,26 +157,6 @@ def _loop_of(module: tvm.IRModule, var: Var, value: Expr, known_buffers: dict[in
         is_view=is_view,
         pattern=int(attrs_of(function).get("op_pattern", 8)),
     )
-
-
-def _only_block(function: Any) -> Any:
-    """Return the one block of a function, which stores each element of the result in a turn of its own; None otherwise."""
-    root = getattr(function.body, "block", None)
-    if root is None or len(root.alloc_buffers) > 0:
-        return None
-    nest: list[Any] = []
-    node = root.body
-    while isinstance(node, For):
-        nest.append(node.loop_var)
-        node = node.body
-    block = getattr(node, "block", None)
-    if block is None or block.init is not None or len(block.alloc_buffers) > 0 or not isinstance(block.body, BufferStore):
-        return None
-    values, turns = list(node.iter_values), [each.var for each in block.iter_vars]
-    indices = list(block.body.indices)
-    are_turns = len(indices) == len(turns) and all(one.same_as(other) for one, other in zip(indices, turns, strict=True))
-    is_nest = len(values) == len(nest) and all(one.same_as(other) for one, other in zip(values, nest, strict=True))
-    return block if are_turns and is_nest else None
 
 
 def _bound(function: Any, call: Any, known: dict[int, Any]) -> list[tuple[Any, Expr]] | None:

@@ -32,6 +32,7 @@ from ....runtime.size import Size
 from ....runtime.tensors import array_of
 from ..external import static_libraries
 from .context import PlacedKernel
+from .copy_rows import copy_rows
 from .inline_indices import inline_indices
 from .join_sizes import join_sizes
 from .kernels import without_vbmi
@@ -60,6 +61,7 @@ def float_passes() -> tvm.transform.Pass:
             tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
             # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
             relax.transform.RewriteDataflowReshape(),
+            tvm.transform.module_pass(lambda module, _: copy_rows(module), opt_level=0, name="CopyRows"),
         ]
     )
 

@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm.ir import TensorLoad
 from tvm.relax import Expr, Var
-from tvm.tirx import LT, Add, BufferLoad, Cast, FloorDiv, FloorMod, IntImm, Min, Mul, Select
+from tvm.tirx import LT, Add, BufferLoad, BufferStore, Cast, FloorDiv, FloorMod, For, IntImm, Min, Mul, Select
 
 from ....ir.graph.dataflow import static_shape
 from ....ir.untyped import tirx
@@ -129,3 +129,23 @@ def _group(inner: Sequence[int], outer: Sequence[int], first: int, turn: int) ->
             if prod(inner[first:end]) == prod(outer[turn:last]):
                 return end, last
     return len(inner), len(outer)
+
+
+def only_block(function: Any) -> Any:
+    """Return the one block of a function, which stores each element of the result in a turn of its own; None otherwise."""
+    root = getattr(function.body, "block", None)
+    if root is None or len(root.alloc_buffers) > 0:
+        return None
+    nest: list[Any] = []
+    node = root.body
+    while isinstance(node, For):
+        nest.append(node.loop_var)
+        node = node.body
+    block = getattr(node, "block", None)
+    if block is None or block.init is not None or len(block.alloc_buffers) > 0 or not isinstance(block.body, BufferStore):
+        return None
+    values, turns = list(node.iter_values), [each.var for each in block.iter_vars]
+    indices = list(block.body.indices)
+    are_turns = len(indices) == len(turns) and all(one.same_as(other) for one, other in zip(indices, turns, strict=True))
+    is_nest = len(values) == len(nest) and all(one.same_as(other) for one, other in zip(values, nest, strict=True))
+    return block if are_turns and is_nest else None
