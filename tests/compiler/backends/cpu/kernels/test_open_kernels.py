@@ -20,6 +20,7 @@ from octavo.compiler.backends.cpu.kernels import (
     BatchMatmulSpec,
     BlockMatmulSpec,
     BlockRowsSpec,
+    FloatConcatSpec,
     FloatOutput,
     Kernel,
     SoftmaxSpec,
@@ -295,6 +296,9 @@ FAMILIES: dict[str, Callable[[Dim], Kernel]] = {
     "transposed, 48 columns": lambda dim: transpose((dim("rows"), 48), (1, 0), dtype="float32"),
     "heads": lambda dim: transpose((2, dim("rows"), 4, 24), (0, 2, 1, 3)),
     "reversed": lambda dim: transpose((dim("rows"), 3, dim("columns")), (2, 1, 0)),
+    "rows side by side": lambda dim: kernels.float_concat(
+        FloatConcatSpec(outer=dim("rows"), inners=(32, 17, 144)), line=None, isa=ISAS[0]
+    ),
     "rows by index": lambda dim: kernels.take(
         TakeSpec(outer=2, extent=dim("rows"), inner=dim("columns"), count=dim("rows"), index_dtype="int64"), isa=ISAS[0]
     ),

@@ -30,6 +30,9 @@ from ..language.vectors import (
 
 _LANES = 16
 
+_SHORT = 128
+"""Elements of a row whose vectors are written out: kernels of open sizes that share their code don't know how many there are."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatConcatSpec:
@@ -80,6 +83,9 @@ def float_concat(
                 if source is inputs[0] and is_open(spec.room):
                     with B.If(B.int32(0) + spec.in_place == 0), B.Then():
                         for_each_vector(inner, _LANES, threads, piece)
+                elif is_open(spec.outer) and not is_open(inner) and inner % _LANES == 0 and inner <= _SHORT:
+                    for start in range(0, inner, _LANES):
+                        piece(B.int32(start), _LANES)
                 else:
                     for_each_vector(inner, _LANES, threads, piece)
                 at += inner
