@@ -51,3 +51,17 @@ def test_a_triangle_is_not_cut() -> None:
     y = te.compute((size, size), lambda i, j: T.if_then_else(j <= i, x[i, j], T.FloatImm("float32", 0.0)))
     given = tvm.IRModule({"main": te.create_prim_func([x, y])})
     assert copy_rows(given).same_as(given)
+
+
+def test_what_is_transposed_has_loops_for_one_turn() -> None:
+    size = T.Var("size", "int64")
+    x: Any = te.placeholder((size, 3, 5), name="x")
+    y = te.compute((3, 5, size), lambda i, j, k: x[k, i, j], name="y")
+    made: Any = copy_rows(tvm.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")}))
+    assert "size == T.int64(1)" in str(made)
+    run: Any = tvm.compile(made, target=tvm.target.Target("llvm"))["main"]
+    for count in (1, 2, 9):
+        values = np.arange(15 * count, dtype=np.float32).reshape(count, 3, 5)
+        result = tvm.runtime.tensor(np.zeros((3, 5, count), np.float32))
+        run(tvm.runtime.tensor(values), result)
+        np.testing.assert_array_equal(result.numpy(), values.transpose(1, 2, 0))

@@ -9,7 +9,8 @@ After::
     y[0:, 0:] = 0
     for row in range(1, height + 1), column in range(1, width + 1): y[row, column] = x[row - 1, column - 1]    # in vectors
 
-TVM cuts loops so where sizes are known; of others each element asks. It touches no arithmetic.
+TVM cuts loops so where sizes are known; of others each element asks. What is transposed has loops of its own for one turn of the
+innermost: one token is one row. No arithmetic is touched.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ def _cut(function: Any) -> Any | None:
         return None
     turns, extents = [each.var for each in block.iter_vars], [each.dom.extent for each in block.iter_vars]
     value = block.body.value
-    is_choice = isinstance(value, Call) and str(getattr(value.op, "name", "")) == "prim.if_then_else"
-    if not is_choice or isinstance(extents[-1], IntImm):
+    if isinstance(extents[-1], IntImm):
+        return None
+    if isinstance(value, TensorLoad):
+        return None if _is_row(value, turns[-1]) else _with_body(function, _single_or_all(block.body, turns, extents))
+    if not isinstance(value, Call) or str(getattr(value.op, "name", "")) != "prim.if_then_else":
         return None
     condition, copied, fill = value.args
     if not isinstance(fill, (tirx.FloatImm, IntImm)) or not _is_row(copied, turns[-1]):
@@ -60,10 +64,28 @@ def _cut(function: Any) -> Any | None:
     loops = _Loops.of(condition, turns, extents)
     if loops is None:
         return None
-    body = _filled_and_copied(block.body.buffer, loops, copied, fill)
+    return _with_body(function, _filled_and_copied(block.body.buffer, loops, copied, fill))
+
+
+def _with_body(function: Any, body: Any) -> Any:
+    """Return a function that does this instead."""
     root = function.body.block
     made = s_tir.SBlock(root.iter_vars, root.reads, root.writes, root.name_hint, body)
     return function.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), made))
+
+
+def _single_or_all(stored: Any, turns: Sequence[Any], extents: Sequence[Any]) -> Any:
+    """Return a copy's loops, and those without the innermost one where that has one turn: then the next is in vectors."""
+    zero = tirx.IntImm("int64", 0)
+    single = tvm_ffi.structural_map(stored, (tirx.Var, lambda var: zero if var.same_as(turns[-1]) else var))
+    both: list[Any] = [single, For(turns[-1], zero, extents[-1], tirx.ForKind.SERIAL, stored)]
+    for number, body in enumerate(both):
+        for turn, extent in zip(reversed(turns[:-1]), reversed(extents[:-1]), strict=True):
+            own = tirx.Var(turn.name, "int64")
+            inner = tvm_ffi.structural_map(body, (tirx.Var, lambda var, turn=turn, own=own: own if var.same_as(turn) else var))
+            body = For(own, zero, extent, tirx.ForKind.SERIAL, inner)
+        both[number] = body
+    return tirx.IfThenElse(extents[-1].equal(1), *both)
 
 
 def _is_row(value: Any, turn: Any) -> bool:
