@@ -50,13 +50,13 @@ def test_values_and_places(dtype: str, axis: int) -> None:
 
 
 def test_reasons() -> None:
-    """Other parameters for the values, both results of one op, and a float operand."""
+    """Other parameters for the values, both results of one op with places that no kernel gives, and a float operand."""
 
     def body(writer, inputs):
         qdq = Qdq(writer, "int8")
         source = qdq.dequantize("x", inputs["x"], PARAMS)
         other = qdq.quantize("other", writer.emit("values", op.topk(source, 2, ret_type="values")), (0.03, 0), is_output=True)
-        both = writer.emit("both", op.topk(source, 2))
+        both = writer.emit("both", op.topk(source, 2, axis=0, dtype="int64"))
         first = writer.emit("first", both[0], is_output=True)
         real = writer.emit("real", op.topk(inputs["f"], 2, ret_type="indices", dtype="int32"), is_output=True)
         return relax.Tuple([other, first, real])

@@ -55,7 +55,9 @@ def _cut(function: Any) -> Any | None:
     if isinstance(extents[-1], IntImm):
         return None
     if isinstance(value, TensorLoad):
-        return None if _is_row(value, turns[-1]) else _with_body(function, _single_or_all(block.body, turns, extents))
+        if len(value.indices) == 0 or _is_row(value, turns[-1]):
+            return None
+        return _with_body(function, _single_or_all(block.body, turns, extents))
     if not isinstance(value, Call) or str(getattr(value.op, "name", "")) != "prim.if_then_else":
         return None
     condition, copied, fill = value.args
@@ -90,7 +92,7 @@ def _single_or_all(stored: Any, turns: Sequence[Any], extents: Sequence[Any]) ->
 
 def _is_row(value: Any, turn: Any) -> bool:
     """Return whether a value is that of neighbours in the turns of the innermost loop."""
-    if not isinstance(value, TensorLoad):
+    if not isinstance(value, TensorLoad) or len(value.indices) == 0:
         return False
     *outer, last = value.indices
     is_step = _offset(last, turn) is not None
