@@ -320,3 +320,7 @@ def main() -> int:
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
