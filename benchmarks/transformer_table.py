@@ -294,6 +294,7 @@ def _networks(args: argparse.Namespace) -> list[tuple[Path, Network]]:
         if not path.exists():
             from transformer_networks import make
 
+            path.parent.mkdir(parents=True, exist_ok=True)
             make(name, path, args.layers)
         found.append((path, replace(NETWORKS[name], sizes=given or NETWORKS[name].sizes)))
     return found
