@@ -101,6 +101,8 @@ ELEMENTWISE = tuple(name for name, facts in FACTS.items() if facts.elementwise)
 MOVERS = tuple(name for name, facts in FACTS.items() if facts.movement is not None)
 NORMS = ("nn.layer_norm", "nn.group_norm")
 """Normalizations over axes of one sample, that quantization knows."""
+PLACES = ("argmax", "argmin")
+"""Ops whose results are integers, whatever they read: where in it something is."""
 REDUCTIONS = tuple(name for name, facts in FACTS.items() if facts.reduces)
 SHARES_PARAMETERS = tuple(name for name, facts in FACTS.items() if facts.shares_parameters)
 WEIGHTED = tuple(name for name, facts in FACTS.items() if facts.weight is not None)

@@ -15,12 +15,13 @@ normalizations of float values, and those that still collect statistics, stay as
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm.relax import Expr, Var
 
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to, eliminate_dead_code, replace_operands, view_of_main, with_main
+from ...ir.graph.dataflow import BodyWriter, DataflowView, Renewed, call_to, view_of_main, with_values
 from ...ir.identity import NameSupply
 from ...ir.qdq.batch_norm import Line, line_of
 from ...ir.qdq.values import dequantized
@@ -30,26 +31,14 @@ from ...ir.untyped import relax
 def decompose_batch_norm(module: tvm.IRModule) -> tvm.IRModule:
     """Write a batch normalization of dequantized values as a product and a sum by channel, which have integer kernels."""
     view = view_of_main(module)
-    found = {binding.var: line for binding in view.bindings if (line := _line(view, binding.var)) is not None}
-    if not found:
-        return module
     names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
-    new: dict[Var, Expr] = {}
 
-    def renewed(var: Var) -> Expr:
-        return new.get(var, var)
+    def steps(var: Var, line: Line, writer: BodyWriter, renewed: Renewed) -> Expr:
+        product = relax.op.multiply(renewed(line.x), relax.const(line.factor))
+        return relax.op.add(writer.emit(names.fresh(f"{var.name}_product"), product), relax.const(line.shift))
 
-    def body(writer: BodyWriter) -> Expr:
-        for binding in view.bindings:
-            var, line = binding.var, found.get(binding.var)
-            value = replace_operands(binding.value, renewed)
-            if line is not None:
-                product = relax.op.multiply(replace_operands(line.x, renewed), relax.const(line.factor))
-                value = relax.op.add(writer.emit(names.fresh(f"{var.name}_product"), product), relax.const(line.shift))
-            new[var] = writer.emit(var.name, value, is_output=not isinstance(var, relax.DataflowVar))
-        return replace_operands(view.result, renewed)
-
-    return eliminate_dead_code(with_main(module, body))
+    lines = {binding.var: line for binding in view.bindings if (line := _line(view, binding.var)) is not None}
+    return with_values(module, view, {var: partial(steps, var, line) for var, line in lines.items()})
 
 
 def _line(view: DataflowView, var: Var) -> Line | None:

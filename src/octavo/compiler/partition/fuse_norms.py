@@ -23,13 +23,10 @@ import tvm
 from tvm.relax import Expr, Var
 
 from ...ir.graph.dataflow import (
-    BodyWriter,
     DataflowView,
-    eliminate_dead_code,
-    replace_operands,
     static_shape,
     view_of_main,
-    with_main,
+    with_values,
 )
 from ...ir.graph.group_norm import ConstantOf, GroupNorm, read_group_norm
 from ...ir.graph.layer_norm import PlainNorm, plain_layer_norm
@@ -46,22 +43,7 @@ def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
         return None if found is None else real_values(found)
 
     norms = [norm for binding in view.bindings if (norm := _fused(view, binding.var, constant)) is not None]
-    if not norms:
-        return module
-    fused = dict(norms)
-    new: dict[Var, Expr] = {}
-
-    def renewed(expr: Expr) -> Expr:
-        return replace_operands(expr, lambda var: new.get(var, var))
-
-    def body(writer: BodyWriter) -> Expr:
-        for binding in view.bindings:
-            var = binding.var
-            value = fused[var]() if var in fused else binding.value
-            new[var] = writer.emit(var.name, renewed(value), is_output=not isinstance(var, relax.DataflowVar))
-        return renewed(view.result)
-
-    return eliminate_dead_code(with_main(module, body))
+    return with_values(module, view, {var: lambda _, renewed, made=made: renewed(made()) for var, made in norms})
 
 
 def _fused(view: DataflowView, var: Var, constant: ConstantOf) -> tuple[Var, Callable[[], Expr]] | None:

@@ -9,29 +9,28 @@ After::
     v_topk = R.topk(x, ret_type="values"); v_q = R.quantize(v_topk, s, z); v = R.dequantize(v_q, s, z)
     i = R.topk(x, ret_type="indices")
 
-Exact: what is chosen of integers is one of them. Values that are quantized so already are not quantized again. The topk itself
-stays where it was: it is left to dead code elimination.
+Exact: what is chosen of integers is one of them. Values that are quantized so already are not quantized again.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax import Expr, TupleGetItem, Var
+from tvm.relax import TupleGetItem, Var
 from tvm_ffi import structural_equal
 
 from ...ir.graph.dataflow import (
     BodyWriter,
     DataflowView,
+    Renewed,
     call_to,
     dtype_of,
-    operand_vars,
-    replace_operands,
     static_shape,
     view_of_main,
-    with_main,
+    with_values,
 )
 from ...ir.identity import NameSupply
 from ...ir.untyped import ops
@@ -40,21 +39,9 @@ from ...ir.untyped import ops
 def separate_topk(module: tvm.IRModule) -> tvm.IRModule:
     """Write values and places of a topk of integers as an op each, since an op with several results has no kernel."""
     view = view_of_main(module)
-    if not any(_data(view, binding.value) is not None for binding in view.bindings):
-        return module
-    mapping: dict[Any, Expr] = {}
-    returned = set(operand_vars(view.result))
     names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
-
-    def body(writer: BodyWriter) -> Expr:
-        for binding in view.bindings:
-            value: Any = replace_operands(binding.value, lambda var: mapping.get(var, var))
-            if _data(view, binding.value) is not None:
-                value = _field(writer, view, binding.var, names, mapping)
-            mapping[binding.var] = writer.emit(binding.var.name, value, is_output=binding.var in returned)
-        return replace_operands(view.result, lambda var: mapping.get(var, var))
-
-    return with_main(module, body)
+    fields = [binding.var for binding in view.bindings if _data(view, binding.value) is not None]
+    return with_values(module, view, {var: partial(_field, view, var, names) for var in fields})
 
 
 def _data(view: DataflowView, value: Any) -> Any:
@@ -70,13 +57,12 @@ def _data(view: DataflowView, value: Any) -> Any:
     return data if is_per_tensor and (is_last or str(call.attrs.dtype) != "int64") else None
 
 
-def _field(writer: BodyWriter, view: DataflowView, var: Var, names: NameSupply, mapping: dict[Any, Expr]) -> Any:
+def _field(view: DataflowView, var: Var, names: NameSupply, writer: BodyWriter, renewed: Renewed) -> Any:
     field: Any = view.definition(var)
     topk: Any = view.definition(field.tuple_value)
     data, attrs = _data(view, field), topk.attrs
     kind = ("values", "indices")[field.index]
-    x = replace_operands(topk.args[0], lambda each: mapping.get(each, each))
-    made = ops.topk(x, int(attrs.k), int(attrs.axis), kind, bool(attrs.largest), str(attrs.dtype))
+    made = ops.topk(renewed(topk.args[0]), int(attrs.k), int(attrs.axis), kind, bool(attrs.largest), str(attrs.dtype))
     if kind == "indices" or _is_quantized(view, var, data):
         return made
     values = writer.emit(names.fresh(f"{var.name}_topk"), made)

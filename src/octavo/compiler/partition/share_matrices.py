@@ -15,8 +15,8 @@ Ensures that y keeps its variable. What is quantized stays as it is: attention i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tvm
@@ -25,13 +25,12 @@ from tvm.relax import Expr, Var
 from ...ir.graph.dataflow import (
     BodyWriter,
     DataflowView,
+    Renewed,
     call_to,
     dtype_of,
-    eliminate_dead_code,
-    replace_operands,
     static_shape,
     view_of_main,
-    with_main,
+    with_values,
 )
 from ...ir.graph.repeats import repeated_matrices
 from ...ir.identity import NameSupply
@@ -53,25 +52,9 @@ class _Shared:
 def share_matrices(module: tvm.IRModule) -> tvm.IRModule:
     """Multiply by matrices that several heads share once for all of these heads, in place of copies of them."""
     view = view_of_main(module)
-    found = {binding.var: shared for binding in view.bindings if (shared := _shared(view, binding.var)) is not None}
-    if not found:
-        return module
     names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
-    new: dict[Var, Expr] = {}
-
-    def renewed(var: Var) -> Expr:
-        return new.get(var, var)
-
-    def body(writer: BodyWriter) -> Expr:
-        for binding in view.bindings:
-            var, shared = binding.var, found.get(binding.var)
-            value = replace_operands(binding.value, renewed)
-            if shared is not None:
-                value = _product(var, shared, renewed, names, writer)
-            new[var] = writer.emit(var.name, value, is_output=not isinstance(var, relax.DataflowVar))
-        return replace_operands(view.result, renewed)
-
-    return eliminate_dead_code(with_main(module, body))
+    found = {binding.var: shared for binding in view.bindings if (shared := _shared(view, binding.var)) is not None}
+    return with_values(module, view, {var: partial(_product, var, shared, names) for var, shared in found.items()})
 
 
 def _shared(view: DataflowView, var: Var) -> _Shared | None:
@@ -99,7 +82,7 @@ def _is_quantized(view: DataflowView, arg: Expr, *, by_column: bool = False) -> 
     return dequantized(view, arg) is not None or product_operand(view, arg, by_column=by_column) is not None
 
 
-def _product(var: Var, shared: _Shared, renewed: Callable[[Var], Expr], names: NameSupply, writer: BodyWriter) -> Expr:
+def _product(var: Var, shared: _Shared, names: NameSupply, writer: BodyWriter, renewed: Renewed) -> Expr:
     def emit(name: str, expr: Any) -> Var:
         return writer.emit(names.fresh(f"{var.name}_{name}"), expr)
 

@@ -373,6 +373,34 @@ def with_main(module: tvm.IRModule, body: Callable[[BodyWriter], Expr]) -> tvm.I
     return result
 
 
+Renewed = Callable[[Any], Any]
+"""From an expression of the function that is written anew to the same over its new variables."""
+
+
+def with_values(
+    module: tvm.IRModule, view: DataflowView, values: Mapping[Var, Callable[[BodyWriter, Renewed], Expr]]
+) -> tvm.IRModule:
+    """Return the module with other values of some variables of "main", without what nobody reads then; itself if there are none.
+
+    `view` is that of "main". Every variable keeps its name; what makes a value may emit others before it.
+    """
+    if not values:
+        return module
+    new: dict[Var, Expr] = {}
+
+    def renewed(expr: Expr) -> Expr:
+        return replace_operands(expr, lambda var: new.get(var, var))
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            var = binding.var
+            value = values[var](writer, renewed) if var in values else renewed(binding.value)
+            new[var] = writer.emit(var.name, value, is_output=not isinstance(var, relax.DataflowVar))
+        return renewed(view.result)
+
+    return eliminate_dead_code(with_main(module, body))
+
+
 def new_main(params: Sequence[Var], body: Callable[[BodyWriter], Expr], attrs: Mapping[str, Any]) -> relax.Function:
     """Return a function "main" as `write_function` writes it, in no module: a builder would hash all of its constants."""
     return _function(relax.BlockBuilder(), "main", params, body, attrs)

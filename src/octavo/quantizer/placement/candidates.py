@@ -18,7 +18,7 @@ from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...runtime.size import is_open
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
-from ...target.op_facts import CLAMPS, NORMS
+from ...target.op_facts import CLAMPS, NORMS, PLACES
 from .inputs import PlanInputs
 from .layer import Layer
 from .reasons import cost
@@ -29,8 +29,6 @@ _SPATIAL = ({2, 3}, {1, 2})
 _EXTREMES = ("maximum", "minimum")
 _OF_ONE = ("take", *NORMS)
 """Ops whose operands but for the first are no activations: indices, factors and addends."""
-_PLACES = ("argmax", "argmin")
-"""Ops whose results are integers whatever they read."""
 _KINDS = {"where": SELECT}
 """What targets call ops, where it is not the op's own name."""
 _CONDITIONS = {"where": 1}
@@ -179,7 +177,7 @@ class Candidates:
 
     def _operands(self, value: Any, operands: list[Expr]) -> str | None:
         """Return why the operands keep an op float, or None."""
-        if dtype_of(value) != "float32" and op_name(value) not in _PLACES:
+        if dtype_of(value) != "float32" and op_name(value) not in PLACES:
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
         if not operands or any(self.inputs.form.constants.is_constant(operand) for operand in operands):
             return "one of its operands is a constant"

@@ -13,7 +13,7 @@ from ...ir.graph.dataflow import static_shape
 from ...ir.graph.weighted import Bias, Weighted
 from ...ir.identity import TensorId
 from ...target import BATCH_MATMUL, OpSupport
-from ...target.op_facts import CLAMPS
+from ...target.op_facts import CLAMPS, PLACES
 from ...target.vocabulary import MOVES
 from ..plan import FloatOp, IntegerLayer
 from ..recipe import Override
@@ -111,7 +111,7 @@ class Layer:
     @property
     def gives_places(self) -> bool:
         """Whether its result is no real numbers but where among its inputs something is: nothing rounds it."""
-        return self.support.op in ("argmax", "argmin")
+        return self.support.op in PLACES
 
     @property
     def moves(self) -> bool:
