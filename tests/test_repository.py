@@ -174,3 +174,11 @@ def test_a_planted_generator_is_caught() -> None:
     source = "RNG = np.random.default_rng(0)\nDRAWN = RNG.normal()\nX = np.random.default_rng(1).normal()\n"
     assert generators_in_functions(ast.parse(source + "def f(RNG):\n    return RNG.normal() + X\n")) == set()
     assert generators_in_functions(ast.parse(source + "def f():\n    return RNG.normal()\n")) == {"RNG"}
+
+
+def test_programs_that_say_how_they_are_run_do_run() -> None:
+    """A file that tells of `python benchmarks/NAME.py`, its own name, does something when it is."""
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if f"python benchmarks/{path.name}" in text:
+            assert '\nif __name__ == "__main__":\n' in text, f"{path.name} defines things and runs nothing"
