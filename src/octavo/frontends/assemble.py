@@ -44,6 +44,7 @@ from ..ir.identity import NameSupply, TensorEntry, TensorId, TensorTable, assign
 from ..runtime.inputs import Bounds
 from ..runtime.size import Size
 from ..runtime.tensors import values_of
+from .keep_slices import Slices
 from .source_tensor import SourceTensor
 
 
@@ -188,6 +189,9 @@ class _Assembly:
                     self.renamed[_key(binding.var)] = self.resolve(binding.value)
                 else:
                     self.bindings.append(binding)
+        slices = Slices(self.bindings)
+        self.bindings, self.slices = slices.bindings, slices.of
+        self.renamed |= slices.renamed
         self.groups: list[_Group] = []
         self.by_holder: dict[int, _Group] = {}
         self.by_position: list[_Group] = []
@@ -223,6 +227,11 @@ class _Assembly:
                 kept.append(binding)
                 live.update(_key(self.resolve(operand)) for operand in _operands(binding.value))
         self.bindings = kept[::-1]
+        for group in self.groups:
+            slices = None if _key(group.holder) in live else self.resolve(self.slices.get(_key(group.holder)))
+            if slices is not None and _key(slices) in live:
+                group.holder = slices
+                self.by_holder.setdefault(_key(slices), group)
 
     def named_constants(self, outputs: Iterable[Any]) -> list[_Group]:
         """Return the constants that the live bindings read as data, in the order they are read."""

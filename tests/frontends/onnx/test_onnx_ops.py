@@ -24,6 +24,8 @@ def ints(*values):
     return np.asarray(values, np.int64)
 
 
+VOLUME, VOLUMES = (1, 4, 6, 5, 7), (2, 4, 6, 5, 7)
+
 # name -> (op, attributes, shape of the input x, constant inputs in order (None: absent), opset)
 CASES = {
     "conv": ("Conv", {"pads": [1, 2, 0, 1], "strides": [2, 1]}, X, [weights(6, 4, 3, 3), weights(6)], 17),
@@ -44,6 +46,41 @@ CASES = {
     ),
     "conv_transpose_stated": ("ConvTranspose", {"strides": [2, 3], "output_shape": [20, 31]}, X, [weights(4, 3, 3, 3)], 17),
     "conv_transpose_1d": ("ConvTranspose", {"strides": [3], "pads": [1, 2]}, (1, 3, 17), [weights(3, 5, 4), weights(5)], 17),
+    "conv3d": ("Conv", {"pads": [1, 0, 1, 1, 1, 0], "strides": [2, 1, 2]}, VOLUME, [weights(6, 4, 3, 3, 3), weights(6)], 17),
+    "conv3d_batch": ("Conv", {"pads": [2, 1, 1, 0, 1, 1], "dilations": [2, 1, 1]}, VOLUMES, [weights(6, 4, 3, 3, 3)], 17),
+    "conv3d_groups": ("Conv", {"group": 2, "pads": [1] * 6}, VOLUMES, [weights(6, 2, 3, 1, 3), weights(6)], 17),
+    "conv3d_padding_alone": ("Conv", {"pads": [9, 0, 0, 9, 0, 0], "dilations": [8, 1, 1]}, VOLUME, [weights(2, 4, 2, 1, 1)], 17),
+    "conv3d_same": ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2, 1]}, VOLUME, [weights(6, 4, 2, 3, 3)], 17),
+    "conv_transpose_3d": (
+        "ConvTranspose",
+        {"strides": [2, 2, 1], "pads": [1] * 6, "output_padding": [1, 0, 0]},
+        VOLUMES,
+        [weights(4, 3, 3, 3, 3), weights(3)],
+        17,
+    ),
+    "conv_transpose_3d_groups": (
+        "ConvTranspose",
+        {"strides": [3, 1, 2], "dilations": [2, 1, 1], "group": 2},
+        VOLUME,
+        [weights(4, 3, 4, 2, 2), weights(6)],
+        17,
+    ),
+    "max_pool_3d": ("MaxPool", {"kernel_shape": [3, 2, 2], "strides": [2, 2, 1]}, VOLUMES, [], 17),
+    "max_pool_3d_padded": (
+        "MaxPool",
+        {"kernel_shape": [3, 2, 2], "strides": [2, 2, 1], "pads": [1, 0, 0, 1, 1, 1]},
+        VOLUME,
+        [],
+        17,
+    ),
+    "max_pool_3d_depth": ("MaxPool", {"kernel_shape": [2, 1, 1], "ceil_mode": 1, "strides": [4, 1, 1]}, VOLUME, [], 17),
+    "average_pool_3d": (
+        "AveragePool",
+        {"kernel_shape": [3, 3, 2], "strides": [2, 1, 2], "pads": [1, 1, 0, 1, 1, 1]},
+        VOLUMES,
+        [],
+        17,
+    ),
     "max_pool": ("MaxPool", {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}, X, [], 17),
     "max_pool_same": ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}, X, [], 17),
     "max_pool_same_lower": ("MaxPool", {"kernel_shape": [2, 4], "strides": [2, 2], "auto_pad": "SAME_LOWER"}, X, [], 17),

@@ -274,6 +274,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "max pool": (lambda x: functional.max_pool2d(x, 3), (IMAGE,)),
     "max pool of a volume": (lambda x: functional.max_pool3d(x, 2, padding=1, ceil_mode=True), ((1, 2, 5, 6, 7),)),
     "avg pool of a volume": (lambda x: functional.avg_pool3d(x, (1, 2, 2)), ((2, 5, 6, 7),)),
+    "conv of a volume": (torch.nn.Conv3d(2, 4, 3, stride=(1, 2, 1), padding=1, bias=False), ((2, 2, 5, 6, 7),)),
+    "conv of one volume, same": (torch.nn.Conv3d(2, 4, (3, 1, 2), padding="same", groups=2), ((2, 5, 6, 7),)),
+    "transposed conv of a volume": (
+        torch.nn.ConvTranspose3d(2, 4, 3, stride=2, padding=1, output_padding=(1, 0, 1)),
+        ((1, 2, 3, 4, 5),),
+    ),
     "where the extremes are": (lambda x: x.max(1)[1] + x.min(1, keepdim=True)[1].sum(1), (IMAGE,)),
     "einsum of batches": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), ((2, 3, 4), (2, 5, 4))),
     "max pool, padded": (lambda x: functional.max_pool2d(x, 3, padding=1), (IMAGE,)),

@@ -37,11 +37,12 @@ from ...ir.graph.dataflow import (
     with_main,
 )
 from ...ir.identity import NameSupply
+from ...ir.qdq.pad import is_folded
 from ...ir.qdq.values import params_of
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ...target.op_facts import CLAMPS, movers
 
-_MOVES = ("nn.max_pool2d", *movers("view", "transpose"), "strided_slice", "tile")
+_MOVES = ("nn.max_pool2d", *movers("view", "transpose"), "strided_slice", "tile", "nn.pad")
 """What those quantizers leave unquantized, of the ops that move the data of one tensor."""
 
 
@@ -68,6 +69,9 @@ def _is_candidate(view: DataflowView, var: Var) -> bool:
     """Return whether a float op that passes values on has readers other than a quantize, through clamps."""
     if call_to(view.definition(var), "concat", *_MOVES) is None or dtype_of(var) != "float32":
         return False
+    pad = call_to(view.definition(var), "nn.pad")
+    if pad is not None and (not _is_of_zeros(pad) or is_folded(view, var)):
+        return False
     current: Var | None = var
     while current is not None:
         user = view.only_user(current)
@@ -78,6 +82,11 @@ def _is_candidate(view: DataflowView, var: Var) -> bool:
             return False
         current = user if call_to(value, *CLAMPS) is not None else None
     return True
+
+
+def _is_of_zeros(pad: Any) -> bool:
+    """Return whether padding is with 0, for which every zero point stands."""
+    return str(pad.attrs.pad_mode) == "constant" and float(pad.attrs.pad_value) == 0.0
 
 
 class _Sinking:
@@ -138,6 +147,9 @@ class _Sinking:
         if isinstance(fields, relax.Tuple):
             data = relax.Tuple([source.integers for source in sources])
         call: Any = relax.Call(value.op, [data, *(self._substitute(arg) for arg in value.args[1:])], value.attrs)
+        if call_to(value, "nn.pad") is not None:
+            widths = [int(width) for width in value.attrs.pad_width]
+            call = relax.op.nn.pad(data, widths, pad_value=float(sources[0].params.zero_point))
         integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
         return _Source(integers=integers, call=sources[0].call, params=sources[0].params)
 

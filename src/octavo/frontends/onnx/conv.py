@@ -7,6 +7,7 @@ sum. Factors of Gemm go into its weights and its bias. All shapes are static her
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,9 @@ from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
+from ..volumes import Volumes, Windows, transposed_images
 from .norms import batch_norm_of_training
 from .ops import Converter, NodeContext, input_at, with_padding
-
-_CONVOLUTIONS = {2: (ops.nn.conv2d, "NCHW", "OIHW"), 3: (ops.nn.conv3d, "NCDHW", "OIDHW")}
 
 
 def convolution(
@@ -39,7 +39,7 @@ def convolution(
     emit = context.builder.emit
     spatial, kernel = shape_of(data)[2:], shape_of(weight)[2:]
     rank = len(spatial)
-    if rank not in (1, *_CONVOLUTIONS) or len(kernel) != rank:
+    if rank not in (1, 2, 3) or len(kernel) != rank:
         raise RejectedOpError(
             f"input of shape {shape_of(data)} and weight of shape {shape_of(weight)} make no 1-d to 3-d convolution"
         )
@@ -51,26 +51,21 @@ def convolution(
         strides, dilations, padding, rank = [1, *strides], [1, *dilations], [0, padding[0], 0, padding[1]], 2
     if operands is not None:
         data, weight = operands(data, weight)
-    op, data_layout, kernel_layout = _CONVOLUTIONS[rank]
-    result = op(
-        data,
-        weight,
-        strides=strides,
-        padding=padding,
-        dilation=dilations,
-        groups=int(context.attrs.get("group", 1)),
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-        **({"out_dtype": out_dtype} if out_dtype else {}),
-    )
-    if bias is not None:
-        result = _with_bias(context, result, bias, rank)
-    return ops.squeeze(emit(result), [2]) if is_row else result
+    groups = int(context.attrs.get("group", 1))
+    typed = {"out_dtype": out_dtype} if out_dtype else {}
+
+    def finish(result: Any) -> Any:
+        return result if bias is None else _with_bias(context, result, bias)
+
+    if rank == 3:
+        windows = Windows(strides=strides, padding=padding, dilation=dilations)
+        return Volumes(emit).convolution(data, weight, partial(ops.nn.conv2d, **typed), windows, groups, finish)
+    result = emit(ops.nn.conv2d(data, weight, strides=strides, padding=padding, dilation=dilations, groups=groups, **typed))
+    return ops.squeeze(emit(finish(result)), [2]) if is_row else finish(result)
 
 
-def _with_bias(context: NodeContext, result: Any, bias: Any, rank: int) -> Any:
-    emit = context.builder.emit
-    return ops.add(emit(result), emit(ops.reshape(bias, [1, shape_of(bias)[0], *[1] * rank])))
+def _with_bias(context: NodeContext, result: Any, bias: Any) -> Any:
+    return ops.add(result, context.builder.emit(ops.reshape(bias, [1, shape_of(bias)[0], 1, 1])))
 
 
 def _conv(context: NodeContext, inputs: list[Any]) -> Any:
@@ -87,33 +82,30 @@ def _conv_transpose(context: NodeContext, inputs: list[Any]) -> Any:
     """y[o] = sum of w[k] * x[i] over o = i * stride + k * dilation - before; rows become images of height 1.
 
     Of 16-bit integers, whose kernels know no transposed convolution, the input is spread by its zero point between rows and
-    columns, then convolved at stride 1 with the turned kernel. Three dimensions are left to TVM's converter.
+    columns, then convolved at stride 1 with the turned kernel.
     """
     emit, (x, w) = context.builder.emit, inputs[:2]
     rank = len(shape_of(x)) - 2
-    if rank not in (1, 2) or len(shape_of(w)) != rank + 2:
+    if rank not in (1, 2, 3) or len(shape_of(w)) != rank + 2:
         return None
     strides, dilations = (context.ints(name, [1] * rank) for name in ("strides", "dilations"))
-    windows = _transposed_windows(context, shape_of(x)[2:], shape_of(w)[2:])
+    attributes: dict[str, Any] = {"strides": strides, "dilation": dilations, "groups": int(context.attrs.get("group", 1))}
+    attributes["windows"] = _transposed_windows(context, shape_of(x)[2:], shape_of(w)[2:])
+    bias = input_at(inputs, 2)
+
+    def finish(result: Any) -> Any:
+        return result if bias is None else _with_bias(context, result, bias)
+
+    if rank == 3:
+        return Volumes(emit).transposed_convolution(x, w, transposed_images, finish=finish, **attributes)
     if rank == 1:
         x, w = emit(ops.expand_dims(x, 2)), emit(ops.expand_dims(w, 2))
-        strides, dilations, windows = [1, *strides], [1, *dilations], [(0, 0), *windows]
-    attributes = {"dilation": dilations, "groups": int(context.attrs.get("group", 1)), "data_layout": "NCHW"}
+        attributes |= {"strides": [1, *strides], "dilation": [1, *dilations], "windows": [(0, 0), *attributes["windows"]]}
     quantized = _dequantize_of(context, inputs[0])
     if quantized is not None and _is_wide(quantized) and rank == 2:
-        result = _wide_conv_transpose(context, quantized, w, strides, windows, attributes)
+        result = finish(emit(_wide_conv_transpose(context, quantized, w, **attributes)))
     else:
-        result = ops.nn.conv2d_transpose(
-            x,
-            w,
-            strides=strides,
-            padding=[before for before, _ in windows] + [max(after, 0) for _, after in windows],
-            output_padding=[max(-after, 0) for _, after in windows],
-            kernel_layout="IOHW",
-            **attributes,
-        )
-    bias = input_at(inputs, 2)
-    result = result if bias is None else _with_bias(context, result, bias, 2)
+        result = finish(emit(transposed_images(x, w, **attributes)))
     return ops.squeeze(emit(result), [2]) if rank == 1 else result
 
 
@@ -123,9 +115,9 @@ def _is_wide(dequantize: Any) -> bool:
 
 
 def _wide_conv_transpose(
-    context: NodeContext, x: Any, w: Any, strides: list[int], windows: list[tuple[int, int]], attributes: dict[str, Any]
+    context: NodeContext, x: Any, w: Any, *, strides: list[int], windows: list[tuple[int, int]], dilation: list[int], groups: int
 ) -> Any:
-    reach = [(taps - 1) * dilation for taps, dilation in zip(shape_of(w)[2:], attributes["dilation"], strict=True)]
+    reach = [(taps - 1) * dilation for taps, dilation in zip(shape_of(w)[2:], dilation, strict=True)]
     befores = [far - before for far, (before, _) in zip(reach, windows, strict=True)]
     behinds = [far - after - stride + 1 for far, (_, after), stride in zip(reach, windows, strides, strict=True)]
     if min(befores) < 0:
@@ -133,10 +125,10 @@ def _wide_conv_transpose(
     integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(behind, 0) for behind in behinds])
     return ops.nn.conv2d(
         context.builder.emit(ops.dequantize(integers, *x.args[1:3], axis=0, out_dtype=str(w.ty.dtype))),
-        _flipped_kernel(context, w, attributes["groups"]),
+        _flipped_kernel(context, w, groups),
         padding=[*befores, *(max(behind, 0) for behind in behinds)],
-        kernel_layout="OIHW",
-        **attributes,
+        dilation=dilation,
+        groups=groups,
     )
 
 

@@ -23,6 +23,7 @@ from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, dtype_of, is_static, padded_for_windows, same_padding, shape_of
 from ..symbols import Symbols
+from ..volumes import Volumes, Windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,15 +123,12 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
     if data is not inputs[0] and name == "avg_pool":
         raise RejectedOpError(f"its padding depends on open sizes; {context.symbols.advice()}")
     ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
-    return getattr(ops.nn, f"{name}{rank}d")(
-        data,
-        pool_size=kernel,
-        strides=context.ints("strides", [1] * rank),
-        padding=padding,
-        dilation=context.ints("dilations", [1] * rank),
-        ceil_mode=ceil_mode,
-        count_include_pad=bool(context.attrs.get("count_include_pad", 0)),
-    )
+    windows = {"strides": context.ints("strides", [1] * rank), "dilation": context.ints("dilations", [1] * rank)}
+    modes = {"ceil_mode": ceil_mode, "count_include_pad": bool(context.attrs.get("count_include_pad", 0))}
+    if rank == 3:
+        op = getattr(ops.nn, f"{name}2d")
+        return Volumes(context.builder.emit).pool(data, op, kernel, Windows(padding=padding, **windows), **modes)
+    return getattr(ops.nn, f"{name}{rank}d")(data, pool_size=kernel, padding=padding, **windows, **modes)
 
 
 def _bound(value: Any, what: str) -> float | None:

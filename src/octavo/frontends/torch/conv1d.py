@@ -39,7 +39,7 @@ def on_row(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     return ops.squeeze(args.step("image", op(args.step("input", ops.expand_dims(x, [0, 2])))), [0, 2])
 
 
-def _same_or_none(padding: str, kernel: list[int], dilation: list[int]) -> list[int]:
+def same_or_none(padding: str, kernel: list[int], dilation: list[int]) -> list[int]:
     """Return the padding before each axis and then after each, for "same" or "valid"; the odd one of "same" goes after."""
     totals = [reach * (taps - 1) if padding == "same" else 0 for reach, taps in zip(dilation, kernel, strict=True)]
     before = [total // 2 for total in totals]
@@ -60,14 +60,14 @@ def _convolution(
 
 def _conv2d_padding(args: Arguments) -> Any:
     weight, dilation = args["weight"], spread(args["dilation"], 2)
-    padding = _same_or_none(args["padding"], shape_of(weight)[2:], dilation)
+    padding = same_or_none(args["padding"], shape_of(weight)[2:], dilation)
     return batched(args, args["input"], _convolution(args, weight, spread(args["stride"], 2), padding, dilation))
 
 
 def _conv1d(args: Arguments) -> Any:
     weight, dilation = args["weight"], _one(args["dilation"])
     if isinstance(args["padding"], str):
-        [before, after] = _same_or_none(args["padding"], shape_of(weight)[2:], [dilation])
+        [before, after] = same_or_none(args["padding"], shape_of(weight)[2:], [dilation])
     else:
         before = after = _one(args["padding"])
     weight = args.emit(ops.expand_dims(weight, 2))

@@ -24,6 +24,7 @@ from ..symbols import size_text
 from .constant_folding import computed, is_foldable
 from .control_flow import describe
 from .conv1d import CONV1D
+from .conv3d import CONV3D
 from .functionalize import functionalized, is_mutating
 from .functions import ATTENTION, FUNCTIONS, NORMS
 from .indexing import INDICES
@@ -40,6 +41,7 @@ _Frontend: Any = exported_program_translator.ExportedProgramImporter
 _CONVERTERS: dict[str, Converter] = {
     **CONVERTERS,
     **CONV1D,
+    **CONV3D,
     **NORMS,
     **FUNCTIONS,
     **ATTENTION,

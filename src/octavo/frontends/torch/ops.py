@@ -25,6 +25,7 @@ from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import clamp, dtype_of, shape_of
 from ..symbols import Size, Symbols
+from ..volumes import Volumes, Windows
 from .sizes import ProgramSizes
 
 
@@ -186,26 +187,26 @@ def _pool(args: Arguments, op: Any, rank: int, **attributes: Any) -> Any:
     """Pool images (rank 2) or volumes (rank 3), with or without batch; the stride is the kernel's size where it is left out."""
     x, kernel = args["self"], spread(args["kernel_size"], rank)
     has_batch = len(shape_of(x)) == rank + 2
-    result = op(
-        x if has_batch else args.emit(ops.expand_dims(x, 0)),
-        pool_size=kernel,
-        strides=spread(args["stride"], rank) if args["stride"] else kernel,
-        padding=spread(args["padding"], rank),
-        ceil_mode=bool(args["ceil_mode"]),
-        **attributes,
-    )
+    data = x if has_batch else args.emit(ops.expand_dims(x, 0))
+    windows = {"strides": spread(args["stride"], rank) if args["stride"] else kernel, "padding": spread(args["padding"], rank)}
+    dilation = spread(attributes.pop("dilation", 1), rank)
+    modes = {"ceil_mode": bool(args["ceil_mode"]), **attributes}
+    if rank == 3:
+        windows["padding"] *= 2
+        result = Volumes(args.emit).pool(data, op, kernel, Windows(dilation=dilation, **windows), **modes)
+    else:
+        result = op(data, pool_size=kernel, dilation=dilation, **windows, **modes)
     return result if has_batch else ops.squeeze(args.emit(result), [0])
 
 
 def _max_pool(args: Arguments, rank: int) -> Any:
-    return _pool(args, (ops.nn.max_pool2d, ops.nn.max_pool3d)[rank - 2], rank, dilation=spread(args["dilation"], rank))
+    return _pool(args, ops.nn.max_pool2d, rank, dilation=args["dilation"])
 
 
 def _avg_pool(args: Arguments, rank: int) -> Any:
     if args["divisor_override"] is not None:
         raise RejectedOpError("divisor_override is not supported")
-    op, counts_pad = (ops.nn.avg_pool2d, ops.nn.avg_pool3d)[rank - 2], bool(args["count_include_pad"])
-    return _pool(args, op, rank, count_include_pad=counts_pad)
+    return _pool(args, ops.nn.avg_pool2d, rank, count_include_pad=bool(args["count_include_pad"]))
 
 
 def _max_pool2d_with_indices(args: Arguments) -> Any:

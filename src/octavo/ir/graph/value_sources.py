@@ -15,6 +15,7 @@ from tvm.relax import Tuple, TupleGetItem, Var
 from ...target.op_facts import movers
 from ..identity import TensorId
 from .dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from .nodes import elements
 
 _KEPT = movers("view", "transpose", "reverse", "repeat", "split")
 """Ops whose result holds all values of their first operand and no others."""
@@ -24,6 +25,8 @@ _CHOSEN = (*movers("select"), "nn.max_pool2d")
 """Ops whose result holds some values of their first operand and no others."""
 _JOINED = movers("join")
 """Ops whose result holds all values of each operand."""
+_OF_BOTH = ("maximum", "minimum")
+"""Ops whose result holds some values of two operands and no others."""
 
 
 class ValueSources:
@@ -53,25 +56,29 @@ class ValueSources:
         return TensorId(var.name) if var.name in self._known else None
 
     def _behind(self, var: Var) -> TensorId | None:
-        """Return the tensor that `var` was moved from."""
-        seen: Var | None = var
-        while seen is not None:
-            found = self._own(seen)
-            if found is not None:
-                return found
-            seen = self._data_operand(seen)
-        return None
+        """Return the tensor that `var` was moved from, by parts that are put together again, too."""
+        found = self._own(var)
+        if found is None:
+            behind = {self._behind(operand) for operand in self._data_operands(var)}
+            found = behind.pop() if len(behind) == 1 else None
+        return found
 
-    def _data_operand(self, var: Var) -> Var | None:
+    def _data_operands(self, var: Var) -> list[Var]:
+        """Return the variables of whose values, and no others, that of `var` is put together."""
         value: Any = self._view.definition(var)
         if isinstance(value, TupleGetItem):
             value = self._view.definition(value.tuple_value)
-            return operand_vars(value.args[0])[0] if call_to(value, "split") is not None else None
-        call: Any = call_to(value, *_KEPT, *_CHOSEN, _PADDED)
+            return operand_vars(value.args[0])[:1] if call_to(value, "split") is not None else []
+        call: Any = call_to(value, *_KEPT, *_CHOSEN, *_JOINED, *_OF_BOTH, _PADDED)
         if call is None or dtype_of(call) != "float32" or not _adds_nothing(call):
-            return None
-        root = self._view.binding_of(call.args[0])
-        return root if root is not None else next(iter(operand_vars(call.args[0])), None)
+            return []
+        operands = elements(call.args)[:2] if call_to(call, *_OF_BOTH) is not None else [call.args[0]]
+        if call_to(call, *_JOINED) is not None:
+            operands = elements(self._view.definition(call.args[0]).fields)
+        data = [each for operand in operands for each in operand_vars(operand)]
+        if len(data) < len(operands):
+            return []
+        return [root if (root := self._view.binding_of(each)) is not None else each for each in data]
 
     def _ahead(self, var: Var) -> TensorId | None:
         """Return the nearest tensor that takes over all values of `var`."""

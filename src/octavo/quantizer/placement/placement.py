@@ -233,7 +233,7 @@ class Placer:
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
         inputs_of, view = {layer.output: layer for layer in candidates}, self.inputs.form.view
         for layer in reversed(candidates):
-            if layer.output in integer or not layer.moves or not self._can_move_integers(layer):
+            if layer.output in integer or not (layer.moves or self._joins_parts(layer)) or not self._can_move_integers(layer):
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].quantized_inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
@@ -241,6 +241,11 @@ class Placer:
             if readers and is_inner and self.refuse(layer) is None:
                 integer.add(layer.output)
                 self.reasons.pop(layer.core, None)
+
+    def _joins_parts(self, layer: Layer) -> bool:
+        """Return whether an op puts together what was moved from one tensor, as an importer's steps to slices do."""
+        sources = {self.inputs.form.sources.source(var) for var in layer.inputs}
+        return layer.support.op == "concat" and len(sources) == 1 and self.inputs.form.sources.source(layer.output) in sources
 
     def _float_results(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
         """Return the products whose results no integer op needs; tables and moves behind them leave `integer`, too.
