@@ -91,7 +91,7 @@ class Size(_Convertible):
     Every name stands for a number that is at least 0.
     """
 
-    __slots__ = ("_hash", "_names", "_terms", "_text")
+    __slots__ = ("_hash", "_least", "_names", "_terms", "_text")
 
     def __init__(self, terms: Mapping[_Monomial, int]) -> None:
         self._terms = dict(sorted(terms.items(), key=lambda item: (-len(item[0]), str(item[0]))))
@@ -99,6 +99,7 @@ class Size(_Convertible):
         # Every call of an executable asks for them.
         self._text: str | None = None
         self._names: frozenset[str] | None = None
+        self._least: float | None = None
 
     @staticmethod
     def named(name: str) -> Size:
@@ -190,7 +191,7 @@ class Size(_Convertible):
 
     def __bool__(self) -> bool:
         """Return whether it is other than 0, where that holds for all values; else OpenSizeError."""
-        if _least(self._terms) > 0:
+        if self.least > 0:
             return True
         raise OpenSizeError(f"the size {self} is open, and whether it is 0 decides")
 
@@ -228,7 +229,14 @@ class Size(_Convertible):
     @property
     def may_be_negative(self) -> bool:
         """Whether it is not seen to be at least 0 for all values."""
-        return _least(self._terms) < 0
+        return self.least < 0
+
+    @property
+    def least(self) -> float:
+        """What no value is below; minus infinity where nothing is seen to be."""
+        if self._least is None:
+            self._least = _least(self._terms)
+        return self._least
 
     def most(self, each: int) -> float:
         """Return what no value surpasses where every dimension is `each` at most; infinity where nothing is seen to."""
@@ -271,7 +279,7 @@ class Size(_Convertible):
             if any(isinstance(side, Size) for side in sides):
                 return joined(each.op, sides[0], sides[1])
             if each.op == "floordiv":
-                is_plain = isinstance(each.right, Size) and _least(_terms_of(each.left)) >= 0
+                is_plain = isinstance(each.right, Size) and _least_of(each.left) >= 0
                 return _tirx().truncdiv(*sides) if is_plain else sides[0] // sides[1]
             return getattr(_tirx(), each.op)(*sides)
 
@@ -319,7 +327,7 @@ def is_open(value: Any) -> bool:
 
 def is_surely(large: int | Size, small: int | Size) -> bool:
     """Return whether a size is at least another for all values."""
-    return _least(_terms_of(large - small)) >= 0
+    return _least_of(large - small) >= 0
 
 
 def _tirx() -> Any:
@@ -365,10 +373,14 @@ def _least(terms: Mapping[_Monomial, int]) -> float:
     return least
 
 
+def _least_of(value: int | Size) -> float:
+    return value.least if isinstance(value, Size) else value
+
+
 def _least_factor(factor: _Factor) -> float:
     if isinstance(factor, str):
         return 0
-    left, right = (_least(_terms_of(side)) for side in (factor.left, factor.right))
+    left, right = _least_of(factor.left), _least_of(factor.right)
     if factor.op == "floordiv":
         if left == -inf or (left < 0 and isinstance(factor.right, Size)):
             return -inf
@@ -397,13 +409,14 @@ def _most_factor(factor: _Factor, each: int) -> float:
 
 def _is_at_least(one: Any, other: Any) -> bool:
     difference = one - other
-    if _least(_terms_of(difference)) >= 0:
+    if _least_of(difference) >= 0:
         return True
-    if _least(_terms_of(-difference)) > 0:
+    if _least_of(-difference) > 0:
         return False
     raise OpenSizeError(f"the order of {one} and {other} is open")
 
 
+@lru_cache(1 << 13)
 def joined(op: str, one: int | Size, other: int | Size) -> int | Size:
     """Return the larger or smaller of two sizes, or a quotient."""
     if op == "floordiv":
