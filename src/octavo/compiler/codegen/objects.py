@@ -24,13 +24,13 @@ from tvm import tirx
 from tvm.ir import PrimType, StringImm
 from tvm_ffi import StructuralKey, structural_walk
 
-from ...ir.graph.kernel_attributes import KERNEL_ATTR
+from ...ir.graph.kernel_attributes import KERNEL_ATTR, SIZES_ATTR
 from ...runtime.code_cache import ObjectCache, user_cache
 from ...runtime.cores import cores
 from . import tir_passes
 from .tir_passes import llvm_module
 
-_INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.result")
+_INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.result", SIZES_ATTR)
 """Attributes that tell one use of a function from another and leave its code alone."""
 
 

@@ -162,6 +162,7 @@ class _Plan:
         self._results: list[Expr] = []
         self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))
         self._starts: dict[int, Any] = {}
+        self._read: dict[int, int | Size | None] = {}
         self._sizes = EntrySizes(())
         self._kernels: dict[GlobalVar, PointerKernel] = {}
         for binding in view.bindings:
@@ -201,7 +202,7 @@ class _Plan:
         number = len(self._calls)
         given = list(call.args[1].fields)
         operands = [self._memory(operand) for operand in given if not is_dimension(operand)]
-        sizes = [size_of(each) for each in given if is_dimension(each)]
+        sizes = [self._size(each) for each in given if is_dimension(each)]
         if None in sizes:
             raise NeedsMachine
         for memory in operands:
@@ -220,6 +221,13 @@ class _Plan:
         )
         self._calls.append(made)
         return results if isinstance(out, TupleType) else results[0]
+
+    def _size(self, expression: Any) -> int | Size | None:
+        """Return a size; calls share the expressions of equal ones, which take long to read."""
+        address = hash(expression)
+        if address not in self._read:
+            self._read[address] = size_of(expression)
+        return self._read[address]
 
     def _memory(self, expr: Expr) -> _Memory:
         if isinstance(expr, GenericConst):

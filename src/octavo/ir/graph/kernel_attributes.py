@@ -28,3 +28,6 @@ SCALAR_LOOPS_ATTR = "octavo.scalar_loops"
 
 SIZE_NAME = "size"
 """Name of the variables, in such a kernel, of what it computes of sizes: each is stored, and the next statement loads it."""
+
+SIZES_ATTR = "octavo.sizes"
+"""Attribute of such a kernel: the sizes that these variables hold, in their order, as text: expressions take long to read."""

@@ -1,4 +1,4 @@
-"""What of open sizes is copied where a condition holds, and filled elsewhere, is filled first, and copied row by row after that.
+"""What of open sizes is copied where a condition holds, and filled elsewhere, is one kernel's work: it fills, and copies rows.
 
 Before, of a padding::
 
@@ -6,8 +6,7 @@ Before, of a padding::
 
 After::
 
-    y[0:, 0:] = 0
-    for row in range(1, height + 1), column in range(1, width + 1): y[row, column] = x[row - 1, column - 1]    # in vectors
+    y = R.call_tir(cls.padded_rows, (x, ...))    # see kernels/move/padded_rows.py
 
 TVM cuts loops so where sizes are known; of others each element asks. What is transposed has loops of its own for one turn of the
 innermost: one token is one row. No arithmetic is touched.
@@ -15,58 +14,146 @@ innermost: one token is one row. No arithmetic is touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.ir import Call, TensorLoad
-from tvm.tirx import GE, GT, LE, LT, And, BufferLoad, BufferStore, For, IntImm, PrimFunc
+from tvm.ir import Call, GlobalVar, TensorLoad
+from tvm.relax import Expr
+from tvm.tirx import GE, GT, LE, LT, And, For, IntImm, PrimFunc
 
-from ....ir.untyped import s_tir, tirx
-from .places import loads_in, only_block
-
-_LANES = 8
+from ....ir.graph.dataflow import BodyWriter, call_to, eliminate_dead_code, replace_operands, view_of_main, with_main
+from ....ir.graph.kernel_attributes import KERNEL_ATTR
+from ....ir.graph.sizes import buffers_and_dimensions, size_of
+from ....ir.untyped import relax, s_tir, tirx
+from .kernels import PaddedAxis, padded_rows
+from .places import dimensions_of_call, loads_in, only_block
 
 
 def copy_rows(module: tvm.IRModule) -> tvm.IRModule:
     """Return the module with the rows of its functions cut where they can be."""
     changed: dict[Any, Any] = {}
+    paddings: dict[GlobalVar, _Padding] = {}
     for var, function in module.functions_items():
         if isinstance(function, PrimFunc):
-            made = _cut(function)
+            padding = _padding(function)
+            made = None if padding is not None else _cut(function)
+            if padding is not None:
+                paddings[var] = padding
             if made is not None:
                 changed[var] = made
     result = module.clone() if changed else module
     for var, function in changed.items():
         result.update_func(var, function)
+    return eliminate_dead_code(_with_kernels(result, paddings)) if paddings else result
+
+
+@dataclass(frozen=True, slots=True)
+class _Padding:
+    """What a function fills with a number, and copies within bounds of each axis; sizes are of its own variables."""
+
+    function: Any
+    axes: list[PaddedAxis]
+    dtype: str
+    fill: float
+
+    def sizes(self, call: Any) -> dict[str, Any]:
+        """Return the sizes that the kernel takes for one call, by their names."""
+        known = dimensions_of_call(self.function, call)
+
+        def of_call(expression: Any) -> Any:
+            if isinstance(expression, int):
+                return tirx.IntImm("int64", expression)
+            return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: known.get(hash(var), var)))
+
+        named = {f"{name}.{number}": each for number, axis in enumerate(self.axes) for name, each in axis._asdict().items()}
+        for number, name in enumerate(("source", "extent")):
+            total: Any = tirx.IntImm("int64", 1)
+            for axis in self.axes:
+                total = total * getattr(axis, name)
+            named[f"elements.{number}"] = total
+        return {name: of_call(each) for name, each in named.items()}
+
+
+def _with_kernels(module: tvm.IRModule, paddings: Mapping[GlobalVar, _Padding]) -> tvm.IRModule:
+    """Return the module with calls of one kernel in place of those of paddings."""
+    view, kernels = view_of_main(module), dict[Any, tuple[GlobalVar, Any]]()
+    mapping: dict[int, Expr] = {}
+
+    def padded(call: Any) -> Any:
+        padding = paddings[call.args[0]]
+        key = len(padding.axes), padding.dtype, padding.fill
+        if key not in kernels:
+            name = f"padded_rows_{len(kernels)}"
+            func = padded_rows(*key).with_attr("global_symbol", name).with_attr(KERNEL_ATTR, "padded_rows")
+            kernels[key] = GlobalVar(name), func
+            relax.expr._update_type(kernels[key][0], func.ty)
+        callee, func = kernels[key]
+        sizes = padding.sizes(call)
+        given = [sizes[str(each.name)] for each in buffers_and_dimensions(func)[1]]
+        return relax.call_tir(callee, relax.Tuple([call.args[1].fields[0], *given]), out_ty=call.ty_args[0])
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            call = call_to(binding.value, "call_tir")
+            value = padded(call) if call is not None and call.args[0] in paddings else binding.value
+            value = replace_operands(value, lambda var: mapping.get(hash(var), var))
+            mapping[hash(binding.var)] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
+        return replace_operands(view.result, lambda var: mapping.get(hash(var), var))
+
+    result = with_main(module, body)
+    for callee, func in kernels.values():
+        result.update_func(callee, func)
     return result
 
 
+def _padding(function: Any) -> _Padding | None:
+    """Return what a function fills and copies; None where it does something else, or its rows are of known length."""
+    block = only_block(function)
+    if block is None or len(block.iter_vars) < 2 or len(buffers_and_dimensions(function)[0]) != 2:
+        return None
+    turns, extents = [each.var for each in block.iter_vars], [each.dom.extent for each in block.iter_vars]
+    value = block.body.value
+    if (
+        isinstance(extents[-1], IntImm)
+        or not isinstance(value, Call)
+        or str(getattr(value.op, "name", "")) != "prim.if_then_else"
+    ):
+        return None
+    condition, copied, fill = value.args
+    if not isinstance(fill, (tirx.FloatImm, IntImm)) or not isinstance(copied, TensorLoad) or len(copied.indices) != len(turns):
+        return None
+    bounds: list[list[Any]] = [[] for _ in turns]
+    for part in _parts(condition):
+        of = [number for number, turn in enumerate(turns) if _mentions(part, turn)]
+        if len(of) != 1:
+            return None
+        bounds[of[0]].append(part)
+    axes: list[PaddedAxis] = []
+    for turn, extent, parts, index, source in zip(turns, extents, bounds, copied.indices, copied.source.ty.shape, strict=True):
+        ends, offset = _ends(parts, turn, extent), None if loads_in(index) else _offset(index, turn)
+        if ends is None or offset is None or any(_mentions(offset, each) for each in turns):
+            return None
+        axes.append(PaddedAxis(extent, *ends, offset, source))
+    if any(size_of(each) is None for axis in axes for each in axis):
+        return None
+    return _Padding(function, axes, str(fill.ty.dtype), fill.value)
+
+
 def _cut(function: Any) -> Any | None:
-    """Return a function with its rows cut; None where it copies none by a condition, or they are of known length."""
+    """Return a function with its rows cut; None where it moves none, or they are of known length."""
     block = only_block(function)
     if block is None or len(block.iter_vars) == 0:
         return None
     turns, extents = [each.var for each in block.iter_vars], [each.dom.extent for each in block.iter_vars]
     value = block.body.value
-    if isinstance(extents[-1], IntImm):
+    if isinstance(extents[-1], IntImm) or not isinstance(value, TensorLoad):
         return None
-    if isinstance(value, TensorLoad):
-        if len(value.indices) == 0 or _is_row(value, turns[-1]):
-            return None
-        return _with_body(function, _single_or_all(block.body, turns, extents))
-    if not isinstance(value, Call) or str(getattr(value.op, "name", "")) != "prim.if_then_else":
+    if len(value.indices) == 0 or _is_row(value, turns[-1]):
         return None
-    condition, copied, fill = value.args
-    if not isinstance(fill, (tirx.FloatImm, IntImm)) or not _is_row(copied, turns[-1]):
-        return None
-    loops = _Loops.of(condition, turns, extents)
-    if loops is None:
-        return None
-    return _with_body(function, _filled_and_copied(block.body.buffer, loops, copied, fill))
+    return _with_body(function, _single_or_all(block.body, turns, extents))
 
 
 def _with_body(function: Any, body: Any) -> Any:
@@ -111,38 +198,6 @@ def _mentions(expression: Any, var: Any) -> bool:
     return bool(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loops:
-    """Turns of planes, those of their rows and of a row's elements, their extents, and [first; last) of what is copied.
-
-    Where there are no rows, those of the one row that there is.
-    """
-
-    turns: list[Any]
-    extents: list[Any]
-    rows: tuple[Any, Any]
-    columns: tuple[Any, Any]
-
-    @staticmethod
-    def of(condition: Any, turns: list[Any], extents: list[Any]) -> _Loops | None:
-        """Return the loops; None where some part of the condition is no end of one of them."""
-        if len(turns) < 2:
-            return None
-        *_, row, column = turns
-        of_rows, of_columns, others = list[Any](), list[Any](), list[Any]()
-        for part in _parts(condition):
-            is_of = _mentions(part, row), _mentions(part, column)
-            if all(is_of):
-                return None
-            (of_rows if is_of[0] else of_columns if is_of[1] else others).append(part)
-        rows, columns = _ends(of_rows, row, extents[-2]), _ends(of_columns, column, extents[-1])
-        if rows is None or columns is None:
-            return None
-        if others:
-            rows = rows[0], tirx.Select(reduce(tirx.And, others), rows[1], tirx.IntImm("int64", 0))
-        return _Loops(turns, extents, rows, columns)
-
-
 def _ends(parts: Sequence[Any], turn: Any, extent: Any) -> tuple[Any, Any] | None:
     """Return [first; last) of the turns for which all parts hold, none where last is less; None where that is not known."""
     first, last = tirx.IntImm("int64", 0), extent
@@ -166,58 +221,3 @@ def _ends(parts: Sequence[Any], turn: Any, extent: Any) -> tuple[Any, Any] | Non
 
 def _parts(condition: Any) -> list[Any]:
     return [*_parts(condition.a), *_parts(condition.b)] if isinstance(condition, And) else [condition]
-
-
-def _filled_and_copied(y: Any, loops: _Loops, copied: Any, fill: Any) -> Any:
-    """Return the loop over planes: each is filled, which its first-level cache then holds, and its rows are copied."""
-    *planes, row, column = loops.turns
-    *_, height, width = loops.extents
-    zero = tirx.IntImm("int64", 0)
-    count, first, last = (tirx.Var(name, "int64") for name in ("count", "first", "last"))
-
-    def filled(at: Any, lanes: int) -> Any:
-        # Rows lie side by side: counted from the first element of the first one.
-        place = at if lanes == 1 else tirx.Ramp(at, 1, lanes)
-        return BufferStore(y, fill if lanes == 1 else tirx.Broadcast(fill, lanes), [*planes, zero, place])
-
-    def neighbours(at: Any, lanes: int) -> Any:
-        start = first + at
-        *outer, place = (
-            tvm_ffi.structural_map(each, (tirx.Var, lambda var: start if var.same_as(column) else var)) for each in copied.indices
-        )
-        source, target = (place, start) if lanes == 1 else (tirx.Ramp(each, 1, lanes) for each in (place, start))
-        return BufferStore(y, BufferLoad(copied.source, [*outer, source]), [*planes, row, target])
-
-    copy = For(
-        row,
-        loops.rows[0],
-        tirx.max(loops.rows[1] - loops.rows[0], zero),
-        tirx.ForKind.SERIAL,
-        _by_vectors(count, neighbours, _LANES, _LANES // 2),
-    )
-    body: Any = tirx.SeqStmt([_by_vectors(height * width, filled, _LANES), copy])
-    for var, extent in zip(reversed(planes), reversed(loops.extents[:-2]), strict=True):
-        body = For(var, zero, extent, tirx.ForKind.SERIAL, body)
-    known = [
-        tirx.Bind(first, loops.columns[0]),
-        tirx.Bind(last, loops.columns[1]),
-        tirx.Bind(count, tirx.max(last - first, zero)),
-    ]
-    return tirx.SeqStmt([*known, body])
-
-
-def _by_vectors(count: Any, body: Callable[[Any, int], Any], *sizes: int) -> Any:
-    """Return `body(first, lanes)` over all elements by the first of these sizes of which there are as many, or one by one.
-
-    The last vector ends with the last element: it may store some again.
-    """
-    if not sizes:
-        return _loop(count, lambda at: body(at, 1))
-    lanes, *smaller = sizes
-    full = _loop(tirx.floordiv(count + (lanes - 1), lanes), lambda at: body(tirx.min(at * lanes, count - lanes), lanes))
-    return tirx.IfThenElse(count >= lanes, full, _by_vectors(count, body, *smaller))
-
-
-def _loop(count: Any, body: Callable[[Any], Any]) -> Any:
-    at = tirx.Var("at", "int64")
-    return For(at, tirx.IntImm("int64", 0), count, tirx.ForKind.SERIAL, body(at))

@@ -61,7 +61,7 @@ from ....ir.graph.dataflow import (
 from ....ir.graph.sizes import buffers_and_dimensions, is_dimension
 from ....ir.untyped import relax, te, tirx
 from ....runtime.size import is_surely
-from .places import dims, loads_in, only_block, simplified, terms, unfolded
+from .places import dimensions_of_call, dims, loads_in, only_block, simplified, terms, unfolded
 
 _MOST = 96
 """Loads, choices and conversions of a value: chains of choices, each of which names its operand three times, grow fast."""
@@ -167,10 +167,7 @@ def _bound(function: Any, call: Any, known: dict[int, Any]) -> list[tuple[Any, E
     numbers = [each for each in given if is_dimension(each)]
     if len(buffers) != len(tensors) + 1 or len(sizes) != len(numbers) or len(call.args) > 2:
         return None
-    known |= {hash(var): size for var, size in zip(sizes, numbers, strict=True)}
-    shapes = [dims(tensor) for tensor in tensors] + [list(call.ty_args[0].shape.values)]
-    for buffer, shape in zip(buffers, shapes, strict=True):
-        known |= {hash(dim): size for dim, size in zip(buffer.ty.shape, shape, strict=True) if isinstance(dim, tirx.Var)}
+    known |= dimensions_of_call(function, call)
     return list(zip(buffers[:-1], tensors, strict=True))
 
 

@@ -12,11 +12,12 @@ After, called with height // 2 * width and height // 2::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
 
-from ....ir.graph.kernel_attributes import SIZE_NAME
+from ....ir.graph.kernel_attributes import SIZE_NAME, SIZES_ATTR
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import tirx
 from ....runtime.size import Size
@@ -36,7 +37,7 @@ def lifted(func: Any) -> LiftedKernel:
     plain = tirx.PrimFunc(buffers, func.body, func.ret_type)
     if not dimensions:
         return LiftedKernel(plain, ())
-    taken = _Taken(dimensions)
+    taken = _Taken(dimensions, list(map(_size, map(str, func.attrs[SIZES_ATTR]))))
     tvm_ffi.structural_walk(func.body, (tirx.SeqStmt, taken.note))
     exchanged = (tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes), (tirx.Var, taken.read)
     made = tvm_ffi.structural_map(plain, exchanged, order="pre")
@@ -47,16 +48,15 @@ def lifted(func: Any) -> LiftedKernel:
 class _Taken:
     """The sizes that a kernel takes, and their variables."""
 
-    def __init__(self, dimensions: list[Any]) -> None:
+    def __init__(self, dimensions: list[Any], computed: list[Size]) -> None:
         self.variables: dict[Size, Any] = {}
+        self._computed = iter(computed)
         self._sizes = {hash(each): Size.named(str(each.name)) for each in dimensions}
 
     def note(self, block: Any) -> None:
         """Note the variables that a block of statements binds to sizes."""
-        for store, bound in _computed(block):
-            size = size_of(store.value)
-            assert isinstance(size, Size), "a size is computed of dimensions alone"
-            self._sizes[hash(bound.var)] = size
+        for _, bound in _computed(block):
+            self._sizes[hash(bound.var)] = next(self._computed)
 
     def shaped(self, kind: Any) -> Any:
         """Return the type of a buffer with variables for sizes."""
@@ -77,6 +77,13 @@ class _Taken:
             # Whoever asks how large a kernel's own buffers are knows its parameters by their names.
             self.variables[size] = tirx.Var(f"size.{len(self.variables)}", "int32")
         return self.variables[size]
+
+
+@lru_cache(1 << 12)
+def _size(text: str) -> Size:
+    size = Size.parse(text)
+    assert isinstance(size, Size), "a number is computed of no dimensions"
+    return size
 
 
 def _without_sizes(block: Any) -> Any:

@@ -6,7 +6,8 @@ rewriting) can't read. So these run first, over the float remainder, and the ker
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import tvm
@@ -105,12 +106,20 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     variables = open_dimensions(main)
     mapping: dict[int, Expr] = {}  # by the address of the variable
 
+    def dimension(name: str) -> Any:
+        return variables.setdefault(name, tirx.Var(name, "int64"))
+
+    @cache
+    def expression(size: int | Size) -> Any:
+        """Return a size, the same for equal ones: it takes long to write, and to read again."""
+        return size.expression(dimension) if isinstance(size, Size) else tirx.IntImm("int32", size)
+
     def mapped(var: Var) -> Expr:
         return mapping.get(hash(var), var)
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
-            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels, numbers, variables)
+            value = _linked(replace_operands(binding.value, mapped), placed, lowered.kernels, numbers, expression)
             mapping[hash(binding.var)] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
         return replace_operands(view.result, mapped)
 
@@ -182,7 +191,7 @@ def _linked(
     placed: dict[str, GlobalVar],
     kernels: dict[str, PlacedKernel],
     numbers: dict[str, Numbers],
-    variables: dict[str, Any],
+    expression: Callable[[int | Size], Any],
 ) -> Expr:
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
         return value
@@ -192,9 +201,5 @@ def _linked(
     taken: Numbers = numbers.get(symbol) or tuple(
         Size.named(str(each.name)) for each in buffers_and_dimensions(kernels[symbol].func)[1]
     )
-
-    def dimension(name: str) -> Any:
-        return variables.setdefault(name, tirx.Var(name, "int64"))
-
-    given = [each.expression(dimension) if isinstance(each, Size) else tirx.IntImm("int32", each) for each in taken]
+    given = map(expression, taken)
     return relax.call_tir(placed[symbol], relax.Tuple([*value.args[1].fields, *given]), out_ty=value.ty_args[0])

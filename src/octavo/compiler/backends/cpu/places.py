@@ -13,6 +13,7 @@ from tvm.relax import Expr, Var
 from tvm.tirx import LT, Add, BufferLoad, BufferStore, Cast, FloorDiv, FloorMod, For, IntImm, Min, Mul, Select
 
 from ....ir.graph.dataflow import static_shape
+from ....ir.graph.sizes import buffers_and_dimensions, is_dimension
 from ....ir.untyped import tirx
 
 _SIZES = tvm.sym.ConstIntBound(0, tvm.sym.ConstIntBound.POS_INF)
@@ -21,6 +22,17 @@ _SIZES = tvm.sym.ConstIntBound(0, tvm.sym.ConstIntBound.POS_INF)
 def dims(tensor: Any) -> list[Any]:
     """Return the dimensions of a tensor as TVM has them."""
     return list(tensor.ty.shape.values)
+
+
+def dimensions_of_call(function: Any, call: Any) -> dict[int, Any]:
+    """Return what the sizes of a PrimFunc are in a call of it, by the addresses of their variables."""
+    given = list(call.args[1].fields)
+    buffers, sizes = buffers_and_dimensions(function)
+    known = dict(zip(map(hash, sizes), filter(is_dimension, given), strict=True))
+    shapes = [dims(each) for each in given if not is_dimension(each)] + [list(call.ty_args[0].shape.values)]
+    for buffer, shape in zip(buffers, shapes, strict=True):
+        known |= {hash(dim): size for dim, size in zip(buffer.ty.shape, shape, strict=True) if isinstance(dim, tirx.Var)}
+    return known
 
 
 def loads_in(value: Any) -> list[Any]:

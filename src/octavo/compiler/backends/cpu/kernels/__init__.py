@@ -61,6 +61,7 @@ from .move.concat import ConcatSpec, concat
 from .move.float_concat import FloatConcatSpec, dense_rows, float_concat
 from .move.gather import GatherSpec, gather
 from .move.half_concat import HalfConcatSpec, half_concat
+from .move.padded_rows import PaddedAxis, padded_rows
 from .move.take import TakeSpec, take
 from .move.transpose import TransposeSpec, transpose
 from .norms.channel_groups import ChannelGroups
@@ -154,6 +155,7 @@ __all__ = [
     "LookupSpec",
     "ObserveSpec",
     "Output",
+    "PaddedAxis",
     "PairLookupSpec",
     "PairwiseSpec",
     "Pool2dSpec",
@@ -226,6 +228,7 @@ __all__ = [
     "mean_in_order",
     "multiplies_bfloat16",
     "observe",
+    "padded_rows",
     "pair_lookup",
     "pairwise",
     "pool2d",

@@ -20,7 +20,7 @@ from tvm.ir import Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
-from ......ir.graph.kernel_attributes import OPEN_ATTR, SIZE_NAME
+from ......ir.graph.kernel_attributes import OPEN_ATTR, SIZE_NAME, SIZES_ATTR
 from ......runtime.shapes import typical
 from ......runtime.size import Size, dimension, expressed_by, is_open
 from .contents import UnknownContentError, content
@@ -118,7 +118,8 @@ def _emitted(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None
     params = list(func.params)
     params[-1:-1] = sizes.dimensions.values()
     statements = func.body if computed is None else tirx.SeqStmt([computed, func.body])
-    return tirx.PrimFunc(params, statements, func.ret_type, func.attrs).with_attr(OPEN_ATTR, 1)
+    made = tirx.PrimFunc(params, statements, func.ret_type, func.attrs)
+    return made.with_attrs({OPEN_ATTR: 1, SIZES_ATTR: list(map(str, sizes.variables))})
 
 
 class _Sizes:
@@ -130,7 +131,7 @@ class _Sizes:
 
     def __init__(self) -> None:
         self.dimensions: dict[str, Any] = {}
-        self._variables: dict[Size, Any] = {}
+        self.variables: dict[Size, Any] = {}
 
     def dimension(self, name: str) -> Any:
         """Return the argument of a dimension."""
@@ -140,15 +141,15 @@ class _Sizes:
         """Return the variable of a size."""
         if size == Size.named(str(size)):
             return self.dimension(str(size))
-        return self._variables.setdefault(size, tirx.Var(SIZE_NAME, "int32"))
+        return self.variables.setdefault(size, tirx.Var(SIZE_NAME, "int32"))
 
     def computed(self) -> Any:
         """Return the statement that computes the variables that were read; None where none was."""
-        if not self._variables:
+        if not self.variables:
             return None
         with IRBuilder() as builder, B.prim_func():
             B.func_name("main")
-            for size, variable in self._variables.items():
+            for size, variable in self.variables.items():
                 B.Bind(kept(size.expression(self.dimension), "int32"), var=variable)
         func: Any = builder.get()
         return func.body
