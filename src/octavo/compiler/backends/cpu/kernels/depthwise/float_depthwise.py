@@ -114,6 +114,7 @@ class FloatDepthwise:
             image, number = split(unit, blocks) if spec.batch != 1 else (T.int32(0), unit)
             image, first_row = T.Bind(image) if spec.batch != 1 else image, T.Bind(number * block)
             rows = T.min(T.int32(0) + block, spec.out_height - first_row) if blocks != 1 else spec.out_height
+            self.distances = self._emit_distances() if is_open(spec.in_width) else None
             lanes, widths = self.lanes, channel_blocks(spec.in_channels, self.lanes)
             looped = sum(width == lanes and start % width == 0 for start, width in widths)
             if looped:
@@ -123,6 +124,19 @@ class FloatDepthwise:
                 self._emit_rows(image, first_row, rows, T.int32(start), width)
         if self.observer is not None:
             self.observer.drain()
+
+    def _emit_distances(self) -> Expr:
+        """Emit how far rows of taps lie apart in the input, and in the weights, and return what holds it.
+
+        What is loaded, LLVM does not follow from turn to turn: to choose among the ways in which open distances could be added up
+        takes it as long as all else that becomes machine code.
+        """
+        spec, taps = self.spec, self.spec.kernel[0]
+        distances: Any = T.alloc_buffer((2 * taps,), "int32", scope="local")
+        for tap in range(taps):
+            T.buffer_store(distances, T.int32(0) + tap * spec.dilation[0] * spec.in_width * spec.in_channels, [tap])
+            T.buffer_store(distances, T.int32(0) + tap * spec.kernel[1] * spec.in_channels, [taps + tap])
+        return distances
 
     def _block_rows(self, threads: int) -> int:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
@@ -149,15 +163,18 @@ class FloatDepthwise:
                 self._for_columns(tile)
 
     def _for_open_columns(self, tile: Callable[[Expr, int], None]) -> None:
-        """Emit tile(first column, columns) over one row, in tiles and what they leave in powers of two."""
+        """Emit tile(first column, columns) over one row, in tiles and what they leave by two, and by one."""
         width, most = T.Bind(T.int32(0) + self.spec.out_width), self.width
         full = T.Bind(T.truncdiv(width, T.int32(most)))
         with T.serial(0, full) as index:
             tile(T.Bind(index * most), most)
         left = T.Bind(width - full * most)
-        for part in reversed(range((most - 1).bit_length())):
-            with T.If(T.bitwise_and(left, T.int32(1 << part)) != 0), T.Then():
-                tile(T.Bind(full * most + T.bitwise_and(left, T.int32(-2 << part))), 1 << part)
+        if most > 2:
+            with T.serial(0, T.shift_right(left, T.int32(1))) as index:
+                tile(T.Bind(full * most + index * 2), 2)
+        if most > 1:
+            with T.If(T.bitwise_and(left, T.int32(1)) != 0), T.Then():
+                tile(T.Bind(width - 1), 1)
 
     def _for_columns(self, tile: Callable[[Expr, int], None]) -> None:
         """Emit tile(first column, columns) over one row: the border's with constant positions, a loop over those between."""
@@ -201,8 +218,12 @@ class FloatDepthwise:
             store(acc, pixel * lanes, bias, lanes)
         uses = self._uses(count, is_interior)
         with T.serial(*taps) as ky:
-            row = T.Bind(at + ky * (spec.dilation[0] * spec.in_width * spec.in_channels))
-            weights_row = T.Bind(ky * (spec.kernel[1] * spec.in_channels) + channel)
+            if self.distances is None:
+                row = T.Bind(at + ky * (spec.dilation[0] * spec.in_width * spec.in_channels))
+                weights_row = T.Bind(ky * (spec.kernel[1] * spec.in_channels) + channel)
+            else:
+                row = T.Bind(at + self.distances[ky])
+                weights_row = T.Bind(self.distances[spec.kernel[0] + ky] + channel)
             places = [weights_row + kx * spec.in_channels for kx in range(spec.kernel[1])]
             columns = [T.Bind(load_weights(self.weights, at, lanes, spec.weight_dtype, self.isa)) for at in places]
 
