@@ -36,7 +36,7 @@ from .planned_calls import CallPlan, Operand, PlannedCall
 from .pointer_kernels import NeedsMachine, PointerKernel, on_pointers
 from .scratch import with_scratch
 from .sharing import Access, ByteRange, phases, shared_kernel
-from .tir_passes import CALLS_ATTR
+from .tir_passes import CALLS_ATTR, STACK_BYTES
 from .worker_pool_code import BODY, WORKER_SYMBOLS, WorkerPoolCode
 
 OWN_SYMBOLS = (ENTRY, *WORKER_SYMBOLS)
@@ -265,8 +265,13 @@ class _Plan:
     # ------------------------------------------------------------------------------------------------------- writing
 
     def program(self, module: tvm.IRModule, tasks: int) -> Program:
-        """Place the intermediate tensors, with kernels' own buffers of open sizes, and write the entry."""
-        made, chunks = self._on_pointers(module, math.inf, 1 if self._has_table else tasks)
+        """Place the intermediate tensors, with kernels' own buffers of open sizes, and write the entry.
+
+        A kernel of open sizes has large buffers for blocks of many rows. To take one from the heap and give it back is a tenth of
+        the time of a layer that is called with one row.
+        """
+        on_stack = STACK_BYTES if self._dimensions and tasks == 1 else math.inf
+        made, chunks = self._on_pointers(module, on_stack, 1 if self._has_table else tasks)
         kernels = {callee: GlobalVar(_own_name(callee)) for callee in made}
         functions = {kernels[callee]: function for callee, function in made.items()}
         workspace = self._place()

@@ -34,7 +34,7 @@ _FOR_BUFFERS = ("s_tir.CompactBufferAllocation",)
 _FOR_CONDITIONS = ("s_tir.HoistIfThenElse",)
 """What does nothing without conditional statements but to simplify, as is done once more behind it."""
 
-_STACK = 1 << 14
+STACK_BYTES = 1 << 14
 """Bytes of buffers of its own that a kernel may have on the stack."""
 
 KERNEL_LEVEL = 2
@@ -270,7 +270,7 @@ def _is_light(function: Any) -> bool:
     def allocated(node: Any) -> None:
         size = -(-int(tvm.DataType(str(node.buffer.ty.dtype)).bits) // 8)
         for dim in node.buffer.ty.shape:
-            size *= int(dim) if isinstance(dim, IntImm) else _STACK + 1
+            size *= int(dim) if isinstance(dim, IntImm) else STACK_BYTES + 1
         sizes.append(size)
 
     def called(node: Any) -> None:
@@ -278,7 +278,7 @@ def _is_light(function: Any) -> bool:
             builtins.append(node)
 
     tvm_ffi.structural_walk(function.body, ((AllocBuffer, allocated), (Call, called)))
-    return not builtins and sum(sizes) <= _STACK
+    return not builtins and sum(sizes) <= STACK_BYTES
 
 
 def _with_registers(function: Any) -> Any:

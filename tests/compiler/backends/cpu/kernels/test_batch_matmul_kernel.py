@@ -60,7 +60,19 @@ def case(
 
 @every_isa
 def test_sizes(rng: np.random.Generator, isa: str) -> None:
-    sizes = [(1, 1, 1), (2, 3, 15), (3, 16, 16), (4, 33, 17), (5, 64, 33), (7, 5, 64), (8, 2, 65), (9, 17, 3), (13, 68, 129)]
+    sizes = [
+        (1, 1, 1),
+        (2, 3, 15),
+        (3, 16, 16),
+        (4, 33, 17),
+        (5, 64, 33),
+        (7, 5, 64),
+        (8, 2, 65),
+        (9, 17, 3),
+        (13, 68, 129),
+        (1, 33, 40),
+        (4, 50, 1),
+    ]
     check(case(rng, isa, (2,), (2,), *size) for size in part(sizes, isa))
 
 
@@ -92,6 +104,7 @@ def test_parameters_of_rows_and_columns_that_come_at_run_time(rng: np.random.Gen
         ((2, 1), (1, 3), (6, 21, 17)),
         ((1, 3), (2, 3), (14, 200, 40)),
         ((2,), (2,), (27, 32, 65)),
+        ((2, 1), (1, 3), (4, 35, 39)),
     ]
     cases = []
     for a_batch, b_batch, (rows, inner, columns) in part(pairs, isa):

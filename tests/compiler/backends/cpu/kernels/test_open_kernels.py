@@ -123,6 +123,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "ragged": {},
     "whole vectors": {"features": (64, 96)},
     "per row": {"output": PER_ROW_OUTPUT, "features": (32, 48)},
+    "panels that a row reads twice": {"output": PER_ROW_OUTPUT, "features": (70, 150)},
     "asymmetric": {"weight_zero_point": 9},
     "16 bits": {"dtype": "int16", "output": Output(zero_point=0, qmin=-32768, qmax=32767), "features": (24, 20)},
     "two threads": {"threads": 2, "features": (64, 64)},
@@ -134,6 +135,7 @@ DENSE: dict[str, dict[str, Any]] = {
 def test_dense(kind: str, isa: str, rng: np.random.Generator) -> None:
     """Every kernel of one size gives the same, whatever its ISA: the generic one is compiled in a fraction of the time."""
     how, sizes = DENSE[kind], [*drawn(rng, "batch", "sequence", count=5, most=20), {"batch": 3, "sequence": 211}]
+    sizes.append({"batch": 1, "sequence": 1})
     check_open(lambda dim: dense(dim, isa, **how), sizes, inputs(rng), lambda dim: dense(dim, GENERIC, **how))
 
 
@@ -142,9 +144,10 @@ def test_few_rows_read_bytes_of_weights() -> None:
     assert dense(Size.named, AVX2, features=(64, 96)).constants[0].dtype == np.int8
 
 
-def product(dim: Dim, isa: str, names: str = "rows inner columns", **how: Any) -> Kernel:
+def product(dim: Dim, isa: str, names: str = "rows inner columns", heads: int = 1, **how: Any) -> Kernel:
     """Heads of two images by those of one, with these sizes open."""
     rows, inner, columns = (dim(name) if name in names else 24 for name in ("rows", "inner", "columns"))
+    rows = heads * rows
     views = [MatrixView.plain(shape) for shape in ((2, 3, rows, inner), (1, 3, inner, columns), (2, 3, rows, columns))]
     facts = {"a_zero_point": 4, "b_zero_point": 130, "multiplier": 1e-4, "output": Output(zero_point=7), **how}
     return kernels.batch_matmul(BatchMatmulSpec(**dict(zip("aby", views, strict=True)), **facts), isa=isa)
@@ -155,6 +158,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "queries by keys": {"names": "rows columns"},
     "weights by values": {"names": "rows inner", "threads": 2},
     "per row": {"by_row": True, "output": FloatOutput()},
+    "per row, two for each token": {"by_row": True, "output": FloatOutput(), "heads": 2},
     "real": {"output": FloatOutput(low=-1.0)},
     "16 bits": {"dtype": "int16", "output": Output(zero_point=0, qmin=-32768, qmax=32767), "a_zero_point": 0, "b_zero_point": 0},
 }
@@ -164,6 +168,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_products_of_activations(kind: str, isa: str, rng: np.random.Generator) -> None:
     how, sizes = PRODUCTS[kind], drawn(rng, "rows", "inner", "columns", count=6)
+    sizes += [{"rows": 1, "inner": inner, "columns": columns} for inner, columns in ((1, 40), (37, 1), (50, 16))]
     check_open(lambda dim: product(dim, isa, **how), sizes, inputs(rng), lambda dim: product(dim, GENERIC, **how))
 
 

@@ -119,7 +119,12 @@ class BatchProduct(ABC):
         """Emit everything."""
         with chunked(math.prod(self.batch), self.threads) as index:
             a_at, b_at, y_at = self.starts(index, self.a, self.b, self.y)
-            self.emit_rows((a, self.pack(b, b_at), y), (a_at, y_at))
+            self._emit_matrix((a, b, y), (a_at, b_at, y_at))
+
+    def _emit_matrix(self, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr]) -> None:
+        """Emit one product: buffers are a, b and y, `at` where their matrices begin."""
+        (a, b, y), (a_at, b_at, y_at) = buffers, at
+        self.emit_rows((a, self.pack(b, b_at), y), (a_at, y_at))
 
     def starts(self, index: Expr, *views: MatrixView) -> list[Expr]:
         """Return where the matrices of some views begin that make matrix `index` of the result."""

@@ -4,6 +4,9 @@
 
 A word holds any difference, so nothing is corrected afterwards, whether zero points are constants or those of rows and columns
 quantized at run time. Sums of up to `numerics.BATCH_MATMUL_MAX_INNER` products fit int32.
+
+The few rows of one token read all of b once: to pack it first would be most of the time. They read it where it lies, less no
+zero points, which come off their sums:    sum((a - za) * b) - zb * sum(a - za)
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.outputs import FloatOutput
-from ......runtime.size import dimension
+from ......runtime.shapes import evaluated
+from ......runtime.size import dimension, is_open, names_in
 from ..language.float_result import float_result
 from ..language.partial import lane_by_lane
-from ..language.vectors import Buffer, Expr, for_tiles, kept, load, shuffled, store, where_left
-from ..language.x86.vector import dot_int16
+from ..language.vectors import Buffer, Expr, for_tiles, kept, load, shuffled, splat, store, where_at_least, where_left
+from ..language.x86.vector import dot_int16, horizontal_sum, multiply_pairs
 from .batch_product import LANES, BatchProduct, PanelPlace, Tile
 from .spec import BatchMatmulSpec, known_result
 
 _PAIR = 2
+_FEW = 4  # rows of one token, at most, that read b where it lies
 _STEPS = 4  # that some columns are packed for at a time: so many pairs of registers
 
 
@@ -39,12 +44,95 @@ class WordProduct(BatchProduct):
         self._of_rows, self._of_columns = of_rows, of_columns
         self.emit(a, b, y)
 
+    # ---- few rows, which read b where it lies
+
+    def _emit_matrix(self, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr]) -> None:
+        """Emit one product: in place where the rows are those of one token, and columns fill a vector or are one."""
+        rows = evaluated((self.rows,), dict.fromkeys(names_in((self.rows,)), 1))[0]
+
+        def packed() -> None:
+            super(WordProduct, self)._emit_matrix(buffers, at)
+
+        if rows > _FEW or (not is_open(self.columns) and 1 < self.columns < LANES):
+            packed()
+            return
+        if not is_open(self.rows) and not is_open(self.columns):
+            self._emit_few(buffers, at, rows)
+            return
+        are_rows, columns = T.int32(0) + self.rows == rows, T.int32(0) + self.columns
+        with T.If(T.And(are_rows, T.Or(columns >= LANES, columns == 1))):
+            with T.Then():
+                self._emit_few(buffers, at, rows)
+            with T.Else():
+                packed()
+
+    def _emit_few(self, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr], rows: int) -> None:
+        """Emit a product of so many rows: a vector of columns at a time, the last of which ends with them, or one alone."""
+        a, b, y = buffers
+        words, scales = self._share(a, at[0], rows)
+        totals = [kept(self._dot(words, row * self.steps * _PAIR, None, T.int32(0)), "int32") for row in range(rows)]
+
+        def put(column: Expr, lanes: int, sums: Sequence[Expr]) -> None:
+            zeros: Any = splat(T.int32(self._spec.b_zero_point), lanes)
+            of_columns = T.Bind(self._parameters_at(at[1]) + column) if self._spec.by_row else column
+            if self._spec.by_row:
+                zeros = T.Bind(load(self._of_columns, of_columns + self.columns, lanes, "int32"))
+            for row, each in enumerate(sums):
+                exact = T.Bind(each - zeros * splat(totals[row], lanes))
+                scale = load(self._of_columns, of_columns, lanes) if self._spec.by_row else None
+                store(y, at[2] + row * self.y.strides[-2] + column, self._result(exact, scale, scales, row, lanes), lanes)
+
+        def vectors() -> None:
+            with T.serial(0, -(-self.columns // LANES)) as number:
+                column = T.Bind(T.min(number * LANES, self.columns - LANES))
+                put(column, LANES, self._sums_in_place(b, T.Bind(at[1] + column), words, rows))
+
+        def one() -> None:
+            put(T.int32(0), 1, [self._dot(words, row * self.steps * _PAIR, b, at[1]) for row in range(rows)])
+
+        where_at_least(self.columns, LANES, vectors, one)
+
+    def _sums_in_place(self, b: Buffer, at: Expr, words: Buffer, rows: int) -> list[Expr]:
+        """Emit the sums of some rows with a vector of columns, whose bytes are woven two rows at a time."""
+        order = [row * LANES + lane for lane in range(LANES) for row in range(_PAIR)]
+
+        def value(row: int, step: Expr) -> Expr:
+            return _pair(words, (row * self.steps + step) * _PAIR)
+
+        def column(vector: int, step: Expr) -> Expr:
+            del vector
+            upper = T.Bind(
+                T.min(T.int32(0) + (step * _PAIR + 1), T.int32(0) + (self.inner - 1))
+            )  # its factor is 0 behind the last
+            read = [T.Bind(load(b, at + row * self.columns, LANES)) for row in (step * _PAIR, upper)]
+            return shuffled(read, order).astype(f"int16x{_PAIR * LANES}")
+
+        acc = self.emit_sums("int32", rows, 1, value, column, dot_int16)
+        return [load(acc, row * LANES, LANES) for row in range(rows)]
+
+    def _dot(self, words: Buffer, start: Expr, b: Buffer | None, at: Expr) -> Expr:
+        """Emit the sum of a row of words, each times an element of b's one column from `at` on, should there be a b."""
+        lanes = LANES // _PAIR
+        total: Any = T.alloc_buffer((1,), "int32", scope="local")
+        acc: Any = T.alloc_buffer((lanes,), "int32", scope="local")
+        store(acc, 0, T.broadcast(T.int32(0), lanes), lanes)
+        vectors, rest = divmod(self.inner, LANES)
+        with T.serial(0, vectors) as vector:
+            factor: Expr = T.broadcast(T.int16(1), LANES) if b is None else load(b, at + vector * LANES, LANES, "int16")
+            products = multiply_pairs(load(words, start + vector * LANES, LANES), factor, lanes)
+            store(acc, 0, load(acc, 0, lanes) + products, lanes)
+        T.buffer_store(total, horizontal_sum(load(acc, 0, lanes), lanes), [0])
+        with T.serial(0, rest) as index:
+            place = T.Bind(vectors * LANES + index)
+            word = words[start + place].astype("int32")
+            T.buffer_store(total, total[0] + (word if b is None else word * b[at + place].astype("int32")), [0])
+        return total[0]
+
     def pack(self, b: Buffer, at: Expr) -> Buffer:
         """Emit the packing of one matrix of b: less its zero points, two rows woven word by word."""
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * (_PAIR * LANES)),), "int16")
         if self._spec.by_row:
-            start = T.Bind(T.truncdiv(at, T.int32(0) + self.inner) * 2)
-            self._columns = self.copied_parameters(self._of_columns, start, (self.columns, 1))
+            self._columns = self.copied_parameters(self._of_columns, self._parameters_at(at), (self.columns, 1))
 
         def pack(place: PanelPlace, vector: Expr, valid: Expr) -> None:
             stride = place.vectors * (_PAIR * LANES)
@@ -58,6 +146,10 @@ class WordProduct(BatchProduct):
 
         self.for_vectors(pack)
         return packed
+
+    def _parameters_at(self, at: Expr) -> Expr:
+        """Return where the parameters of a matrix's columns, or rows, begin: each has two for `inner` elements."""
+        return T.Bind(T.truncdiv(at, T.int32(0) + self.inner) * 2)
 
     def _zeros(self, vector: Expr) -> Buffer:
         """Emit the zero points of a vector of columns, int16."""
@@ -107,15 +199,15 @@ class WordProduct(BatchProduct):
 
         for_tiles(self.steps, _STEPS, some)
 
-    def _share(self, a: Buffer, at: Expr) -> tuple[Buffer, ...]:
-        """Emit a copy of a in words; of rows quantized at run time their scales, too."""
-        pitch = self.steps * _PAIR
-        words = T.alloc_buffer((dimension(self.rows * pitch),), "int16")
-        scales = T.alloc_buffer((dimension(self.rows),), "float32")
-        parameters = T.Bind(T.truncdiv(at, T.int32(0) + self.inner) * 2)
+    def _share(self, a: Buffer, at: Expr, rows: int | None = None) -> tuple[Buffer, ...]:
+        """Emit a copy of a, or of its first rows, in words; of rows quantized at run time their scales, too."""
+        pitch, count = self.steps * _PAIR, self.rows if rows is None else rows
+        words = T.alloc_buffer((dimension(count * pitch),), "int16")
+        scales = T.alloc_buffer((dimension(count),), "float32")
+        parameters = self._parameters_at(at)
         constant = kept(T.int32(self._spec.a_zero_point), "int32")
         vectors, rest = divmod(self.inner, LANES)
-        with T.serial(0, self.rows) as row:
+        with T.serial(0, count) as row:
             source, target = T.Bind(at + row * self.inner), T.Bind(row * pitch)
             zero = T.Bind(constant.astype("int16"))
             if self._spec.by_row:
@@ -145,8 +237,7 @@ class WordProduct(BatchProduct):
         weights = T.Bind(place.first * (self.steps * (_PAIR * LANES)))
 
         def value(row: int, step: Expr) -> Expr:
-            pair = T.reinterpret("int32", load(words, start + (row * self.steps + step) * _PAIR, _PAIR))
-            return T.reinterpret(f"int16x{_PAIR * LANES}", T.broadcast(pair, LANES))
+            return _pair(words, start + (row * self.steps + step) * _PAIR)
 
         def column(vector: int, step: Expr) -> Expr:
             return load(packed, weights + (step * place.vectors + vector) * (_PAIR * LANES), _PAIR * LANES)
@@ -156,12 +247,22 @@ class WordProduct(BatchProduct):
         results: list[list[Expr]] = []
         for row in range(rows):
             sums = [load(acc, (row * place.vectors + j) * LANES, LANES) for j in range(place.vectors)]
-            results.append([self._result(each, first + row, place.first + j, scales) for j, each in enumerate(sums)])
+            results.append([self._of_panel(each, first + row, place.first + j, scales) for j, each in enumerate(sums)])
         self.store_tile(y, target, results, place, self._out_dtype)
 
-    def _result(self, sums: Expr, row: Expr, vector: Expr, scales: Buffer) -> Expr:
-        if not self._spec.by_row:
-            return known_result(self._spec, sums, LANES)
+    def _of_panel(self, sums: Expr, row: Expr, vector: Expr, scales: Buffer) -> Expr:
+        scale = load(self._columns, vector * (2 * LANES), LANES) if self._spec.by_row else None
+        return self._result(sums, scale, scales, row, LANES)
+
+    def _result(self, sums: Expr, scale: Expr | None, scales: Buffer, row: Expr, lanes: int) -> Expr:
+        """Return the results of a row's sums; `scale` is that of their columns, where they have their own."""
+        if scale is None:
+            return known_result(self._spec, sums, lanes)
         assert isinstance(self._spec.output, FloatOutput), "its scale is known at run time alone"
-        of_columns = load(self._columns, vector * (2 * LANES), LANES)
-        return float_result(self._spec.output, sums, of_columns, T.broadcast(T.float32(0), LANES), scales[row], LANES)
+        return float_result(self._spec.output, sums, scale, splat(T.float32(0), lanes), scales[row], lanes)
+
+
+def _pair(words: Buffer, start: Expr) -> Expr:
+    """Return a pair of words from `start` on in each lane."""
+    pair = T.reinterpret("int32", load(words, start, _PAIR))
+    return T.reinterpret(f"int16x{_PAIR * LANES}", T.broadcast(pair, LANES))

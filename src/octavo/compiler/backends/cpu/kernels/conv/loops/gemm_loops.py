@@ -59,6 +59,8 @@ class Panel:
         Its weights alone, in the form that products take; None where they are read among those of all panels.
     is_rest
         Whether it is the last of several, and written out apart.
+    strung
+        Whether its vectors are as many panels of one, whose weights lie behind each other, which a single row reads together.
     """
 
     number: Expr
@@ -67,6 +69,7 @@ class Panel:
     channels: int
     copy: Expr | None = None
     is_rest: bool = False
+    strung: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,9 @@ class GemmLoops(ABC):
         Whether it is no image whose rows are computed, of which there are few now and then, but those of a dense layer.
     open_accumulators
         Of a dense layer's tile of open rows, at most: 16 hide the latency, leave fewer rows behind, and compile faster.
+    strung_panels
+        Panels of one vector that a dense layer's single row reads together, should its rows be open: what the row says to all of
+        them is read once, and their sums don't wait for each other. 1 where it reads one after the other.
     strips
         How pixels of open columns are strung together; None where tiles lie in rows.
     x, filled, first_row, table
@@ -181,6 +187,7 @@ class GemmLoops(ABC):
     takes_any_pixels: bool = False
     has_few_pixels: bool = True
     open_accumulators: int = 16
+    strung_panels: int = 1
     x: Expr
     filled: Expr | None = None
     first_row: Expr | None = None
@@ -404,19 +411,35 @@ class GemmLoops(ABC):
         width = widths[0]
         full = len(widths) if widths[-1] == width else len(widths) - 1
 
-        def panel(index: Expr, vectors: int, channels: int, *, is_rest: bool = False) -> None:
+        def panel(index: Expr, vectors: int, channels: int, **how: bool) -> None:
             number = group * len(widths) + index
             first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
             out_interior = T.Bind(out_base + index * (width * LANES))
-            place = Panel(number=number, first=first, vectors=vectors, channels=channels, is_rest=is_rest)
+            place = Panel(number=number, first=first, vectors=vectors, channels=channels, **how)
             self._emit_rows(source, base, out_interior, block, place, shared)
 
         # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
         ragged = full < len(widths) or geometry.group_outputs % LANES != 0
         looped = len(widths) - 1 if ragged else len(widths)
-        if looped:
+
+        def several_rows() -> None:
             with self._panel_loop(first_panel, last_panel, looped) as index:
                 panel(index, width, width * LANES)
+
+        def one_row() -> None:
+            with T.serial(0, -(-looped // together)) as turn:  # the last ones may be computed again, to the same values
+                index = T.Bind(T.min(turn * together, T.int32(looped - together)))
+                panel(index, together, together * LANES, strung=True)
+
+        together = self._together(looped) if isinstance(last_panel, int) else 1
+        if together > 1:
+            with T.If(self.filled == 1):
+                with T.Then():
+                    one_row()
+                with T.Else():
+                    several_rows()
+        elif looped:
+            several_rows()
         if ragged:
             channels = geometry.group_outputs - (len(widths) - 1) * width * LANES
             if isinstance(last_panel, int):
@@ -424,6 +447,13 @@ class GemmLoops(ABC):
             else:
                 with T.If(T.And(first_panel < len(widths), last_panel == len(widths))), T.Then():
                     panel(len(widths) - 1, widths[-1], channels, is_rest=looped > 0)
+
+    def _together(self, panels: int) -> int:
+        """Return how many of so many full panels a single row reads together: such that it computes fewest of them again."""
+        if not is_open(self.geometry.rows) or self.geometry.columns != 1 or self.tile.vectors > 1 or not panels:
+            return 1
+        counts = range(min(self.strung_panels, panels), 0, -1)
+        return min(counts, key=lambda count: count * -(-panels // count) + (panels if count == 1 else 0))
 
     def _panel_loop(self, first: Expr, last: Expr, looped: int) -> Expr:
         if isinstance(first, int):
@@ -463,6 +493,9 @@ class GemmLoops(ABC):
                     with T.serial(0, each.count) as index:
                         body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
+        if panel.strung:
+            row_of_tiles(T.int32(0), 1)
+            return
         if self.has_open_rows:
             self._for_open_tiles(self.filled, self.tile.rows, row_of_tiles, are_few=are_few)
             return

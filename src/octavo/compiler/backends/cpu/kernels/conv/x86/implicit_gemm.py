@@ -353,7 +353,7 @@ class ImplicitGemm(GemmLoops):
         def run(byte: Expr, weights: Expr) -> None:
             self._emit_run(acc, source, byte, weights, walk, pixels, panel)
 
-        for_runs(taps, at, weights_at, len(walk) * panel.vectors * self.step_elements * LANES, run)
+        for_runs(taps, at, weights_at, len(walk) * self._pitches(panel)[0], run)
 
     def _emit_strung(self, acc: Expr, source: Expr, base: Expr, tile: StripTile, panel: Panel) -> None:
         """Emit the loops over those taps that some pixel of a strip's tile reads outside the padding."""
@@ -415,6 +415,11 @@ class ImplicitGemm(GemmLoops):
             with T.serial(run.first, run.last) as index:
                 tap(index)
 
+    def _pitches(self, panel: Panel) -> tuple[int, int]:
+        """Return how many weights lie between two steps of a panel, and between two of its vectors."""
+        size = self.step_elements * LANES
+        return (size, self.geometry.reduction.steps * size) if panel.strung else (panel.vectors * size, size)
+
     def _weights_at(self, panel: Panel) -> Expr:
         return T.Bind(panel.first * (self.geometry.reduction.steps * self.step_elements * LANES))
 
@@ -429,9 +434,7 @@ class ImplicitGemm(GemmLoops):
         panel: Panel,
     ) -> None:
         """Emit the steps that start at the elements of `walk`, side by side but for the last, over pixels (number, first one)."""
-        size = self.step_elements
-        step_weights = panel.vectors * size * LANES
-
+        size, (step_weights, _) = self.step_elements, self._pitches(panel)
         if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 else UNROLLED_STEPS):
             for index, start in enumerate(walk):
                 self._emit_step(acc, source, byte + start, weights + index * step_weights, pixels, panel)
@@ -460,7 +463,8 @@ class ImplicitGemm(GemmLoops):
         """Emit one step over pixels (number, first element)."""
         if self._ahead is not None:
             self._ahead.ask(weights)
-        columns = [T.Bind(self._column(weights + j * self.step_elements * LANES, panel)) for j in range(panel.vectors)]
+        pitch = self._pitches(panel)[1]
+        columns = [T.Bind(self._column(weights + j * pitch, panel)) for j in range(panel.vectors)]
         for i, start in pixels:
             values = T.Bind(self._splat(source, byte + start))
             for j, column in enumerate(columns):
@@ -482,7 +486,7 @@ class ImplicitGemm(GemmLoops):
     ) -> Iterator[Group]:
         """Yield the panel's groups of sums of each pixel."""
         first, vectors = 0, panel.vectors
-        for group in groups_of(vectors):
+        for group in [1] * vectors if panel.strung else groups_of(vectors):
             valid = min(group * LANES, panel.channels - first * LANES)
             indices = range(first, first + group)
             values = {

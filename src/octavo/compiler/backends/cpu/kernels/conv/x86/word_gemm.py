@@ -67,6 +67,7 @@ class WordGemm(ImplicitGemm):
 
     element_bytes = 2
     step_elements = 2
+    strung_panels = 4
 
     def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
         spec, centered = self.spec, weights.centered
@@ -103,7 +104,7 @@ class WordGemm(ImplicitGemm):
     def _widened_for_tiles(self, panel: Panel) -> Callable[[TilePlace], Panel]:
         """Emit a copy in words of the weights of a panel, where tiles of rows will read it; return what each tile reads."""
         packed = self.operands["weights"]
-        if not is_open(self.geometry.rows) or self.geometry.columns != 1 or str(packed.dtype) != "int8":
+        if not is_open(self.geometry.rows) or self.geometry.columns != 1 or str(packed.dtype) != "int8" or panel.strung:
             return super()._panels_by_turn(panel)
         vectors, size = self.geometry.reduction.steps * panel.vectors, 2 * LANES
         start = self._weights_at(panel)
