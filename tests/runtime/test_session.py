@@ -14,6 +14,7 @@ from tvm import relax
 
 import octavo
 from octavo.errors import DataError
+from octavo.runtime import session
 from octavo.runtime.executable import Executable
 from open_decoder import CARRY, HEADS, SIZE, decoder
 
@@ -166,6 +167,15 @@ def test_states_of_more_elements_than_kernels_count_are_refused(executable: Exec
     rows = 2**31 // (HEADS * SIZE)
     step = executable.session(carry=names_of(executable), capacity={"past": rows})
     with pytest.raises(DataError, match=f"past={rows}: past_key would have 2147483648 elements, of at most 2147483647"):
+        step(x=np.ones((1, 1, HEADS * SIZE), np.float32))
+
+
+def test_states_beyond_the_memory_of_the_machine_are_refused(executable: Executable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system would grant them, and end the process later."""
+    rows = 1 << 16
+    monkeypatch.setattr(session, "machine_bytes", lambda: 6 * HEADS * SIZE * rows)  # one of the two, which have four bytes each
+    step = executable.session(carry=names_of(executable), capacity={"past": rows})
+    with pytest.raises(DataError, match=rf"^capacity past={rows}: the state past_value takes .*; open the session for fewer"):
         step(x=np.ones((1, 1, HEADS * SIZE), np.float32))
 
 

@@ -194,13 +194,20 @@ def _load_onnx(given: OnnxSource, asked: Asked, values: Mapping[str, Any], folde
         deciding = deciding_inputs(expanded.graph, inputs.shapes)
         gives_tensors = all(value.type.HasField("tensor_type") for value in source.proto.graph.output)
         if not deciding or not gives_tensors or not canonicalize.is_known(expanded, onnx_convert.supported):
-            raise
+            raise _with_zeros(error, asked) from error.__cause__
         ports = {
             value.name: (dtype_name(value.type.tensor_type.elem_type), _numbers(inputs.shapes[value.name]))
             for value in graph_inputs(source.proto.graph)
         }
         bind = partial(_bind, source, asked, dict(values), folder)
         return UnboundModel(inputs=ports, deciding=deciding, reason=str(error), make=bind)
+
+
+def _with_zeros(error: UnsupportedOpError, asked: Asked) -> UnsupportedOpError:
+    """Return an error that names the sizes that are 0, should there be any: no op within is at fault then."""
+    zeros = [f"the size of {name}" for name, size in asked.sizes.items() if size == 0]
+    zeros += [f"a size of input {name}" for name, shape in asked.shapes.items() if 0 in shape]
+    return UnsupportedOpError(f"{error}; {zeros[0]} is 0: give at least 1") if zeros else error
 
 
 def _bind(

@@ -23,7 +23,7 @@ def empty_bytes(size: int) -> Any:
     """Return a tvm tensor of uint8 (size,), aligned to a cache line; its values are arbitrary. MemoryError if there is none."""
     if size < PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return tvm.runtime.empty((max(size, 1),), "uint8")
-    if size > _machine_bytes():  # a system that grants more than it has ends the process later
+    if size > machine_bytes():  # a system that grants more than it has ends the process later
         raise MemoryError(f"{size} bytes")
     try:
         memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -36,7 +36,7 @@ def empty_bytes(size: int) -> Any:
     return tvm.runtime.from_dlpack(full[start : start + size])
 
 
-def _machine_bytes() -> int:
+def machine_bytes() -> int:
     """Return how much memory the machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

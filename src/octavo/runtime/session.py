@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..errors import DataError, check_type
 from .description import Description, OutputSpec, StatePlace
+from .huge_pages import machine_bytes
 from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
 from .runner import NativeRunner, Runner
@@ -142,7 +143,7 @@ class Session:
         other = Session(self._description, self._runner, self._carry, self._capacity)
         other._sizes, other._lengths = dict(self._sizes), dict(self._lengths)
         for name, tensor in self._memory.items():
-            other._memory[name] = empty_tensor(tuple(tensor.shape), str(tensor.dtype))
+            other._memory[name] = other._empty(tuple(tensor.shape), str(tensor.dtype), f"fork: the state {name}")
             if self._place(name) is None:
                 np.copyto(np.from_dlpack(other._memory[name]), np.from_dlpack(tensor))
             else:
@@ -249,20 +250,36 @@ class Session:
             if unknown:
                 raise DataError(f"step: nothing says the size of {min(unknown)} of the state {name}: give it in start")
             shape = evaluated(spec.shape, sizes)
-            made[name] = empty_tensor(shape, spec.dtype) if place is None else self._room(spec, shape, place)
+            what = f"step: the state {name}"
+            made[name] = self._empty(shape, spec.dtype, what, made) if place is None else self._room(spec, shape, place, made)
             if place is None:
                 np.from_dlpack(made[name])[...] = 0
         self._memory |= made
 
-    def _room(self, spec: InputSpec, shape: tuple[int, ...], place: StatePlace) -> Any:
-        """Return memory for as many rows of a state as the capacity says."""
+    def _room(self, spec: InputSpec, shape: tuple[int, ...], place: StatePlace, beside: Mapping[str, Any] | None = None) -> Any:
+        """Return memory for as many rows of a state as the capacity says; `beside` are tensors that are made with it."""
         rows = self._capacity[place.dimension]
         roomy = (*shape[: place.axis], rows, *shape[place.axis + 1 :])
         if (count := math.prod(roomy)) > LARGEST:
             raise DataError(
                 f"capacity {place.dimension}={rows}: {spec.source_name} would have {count} elements, of at most {LARGEST}"
             )
-        return empty_tensor(roomy, spec.dtype)
+        return self._empty(roomy, spec.dtype, f"capacity {place.dimension}={rows}: the state {spec.source_name}", beside)
+
+    def _empty(self, shape: tuple[int, ...], dtype: str, what: str, beside: Mapping[str, Any] | None = None) -> Any:
+        """Return memory for a tensor; DataError where the machine hasn't as much beside what the session has.
+
+        A system grants more than there is, and ends the process once that is written.
+        """
+        others = [*self._memory.values(), *(beside or {}).values()]
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        total = size + sum(math.prod(tensor.shape) * np.dtype(str(tensor.dtype)).itemsize for tensor in others)
+        if total <= machine_bytes():
+            try:
+                return empty_tensor(shape, dtype)
+            except Exception as error:  # std::bad_alloc, as TVM passes it on
+                raise DataError(_no_room(what, size, total)) from error
+        raise DataError(_no_room(what, size, total))
 
     def _take(self, name: str, array: npt.NDArray[Any]) -> None:
         """Begin with a state."""
@@ -312,6 +329,13 @@ class Session:
         everything = {**own, **fresh}
         runner.run_on(list(given.values()), [everything[name] for name in self._outputs], {**sizes, **room, **places})
         return fresh
+
+
+def _no_room(what: str, size: int, total: int) -> str:
+    return (
+        f"{what} takes {size} bytes ({total / 2**30:.1f} GiB with those before it), more than this machine gives; "
+        "open the session for fewer rows"
+    )
 
 
 def check_pair(output: str, outputs: Mapping[str, OutputSpec], name: str, inputs: Mapping[str, InputSpec]) -> None:

@@ -447,6 +447,13 @@ def test_a_tensor_bounds_what_its_size_is_made_of(rng):
         load(proto, sizes={"s": 3})
 
 
+def test_a_size_of_nothing_is_named_where_an_op_fails_for_it():
+    nodes = [node("Reshape", ["x", "form"], ["y"])]
+    proto = graph(nodes, {"x": ("b", "s", 8)}, constants={"form": np.array([0, 0, -1, 4])})
+    with pytest.raises(UnsupportedOpError, match=r"Reshape .*; the size of s is 0: give at least 1$"):
+        load(proto, sizes={"b": 1, "s": 0})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
