@@ -6,9 +6,9 @@
 A model whose dimensions are open is compiled once for all sizes and once for each. A line a size: milliseconds of the open and of
 the static executable and of ONNX Runtime's session with open sizes, measured in turn, medians; whether bytes are equal. At the
 end compile times, CPU time of all threads without the cache of machine code, and file sizes. With --int8 the model is quantized
-first, on random samples of many sizes. --random checks the bytes alone, at so many sizes: of --range, for images have a least
-one; batches, whose names begin with b or N, are small. Of a size that is a multiple of a dimension (32*H_32) --size says the
-dimension, --range the size.
+first, on random samples of many sizes. --random checks the bytes alone, at so many sizes: of --range, or from the least size on
+that the model takes; batches, whose names begin with b or N, are small. Of a size that is a multiple of a dimension (32*H_32)
+--size says the dimension, --range the size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from octavo.runtime.shapes import Line, dimension_places, evaluated
 
 Arrays = dict[str, npt.NDArray[Any]]
 ROUNDS, ENOUGH = 15, 0.02
-SAMPLES, SIZES = 24, (1, 47)
+SAMPLES, SPAN = 24, 46
 
 
 def inputs_of(specs: tuple[InputSpec, ...], sizes: Mapping[str, int], seed: int) -> Arrays:
@@ -76,11 +76,12 @@ def in_turn(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 class Subject:
     """A model of open sizes, compiled for all of them, and what makes it for one."""
 
-    def __init__(self, path: Path, threads: int, span: tuple[int, int], *, is_int8: bool) -> None:
+    def __init__(self, path: Path, threads: int, span: tuple[int, int] | None, *, is_int8: bool) -> None:
         self._threads, self._span = threads, span
         model: Any = octavo.load(path)
         specs = input_specs(model)  # not of an executable: kernels that were written lately are written faster
         self._lines = {name: place.line for name, place in dimension_places([spec.shape for spec in specs]).items()}
+        self._model = model
         if is_int8:
             rng = np.random.default_rng(0)
             samples = [inputs_of(specs, self.random_sizes(rng), number) for number in range(SAMPLES)]
@@ -93,12 +94,17 @@ class Subject:
     def random_sizes(self, rng: np.random.Generator) -> dict[str, int]:
         """Return dimensions such that sizes are of the range; batches are small."""
         return {
-            name: int(rng.integers(1, 4) if name[0] in "bN" else rng.integers(*self._dimensions(line), endpoint=True))
+            name: int(rng.integers(1, 4) if name[0] in "bN" else rng.integers(*self._dimensions(name, line), endpoint=True))
             for name, line in self._lines.items()
         }
 
-    def _dimensions(self, line: Line) -> tuple[int, int]:
+    def _dimensions(self, name: str, line: Line) -> tuple[int, int]:
         """Return the least and the greatest dimension of which a size of the range is made: a multiple of 32, say."""
+        if self._span is None:
+            low, high = self._model.sizes.get(name, (1, None))
+            low = max(low, 1)
+            most = low + SPAN // line.factor
+            return low, most if high is None else min(most, high)
         least, greatest = ((size - line.offset) / line.factor for size in self._span)
         return max(math.ceil(least), 1), max(math.floor(greatest), 1)
 
@@ -162,12 +168,12 @@ def main() -> int:
     parser.add_argument("--size", action="append", default=[], help="NAME=N,NAME=N ...: all open dimensions")
     parser.add_argument("--random", type=int, default=0, help="check the bytes at so many random sizes")
     parser.add_argument("--int8", action="store_true", help="quantize first")
-    parser.add_argument("--range", default="{}..{}".format(*SIZES), help="of random sizes: LEAST..GREATEST")
+    parser.add_argument("--range", help="of random sizes: LEAST..GREATEST")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     os.environ[LOCATION_VARIABLE] = "off"
-    least, _, greatest = args.range.partition("..")
-    subject = Subject(args.model, args.threads, (int(least), int(greatest)), is_int8=args.int8)
+    least, _, greatest = (args.range or "").partition("..")
+    subject = Subject(args.model, args.threads, (int(least), int(greatest)) if greatest else None, is_int8=args.int8)
     given = [{name: int(size) for name, size in (each.split("=") for each in text.split(","))} for text in args.size]
     same = show_speed(subject, args.model, given, args.threads) if given else True
     rng, differing = np.random.default_rng(1), []
