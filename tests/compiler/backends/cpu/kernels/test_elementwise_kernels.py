@@ -91,6 +91,12 @@ def quantize_cases(rng: np.random.Generator, isa: str, dtype: str) -> Iterator[C
         x = reals(rng, size, np.float32(scale), zero_point)
         expected = numerics.quantize(x, QuantParams.per_tensor(dtype, scale, zero_point))
         yield Case(kernel=kernels.quantize(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
+    rows, room = 3, 40
+    for size in (1, 37):  # rows of a cache, with room behind each
+        x = reals(rng, rows * room, np.float32(0.1), 5).reshape(rows, room)
+        expected = numerics.quantize(x[:, :size], QuantParams.per_tensor(dtype, 0.1, 5))
+        spec = QuantizeSpec(size=rows * size, scale=0.1, zero_point=5, dtype=dtype, rows=rows, room=room, threads=2)
+        yield Case(kernel=kernels.quantize(spec, isa=isa), inputs=(x.ravel(),), expected=expected.ravel(), about=spec)
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)

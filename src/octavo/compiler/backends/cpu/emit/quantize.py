@@ -21,9 +21,17 @@ from ..storage import SOURCE, TO_NHWC
 @emits(QuantizeOp)
 def emit_quantize(op: QuantizeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    x = context.storage.source(inputs[op.source])
+    shape, rows, room = op.y.tensor.shape, 1, None
+    with_room = context.storage.with_room(inputs[op.source])
+    if with_room is None:
+        x: Expr = context.storage.source(inputs[op.source])
+    else:  # a cache grows in place: its rows are read where they lie
+        x, axis = with_room
+        rows, room = math.prod(shape[:axis]), math.prod(shape_of(x)[axis:])
     spec = QuantizeSpec(
-        size=math.prod(op.y.tensor.shape),
+        size=math.prod(shape),
+        rows=rows,
+        room=room,
         scale=float(op.y.tensor.params.scale),
         zero_point=op.y.tensor.zero_point,
         dtype=op.y.tensor.kernel_dtype,
@@ -31,7 +39,7 @@ def emit_quantize(op: QuantizeOp, context: KernelContext, inputs: dict[str, Var]
         threads=context.threads,
     )
     kernel = kernels.quantize(spec, isa=context.isa)
-    value = context.call(output.name, kernel, [x], op.y.tensor.shape, op.y.tensor.kernel_dtype)
+    value = context.call(output.name, kernel, [x], shape, op.y.tensor.kernel_dtype)
     context.put(output, value, is_nhwc=False)
 
 

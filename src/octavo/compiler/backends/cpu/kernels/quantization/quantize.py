@@ -13,12 +13,15 @@ from ......numerics.affine import TieRounding
 from ..language.isa import lanes_of
 from ..language.kernel import Kernel
 from ..language.rounding import rounded
-from ..language.vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, store
+from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, worthwhile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizeSpec:
-    """float32 to `dtype`, over `size` values: saturate(round(x / scale) + zero_point), whose ties go where `ties` says."""
+    """float32 to `dtype`, over `size` values: saturate(round(x / scale) + zero_point), whose ties go where `ties` says.
+
+    They are `rows` that begin `room` apart, should that be more than they are long, and whose integers lie side by side.
+    """
 
     size: int
     scale: float
@@ -26,6 +29,8 @@ class QuantizeSpec:
     dtype: Literal["uint8", "int8", "int16"] = "uint8"
     ties: TieRounding = "half_even"
     threads: int = 1
+    rows: int = 1
+    room: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,15 +46,24 @@ class DequantizeSpec:
 
 def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
     """Return the kernel of y = saturate(round(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
-    width = lanes_of(isa)
+    width, room = lanes_of(isa), spec.room
 
     def emit(x: Buffer, y: Buffer) -> None:
-        def one(start: Expr, lanes: int) -> None:
-            store(y, start, quantized_vector(spec, load(x, start, lanes), lanes), lanes)
+        def row(source: Expr, target: Expr, size: int, threads: int) -> None:
+            def one(start: Expr, lanes: int) -> None:
+                store(y, target + start, quantized_vector(spec, load(x, source + start, lanes), lanes), lanes)
 
-        for_each_vector(spec.size, width, spec.threads, one)
+            for_each_vector(size, width, threads, one)
 
-    return Kernel(name="quantize", isa=isa, func=prim_func([("x", spec.size, "float32"), ("y", spec.size, spec.dtype)], emit))
+        if room is None:
+            row(0, 0, spec.size, spec.threads)
+            return
+        size = spec.size // spec.rows
+        with chunked(spec.rows, worthwhile(spec.threads, spec.size, spec.rows)) as index:
+            row(B.Bind(index * room), B.Bind(index * size), size, 1)
+
+    read = spec.size if room is None else spec.rows * room
+    return Kernel(name="quantize", isa=isa, func=prim_func([("x", read, "float32"), ("y", spec.size, spec.dtype)], emit))
 
 
 def quantized_vector(spec: QuantizeSpec, x: Expr, lanes: int) -> Expr:
