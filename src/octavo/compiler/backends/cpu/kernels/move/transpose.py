@@ -118,7 +118,7 @@ class _Writer:
             self.elements(x, y, (batch, rows, columns), (0, 2, 1))
 
     def _tiles(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
-        """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before. Smaller matrices go by elements."""
+        """Transpose tiles of 16 x 16; the last of a row or column overlaps the one before. Fewer rows go by elements."""
         down, across = -(-rows // _TILE), -(-columns // _TILE)
         with chunked(batch * across, self._shared(batch * across)) as strip:
             if is_open(rows) and not is_open(across):
@@ -141,7 +141,14 @@ class _Writer:
                 with B.serial(0, B.min(columns - first, B.int32(_TILE))) as column:
                     _copy_column(x, y, base, rows, columns, B.Bind(first + column))
 
-            where_at_least(rows, _TILE, lambda: where_at_least(columns, _TILE, tiles, elements), elements)
+            def few_rows() -> None:
+                column = B.Bind(B.min(place * _TILE, columns - _TILE))
+                with B.serial(0, rows) as row:  # 16 columns are written out: of a loop over them most would be its own turns
+                    first, target = B.Bind(base + row * columns + column), B.Bind(base + column * rows + row)
+                    for i in range(_TILE):
+                        B.buffer_store(y, x[first + i], [target + i * rows])
+
+            where_at_least(columns, _TILE, lambda: where_at_least(rows, _TILE, tiles, few_rows), elements)
 
     def _woven(self, x: Buffer, y: Buffer, batch: int, rows: int, columns: int) -> None:
         """Transpose where rows (or columns) are few: 16 columns of every row make as many whole vectors of the result."""
