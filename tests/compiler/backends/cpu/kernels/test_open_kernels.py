@@ -321,4 +321,5 @@ def transpose(shape: tuple[int, ...], axes: tuple[int, ...], dtype: Any = "uint8
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_kernels(family: str, rng: np.random.Generator) -> None:
     more = [{"rows": 2, "columns": 700}] if "softmax" in family else []
+    more += [{"rows": 5, "columns": 37}] if "transposed" in family else []
     check_open(FAMILIES[family], [*drawn(rng, "rows", "columns", count=6), *more], inputs(rng))
