@@ -55,22 +55,31 @@ def inputs_of(specs: tuple[InputSpec, ...], sizes: Mapping[str, int], seed: int)
     return made
 
 
-def in_turn(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return the median milliseconds of calls that are made one after the other, each as often as takes some time."""
+def in_turn(calls: Mapping[str, Callable[[], Any]], *, seconds: float = math.inf, are_warm: bool = False) -> dict[str, float]:
+    """Return the median milliseconds of calls that are made one after the other, each as often as takes some time.
+
+    Long ones are timed fewer times, two at least, where all would take more than `seconds`. `are_warm`: each was called before.
+    """
     counts: dict[str, int] = {}
+    found: dict[str, list[float]] = {}
     for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        counts[name] = max(1, int(ENOUGH / max(time.perf_counter() - start, 1e-6)))
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
+        if not are_warm:
+            call()
+        once = _seconds(call)
+        counts[name] = max(1, int(ENOUGH / max(once, 1e-6)))
+        found[name] = [once] if counts[name] == 1 else []
+    a_round = sum(counts[name] * times[0] if times else ENOUGH for name, times in found.items())
+    for _ in range(max(1 if all(found.values()) else 2, int(min(ROUNDS, seconds / a_round)))):
         for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(counts[name]):
-                call()
-            found[name].append((time.perf_counter() - start) / counts[name] * 1e3)
-    return {name: float(np.median(times)) for name, times in found.items()}
+            found[name].append(_seconds(call, counts[name]))
+    return {name: float(np.median(times)) * 1e3 for name, times in found.items()}
+
+
+def _seconds(call: Callable[[], Any], times: int = 1) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
 
 
 class Subject:

@@ -87,12 +87,19 @@ class Decoder(nn.Module):
         return (self.last(self.norm(x)), *present)
 
 
+def _tails(shape: torch.Size) -> torch.Tensor:
+    """Return random numbers of Student's distribution of 4 degrees, by its quantiles: its sampler takes minutes for a network."""
+    share = torch.rand(shape).clamp_(1e-7, 1 - 1e-7)
+    root = (share * (1 - share)).mul_(4).sqrt_()
+    size = root.arccos().div_(3).cos_().div_(root).sub_(1).clamp_(min=0).sqrt_().mul_(2)
+    return size.copysign_(share.sub_(0.5))
+
+
 def _as_trained(module: nn.Module) -> nn.Module:
     """Give weights heavy tails and norms outlier channels."""
     for name, parameter in module.named_parameters():
         if parameter.dim() >= 2 and "emb" not in name:
-            tails = torch.distributions.StudentT(4.0).sample(parameter.shape)
-            parameter.data.copy_(tails * parameter.std() * 0.8)
+            parameter.data.copy_(_tails(parameter.shape).mul_(parameter.std() * 0.8))
         elif parameter.dim() == 1 and "weight" in name and ("norm" in name.lower() or "ln" in name):
             parameter.data.uniform_(0.5, 1.5)
             parameter.data[torch.randperm(parameter.numel())[: max(1, parameter.numel() // 64)]] *= 12
@@ -162,11 +169,35 @@ _MADE: dict[str, tuple[Callable[[int], tuple[Any, ...]], int]] = {
 }
 
 
-def make(name: str, path: Path, layers: int | None = None) -> None:
-    """Write a network of `NETWORKS`; with fewer layers where a number is given."""
+def _made(name: str, layers: int | None) -> tuple[Any, ...]:
+    """Return a network's module, example inputs, their names, and what is open of these: the same each time."""
     torch.manual_seed(0)
     function, most = _MADE[name]
-    module, inputs, names, dims = function(min(most, layers or most))
+    module, *rest = function(min(most, layers or most))
+    return _as_trained(module), *rest
+
+
+def int8_run(name: str, layers: int | None, threads: int) -> Callable[[dict[str, Any]], list[Any]]:
+    """Return a function of arrays: the network in PyTorch, which quantizes its dense layers as they run."""
+    torch.set_num_threads(threads)
+    made, inputs, _, _ = _made(name, layers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.ao.quantization.quantize_dynamic(made, {nn.Linear}, dtype=torch.qint8)
+    alone = len(inputs) - isinstance(inputs[-1], list)
+
+    def run(arrays: dict[str, Any]) -> list[Any]:
+        given: list[Any] = [torch.from_numpy(each) for each in arrays.values()]
+        with torch.inference_mode():
+            found = module(*given[:alone], *([given[alone:]] if alone < len(inputs) else []))
+        return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
+
+    return run
+
+
+def make(name: str, path: Path, layers: int | None = None) -> None:
+    """Write a network of `NETWORKS`; with fewer layers where a number is given."""
+    module, inputs, names, dims = _made(name, layers)
     # PyTorch's newer exporter does not take Swin's windows.
     how: dict[str, Any] = (
         {"dynamo": False, "opset_version": 17} if name == "swin" else {"dynamo": True, "external_data": name == "llama"}
@@ -175,4 +206,4 @@ def make(name: str, path: Path, layers: int | None = None) -> None:
         warnings.simplefilter("ignore")
         if dims is not None:
             how["dynamic_shapes"] = dims
-        torch.onnx.export(_as_trained(module), inputs, path, input_names=names, **how)
+        torch.onnx.export(module, inputs, path, input_names=names, **how)

@@ -1,17 +1,22 @@
-"""Transformers in float32, int8 and weights of 4 bits: how fast, and how near the float model, beside ONNX Runtime and OpenVINO?
+"""Transformers in float32, int8 and weights of 4 bits: how fast, and how near the float model, beside other runtimes?
 
     python benchmarks/transformer_table.py bert.onnx --size b=1,s=16 --size b=1,s=128 [--bits 4] [--threads 1 2]
-    python benchmarks/transformer_table.py --networks all --folder /tmp/networks [--layers 2] [--json table.json]
+    python benchmarks/transformer_table.py --networks llama swin --folder /tmp/networks [--layers 2] [--json table.json]
 
 Networks of `NETWORKS` are made on the spot, and measured at the sizes that stand there; LLaMA's weights have 4 bits in blocks of
 32. Each model is quantized (by the preset; on random samples) and compiled once for all sizes that its file leaves open ("open"),
 and for each size alone. Of ONNX Runtime there are the float model, its dynamic and its static quantization with int8 weights per
 channel, summed as its kernels do by default, or its MatMulNBits at accuracy level 4; of OpenVINO the float model in float32, and
-that with int8 or int4 weights, whose activations it quantizes as it runs. Rows are measured in turn in one process, medians; dB
-is the SQNR of all outputs beside ONNX Runtime's float model, on other random inputs; KL is of scores of next tokens, in nats.
-"times" is the fastest peer's time over that of Octavo's quantized model of one size. "in float" is the share of time that it
-spends in layers that compute in float, on one thread. A peer that can't run the model has no figure; the reason goes to stderr.
-Octavo compiles for OCTAVO_TARGET, the peers use what the CPU has.
+that with int8 or int4 weights, whose activations it quantizes as it runs; of PyTorch the network with int8 weights, the same way.
+Rows are measured in turn in one process, medians; dB is the SQNR of all outputs beside ONNX Runtime's float model, on other
+random inputs; KL is of scores of next tokens, in nats. "times" is the fastest peer's time over that of Octavo's quantized model
+of one size. "in float" is the share of time that it spends in layers that compute in float, on one thread. A peer that can't run
+the model has no figure; the reason goes to stderr, as does what each step takes. Octavo compiles for OCTAVO_TARGET, the peers use
+what the CPU has.
+
+Networks, what peers make of them, and Octavo's plans stay in --folder: a second table takes a fraction of the first one's time.
+Plans of an earlier Octavo are among these: --anew quantizes anew. A row's rounds take --seconds; a call that is long is timed
+twice.
 """
 
 from __future__ import annotations
@@ -21,17 +26,17 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import tvm
-from onnxruntime import quantization as ort_quantization
 
 import octavo
 from octavo.compiler.text_table import markdown_table
@@ -40,19 +45,20 @@ from octavo.ir.graph.fixed_sizes import at_sizes
 from octavo.ir.graph.inputs import input_specs
 from octavo.numerics.statistics.metrics import sqnr_db
 from open_sizes import Arrays, in_turn, inputs_of
+from transformer_peers import BLOCK, Peers, Run
 
-Run = Callable[[Arrays], list[np.ndarray]]
 Sizes = dict[str, int]
-BLOCK, SAMPLES, SHORT = 32, 8, 64
+SAMPLES, SHORT, CLOCKED = 4, 64, 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The bits of a network's weights, its sizes, and whether its first output is scores of next tokens."""
+    """The bits of a network's weights, its sizes, whether its first output is scores of next tokens, what runs it in PyTorch."""
 
     bits: int = 8
     sizes: Sequence[Sizes] = ({},)
     has_scores: bool = False
+    in_torch: Callable[[int], Run] | None = None
 
 
 _ROWS = (16, 128, 384)
@@ -71,88 +77,6 @@ NETWORKS = {
 }
 
 
-def onnx_runtime(path: Path, threads: int) -> Run:
-    """Return a function of the inputs: a session with everything that it optimizes by default."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda inputs: session.run(None, inputs)
-
-
-def dynamic_onnx_runtime(path: Path, threads: int) -> Run:
-    """Return the same of the model that it quantizes dynamically."""
-    with tempfile.TemporaryDirectory() as folder:
-        quantized = Path(folder) / "dynamic.onnx"
-        ort_quantization.quantize_dynamic(path, quantized, per_channel=True, weight_type=ort_quantization.QuantType.QInt8)
-        return onnx_runtime(quantized, threads)
-
-
-def static_onnx_runtime(path: Path, threads: int, samples: Sequence[Arrays]) -> Run:
-    """Return the same of the model that it quantizes by samples."""
-
-    class Reader(ort_quantization.CalibrationDataReader):
-        def __init__(self) -> None:
-            self._left = iter(samples)
-
-        def get_next(self) -> Any:
-            return next(self._left, None)
-
-    with tempfile.TemporaryDirectory() as folder:
-        prepared, quantized = Path(folder) / "prepared.onnx", Path(folder) / "static.onnx"
-        ort_quantization.shape_inference.quant_pre_process(path, prepared, skip_symbolic_shape=True)
-        int8 = ort_quantization.QuantType.QInt8
-        ort_quantization.quantize_static(prepared, quantized, Reader(), per_channel=True, weight_type=int8)
-        return onnx_runtime(quantized, threads)
-
-
-def block_onnx_runtime(path: Path, threads: int) -> Run:
-    """Return the same of the model whose weights it quantizes in blocks, of 4 bits, and computes with integers."""
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-
-    with tempfile.TemporaryDirectory() as folder:
-        quantized = Path(folder) / "blocks.onnx"
-        made = MatMulNBitsQuantizer(onnx.load(path), bits=4, block_size=BLOCK, is_symmetric=True, accuracy_level=4)
-        made.process()
-        made.model.save_model_to_file(str(quantized), use_external_data_format=True)
-        return onnx_runtime(quantized, threads)
-
-
-def openvino(path: Path, threads: int, bits: int = 32) -> Run:
-    """Return the same of OpenVINO's model in float, or with weights of 8 or 4 bits and activations quantized at run time."""
-    from openvino import Core
-
-    core = Core()
-    model: Any = core.read_model(path)
-    config: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    if bits < 32:
-        import nncf
-
-        modes = nncf.CompressWeightsMode
-        how: dict[str, Any] = {"mode": modes.INT4_SYM, "group_size": BLOCK, "ratio": 1.0, "all_layers": True}
-        model = nncf.compress_weights(model, **(how if bits == 4 else {"mode": modes.INT8_SYM}))
-        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(BLOCK if bits == 4 else 64)
-    request = core.compile_model(model, "CPU", config).create_infer_request()
-    return lambda inputs: [np.array(each) for each in request.infer(inputs).values()]
-
-
-def peers_of(path: Path, threads: int, bits: int, samples: Sequence[Arrays]) -> dict[str, Run]:
-    """Return the peers that can load the model."""
-    makers: dict[str, Callable[[Path, int], Run]] = {"onnxruntime": onnx_runtime, "openvino": openvino}
-    if bits == 4:
-        makers["onnxruntime 4 bits"] = block_onnx_runtime
-    else:
-        makers["onnxruntime dynamic"] = dynamic_onnx_runtime
-        makers["onnxruntime static"] = partial(static_onnx_runtime, samples=samples)
-    makers[f"openvino int{bits}"] = partial(openvino, bits=bits)
-    made: dict[str, Run] = {}
-    for name, make in makers.items():
-        try:
-            made[name] = make(path, threads)
-        except Exception as error:  # it may fail in any way
-            print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
-    return made
-
-
 def _inputs(specs: Any, sizes: Sizes, seed: int) -> Arrays:
     """Return random inputs; positions go on behind the past."""
     made = inputs_of(specs, sizes, seed)
@@ -162,20 +86,45 @@ def _inputs(specs: Any, sizes: Sizes, seed: int) -> Arrays:
     return made
 
 
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Say what a step takes; machines are busy, so CPU time, too."""
+    start, spent = time.perf_counter(), time.process_time()
+    yield
+    print(
+        f"{what}: {time.perf_counter() - start:.1f} s, of CPU time {time.process_time() - spent:.1f}", file=sys.stderr, flush=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line says of every network."""
+
+    folder: Path
+    threads: Sequence[int]
+    preset: Any
+    seconds: float
+    anew: bool
+
+
 class Ours:
     """A model in float and quantized: what quantizing was fitted to, executables of all sizes and of one."""
 
-    def __init__(self, path: Path, network: Network, preset: Any) -> None:
+    def __init__(self, path: Path, network: Network, options: Options) -> None:
         self._float: Any = octavo.load(path)
         self.specs = input_specs(self._float)
         self.bits = network.bits
         fewer = [{name: min(size, SHORT + 8 * number) for name, size in network.sizes[0].items()} for number in range(SAMPLES)]
         self.samples = [_inputs(self.specs, sizes, number) for number, sizes in enumerate(fewer)]
-        profile = octavo.profile(self._float, self.samples)
-        recipe = octavo.Recipe()
-        if self.bits == 4:
-            recipe = octavo.Recipe(weight_bits=4, weight_block=BLOCK, block_activations="int8")
-        self._quantized: Any = octavo.quantize(self._float, profile, recipe=recipe, preset=preset)
+        plan = options.folder / f"{path.stem}.{self.bits}.{options.preset}.plan.json"
+        if options.anew or not plan.exists() or plan.stat().st_mtime < path.stat().st_mtime:
+            profile = octavo.profile(self._float, self.samples)
+            how = {"weight_bits": 4, "weight_block": BLOCK, "block_activations": "int8"} if self.bits == 4 else {}
+            self._quantized: Any = octavo.quantize(self._float, profile, recipe=octavo.Recipe(**how), preset=options.preset)
+            self._quantized.plan.save(plan)
+        else:
+            self._quantized = octavo.quantize(self._float, plan=plan)
+        self._fixed: dict[str, tuple[Any, float]] = {}
 
     @property
     def name(self) -> str:
@@ -183,14 +132,22 @@ class Ours:
         return "octavo int8" if self.bits == 8 else f"octavo {self.bits} bits"
 
     def open_ones(self, threads: int) -> dict[str, Any]:
-        """Return executables of all sizes; none where the file leaves none open."""
-        if not self._float.sizes:
-            return {}
-        models = {"octavo float32, open": self._float, f"{self.name}, open": self._quantized}
-        return {name: octavo.compile(model, threads=threads) for name, model in models.items()}
+        """Return executables of all sizes; of the float model alone where the file leaves none open."""
+        found = {"octavo float32": octavo.compile(self._float, threads=threads)}
+        if self._float.sizes:
+            found[f"{self.name}, open"] = octavo.compile(self._quantized, threads=threads)
+        return found
 
-    def fixed(self, sizes: Sizes) -> Any:
-        """Return the quantized model of one size."""
+    def fixed(self, sizes: Sizes) -> tuple[Any, float]:
+        """Return the quantized model of one size, and the share of time in layers that compute in float."""
+        if _text(sizes) not in self._fixed:
+            model = self._at(sizes)
+            layers = roofline(model, "model", rounds=CLOCKED).layers
+            in_float = sum(each.microseconds for each in layers if not each.integer) / sum(each.microseconds for each in layers)
+            self._fixed[_text(sizes)] = model, in_float
+        return self._fixed[_text(sizes)]
+
+    def _at(self, sizes: Sizes) -> Any:
         model = self._quantized
         if not sizes:
             return model
@@ -201,24 +158,38 @@ class Ours:
         return replace(model, module=module, tensors={**model.tensors, **inputs}, sizes={})
 
 
-def rows_of(path: Path, network: Network, threads: Sequence[int], preset: Any) -> list[dict[str, Any]]:
+def rows_of(path: Path, network: Network, options: Options) -> list[dict[str, Any]]:
     """Return a row for each size and number of threads: milliseconds, dB and KL by name."""
-    ours = Ours(path, network, preset)
+    with _said(f"{path.stem}, quantized"):
+        ours = Ours(path, network, options)
+    how: dict[str, Any] = {"bits": network.bits, "samples": ours.samples, "in_torch": network.in_torch}
     found: list[dict[str, Any]] = []
-    for count in threads:
-        opened, peers = ours.open_ones(count), peers_of(path, count, network.bits, ours.samples)
+    for count in options.threads:
+        with _said(f"{path.stem}, compiled for all sizes"):
+            opened = ours.open_ones(count)
+        with _said(f"{path.stem}, peers"):
+            peers = Peers(path=path, folder=options.folder, threads=count, **how).all()
         for sizes in network.sizes:
-            fixed = ours.fixed(sizes)
-            executables = {**opened, ours.name: octavo.compile(fixed, threads=count)}
-            row = _row(ours, executables, peers, _inputs(ours.specs, sizes, SAMPLES), has_scores=network.has_scores)
-            said = ", ".join(f"{name}={size}" for name, size in sizes.items())
-            in_float = _in_float(fixed, path.stem)
-            found.append({"model": path.stem, "sizes": said, "threads": count, "in float": in_float, **row})
+            which = " ".join([path.stem, _text(sizes)])
+            with _said(f"{which}, timed by layer"):
+                fixed, in_float = ours.fixed(sizes)
+            with _said(f"{which}, compiled"):
+                executables = {**opened, ours.name: octavo.compile(fixed, threads=count)}
+            with _said(f"{which}, row"):
+                inputs = _inputs(ours.specs, sizes, SAMPLES)
+                row = _row(ours, executables, peers, inputs, has_scores=network.has_scores, seconds=options.seconds)
+            found.append({"model": path.stem, "sizes": _text(sizes), "threads": count, "in float": in_float, **row})
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
 
 
-def _row(ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs: Arrays, *, has_scores: bool) -> dict[str, Any]:
+def _text(sizes: Sizes) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _row(
+    ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs: Arrays, *, has_scores: bool, seconds: float
+) -> dict[str, Any]:
     calls: dict[str, Callable[[], Any]] = {name: each.bind(inputs).run for name, each in executables.items()}
     values: dict[str, list[np.ndarray]] = {name: list(each(inputs).values()) for name, each in executables.items()}
     for name, run in peers.items():
@@ -228,7 +199,7 @@ def _row(ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs:
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         calls[name] = partial(run, inputs)
-    times = in_turn(calls)
+    times = in_turn(calls, seconds=seconds, are_warm=True)
     reference = values.pop("onnxruntime")
     fastest = min(time for name, time in times.items() if name in peers)
     return {
@@ -237,12 +208,6 @@ def _row(ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs:
         "KL": {name: _divergence(reference[0], each[0]) for name, each in values.items()} if has_scores else {},
         "times": fastest / times[ours.name],
     }
-
-
-def _in_float(fixed: Any, name: str) -> float:
-    """Return the share of time in layers that compute in float."""
-    layers = roofline(fixed, name).layers
-    return sum(each.microseconds for each in layers if not each.integer) / sum(each.microseconds for each in layers)
 
 
 def _divergence(reference: np.ndarray, values: np.ndarray) -> float:
@@ -284,19 +249,20 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return markdown_table(("model", "sizes", "threads", *(f"{name}, ms (dB, KL)" for name in names), "times", "in float"), body)
 
 
-def _networks(args: argparse.Namespace) -> list[tuple[Path, Network]]:
+def _networks(args: argparse.Namespace, folder: Path) -> list[tuple[Path, Network]]:
     """Return files and what is measured of them; networks that are named are made where they are not there."""
     given = [{name: int(size) for name, size in (each.split("=") for each in text.split(","))} for text in args.size]
     found = [(path, Network(bits=args.bits, sizes=given or [{}])) for path in args.models]
     named = [*NETWORKS] if args.networks == ["all"] else args.networks
     for name in named:
-        path = args.folder / f"{name}.onnx"
-        if not path.exists():
-            from transformer_networks import make
+        import transformer_networks
 
-            path.parent.mkdir(parents=True, exist_ok=True)
-            make(name, path, args.layers)
-        found.append((path, replace(NETWORKS[name], sizes=given or NETWORKS[name].sizes)))
+        path = folder / f"{name}{'' if args.layers is None else f'-{args.layers}'}.onnx"
+        if not path.exists():
+            with _said(f"{path.stem}, made"):
+                transformer_networks.make(name, path, args.layers)
+        in_torch = partial(transformer_networks.int8_run, name, args.layers)
+        found.append((path, replace(NETWORKS[name], sizes=given or NETWORKS[name].sizes, in_torch=in_torch)))
     return found
 
 
@@ -305,17 +271,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, nargs="*")
     parser.add_argument("--networks", nargs="+", default=[], choices=("all", *NETWORKS), help="make and measure these, too")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where networks are made, unless they are there")
+    parser.add_argument("--folder", type=Path, help="where networks and what is made of models stays; a temporary one")
     parser.add_argument("--layers", type=int, help="of the networks that are made, at most")
     parser.add_argument("--bits", type=int, choices=(8, 4), default=8, help="of the weights of files that are given")
     parser.add_argument("--preset", choices=("fast", "balanced", "best"), default="fast", help="how quantize searches")
+    parser.add_argument("--anew", action="store_true", help="quantize, though the folder has a plan")
     parser.add_argument("--size", action="append", default=[], help="NAME=N,NAME=N ...: all dimensions that the files leave open")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--seconds", type=float, default=10.0, help="that a row's rounds take, about")
     parser.add_argument("--json", type=Path, help="write the rows there, too")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for path, network in _networks(args):
-        rows += rows_of(path, network, args.threads, args.preset)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        options = Options(folder=folder, threads=args.threads, preset=args.preset, seconds=args.seconds, anew=args.anew)
+        for path, network in _networks(args, folder):
+            rows += rows_of(path, network, options)
     versions = f"octavo {octavo.__version__}, ONNX Runtime {onnxruntime.__version__}"
     print(f"{versions}, target {os.environ.get('OCTAVO_TARGET', 'of this CPU')}\n\n{table_of(rows)}")
     if args.json:

@@ -138,7 +138,7 @@ def test_sessions_whose_values_count_are_made_in_one_place() -> None:
         if re.search(r"\bInferenceSession\(\w|\.compile_model\(\w", path.read_text(encoding="utf-8"))
     }
     # The last is what a runtime's defaults are worth.
-    of_time = {f"benchmarks/{name}.py" for name in ("profiling", "open_sizes", "transformer_table", "decode")}
+    of_time = {f"benchmarks/{name}.py" for name in ("profiling", "open_sizes", "transformer_peers", "decode")}
     assert made == {"benchmarks/reference_sessions.py", "benchmarks/peer_values.py", *of_time}
 
 
