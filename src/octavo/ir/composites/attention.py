@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .base import Arithmetic, CompositeOp, FloatResult
-from .float_ops import FloatSoftmaxOp
+from .base import Arithmetic, CompositeOp, FloatOp, FloatResult
+from .float_ops import FloatBatchMatmulOp, FloatSoftmaxOp
 from .matrix_view import MatrixView
 from .weighted import BatchMatmulOp, DynamicTensor, RowBatchMatmulOp
 
@@ -97,3 +97,17 @@ class AttentionOp(CompositeOp):
     def arithmetic(self) -> Arithmetic:
         """Return that of the second product."""
         return self.weighted.arithmetic()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatAttentionOp(FloatOp):
+    """softmax(q @ k + addend) @ v in float32, each step as the ops that it is made of say."""
+
+    scores: FloatBatchMatmulOp
+    softmax: FloatSoftmaxOp
+    weighted: FloatBatchMatmulOp
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference, of both products."""
+        return self.scores.macs + self.weighted.macs

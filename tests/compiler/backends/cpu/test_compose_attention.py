@@ -13,7 +13,7 @@ import octavo
 from nets import model_of
 from octavo.compiler.backends.cpu import lowering
 from octavo.compiler.backends.cpu.compose import Composed
-from octavo.compiler.backends.cpu.kernels import ATTENTION, KNOWN_ATTENTION
+from octavo.compiler.backends.cpu.kernels import ATTENTION, FLOAT_ATTENTION, KNOWN_ATTENTION
 from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.choices import Choices
@@ -114,6 +114,14 @@ def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch:
     kernels = kernels_of(quantized)
     assert (KNOWN_ATTENTION in kernels.values()) == (kind != "tanh")
     check_steps(quantized, samples, KNOWN_ATTENTION, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "tanh", "softmax is returned", "scores are returned"])
+def test_the_bytes_of_the_steps_in_float(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network(kind)
+    kernels = [op.kernel for op in octavo.explain(model).ops]
+    assert (FLOAT_ATTENTION in kernels) == (kind in ("plain", "masked", "as it lies"))
+    check_steps(model, [np.random.default_rng(6).normal(size=X).astype(np.float32)], FLOAT_ATTENTION, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["softmax is returned", "scores are returned"])

@@ -11,8 +11,8 @@ After::
 
     z = attention(x, k, v, mask)
 
-So do those of tensors with constant parameters, whose softmax is quantized. Of rows quantized when run, permutations that move
-heads are read and written through strides. It decides only; nothing is written here.
+So do those of tensors with constant parameters, whose softmax is quantized, and those in float. Of rows quantized when run,
+permutations that move heads are read and written through strides. It decides only; nothing is written here.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import numpy as np
 from tvm.ir import Call, GlobalVar
 from tvm.relax import Var
 
-from ....ir.composites.attention import AttentionOp, LyingOperand, LyingProductOp, RowAttentionOp
+from ....ir.composites.attention import AttentionOp, FloatAttentionOp, LyingOperand, LyingProductOp, RowAttentionOp
 from ....ir.composites.attributes import HOST, Composite
 from ....ir.composites.base import CompositeOp, FloatResult, SumResult
-from ....ir.composites.float_ops import FloatSoftmaxOp
+from ....ir.composites.float_ops import FloatBatchMatmulOp, FloatSoftmaxOp
 from ....ir.composites.matrix_view import MatrixView
 from ....ir.composites.weighted import BatchMatmulOp, DynamicTensor, RowBatchMatmulOp
 from ....ir.graph.dataflow import DataflowView, call_to, operand_vars, static_shape
 from ....ir.graph.partition_state import PartitionState
 from ....ir.graph.repeats import repeated_matrices
 from .compose import Composed
-from .kernels import ATTENTION, KNOWN_ATTENTION, TILED_ROWS, takes_attention, takes_views
+from .kernels import ATTENTION, FLOAT_ATTENTION, KNOWN_ATTENTION, TILED_ROWS, takes_attention, takes_views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,7 +64,39 @@ def compose_attention(view: DataflowView, composites: Mapping[str, Composite], s
         is_alone = product.var not in attention.fused and product.var not in attention.calls
         if is_alone and takes_views(_inner(product), isa=isa):
             products = products.joined(_lying_product(view, product))
+    for last in _products(view, composites, state, (FloatBatchMatmulOp,)):
+        chain = _float_chain(view, composites, last)
+        if chain is not None and not any(link.var.name in state.cuts for link in chain):
+            attention = attention.joined(_float_attention(*chain, last))
     return attention.joined(products)
+
+
+def _float_chain(view: DataflowView, composites: Mapping[str, Composite], last: _Link) -> tuple[_Link, _Link] | None:
+    """Return the links before a product in float that nobody else reads: the product that makes scores, and their softmax."""
+    second = last.composite.op
+    assert isinstance(second, FloatBatchMatmulOp)
+    softmax = _before(view, composites, last, second.a)
+    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or second.b == second.a:
+        return None
+    between = softmax.composite.op
+    scores = _before(view, composites, softmax, between.x)
+    if scores is None or not isinstance(scores.composite.op, FloatBatchMatmulOp) or between.y is not None:
+        return None
+    first, shape = scores.composite.op, between.shape
+    plain = MatrixView.plain(shape)
+    is_plain = first.y_view == plain == second.a_view and shape[:-2] == second.y_view.shape[:-2]
+    return (scores, softmax) if is_plain else None
+
+
+def _float_attention(scores: _Link, softmax: _Link, last: _Link) -> Composed:
+    first, between, second = scores.composite.op, softmax.composite.op, last.composite.op
+    assert isinstance(first, FloatBatchMatmulOp)
+    assert isinstance(between, FloatSoftmaxOp)
+    assert isinstance(second, FloatBatchMatmulOp)
+    operands = scores.operands | softmax.operands | last.operands
+    names = [first.a, first.b, second.b, *([between.addend] if isinstance(between.addend, str) else [])]
+    op = FloatAttentionOp(op=second.op, scores=first, softmax=between, weighted=second)
+    return _stepwise((scores, softmax, last), op, {name: operands[name] for name in names}, FLOAT_ATTENTION)
 
 
 def _inner(link: _Link) -> int:
@@ -172,7 +204,13 @@ def _known_attention(scores: _Link, softmax: _Link, last: _Link) -> Composed:
     names += [between.addend] if isinstance(between.addend, str) else []
     reads = {name: operands[name] for name in names}
     op = AttentionOp(scores=first, softmax=between, weighted=second)
-    ids = (tensor for link in (scores, softmax, last) for tensor in link.composite.tensor_ids)
+    return _stepwise((scores, softmax, last), op, reads, KNOWN_ATTENTION)
+
+
+def _stepwise(links: tuple[_Link, _Link, _Link], op: CompositeOp, reads: dict[str, Var], kernel: str) -> Composed:
+    """Return the call of an op that links become, which reads and writes what they do."""
+    *before, last = links
+    ids = (tensor for link in links for tensor in link.composite.tensor_ids)
     composite = replace(
         last.composite,
         inputs=tuple(reads),
@@ -180,8 +218,7 @@ def _known_attention(scores: _Link, softmax: _Link, last: _Link) -> Composed:
         quantize_info=op.quantize_info(),
         tensor_ids=tuple(dict.fromkeys(ids)),
     )
-    fused = {scores.var: KNOWN_ATTENTION, softmax.var: KNOWN_ATTENTION}
-    return Composed(calls={last.var: (composite, tuple(reads.values()))}, fused=fused)
+    return Composed(calls={last.var: (composite, tuple(reads.values()))}, fused={link.var: kernel for link in before})
 
 
 def _lying_product(view: DataflowView, link: _Link) -> Composed:

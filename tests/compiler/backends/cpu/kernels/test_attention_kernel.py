@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runner import Case, check
+from kernel_runner import EACH_ISA, Case, check
 from open_kernels import check_open, results_of
 from tvm.script.ir_builder import tirx as T
 
@@ -21,6 +21,8 @@ from octavo.compiler.backends.cpu.kernels import (
     GENERIC,
     AttentionSpec,
     BatchMatmulSpec,
+    FloatAttentionSpec,
+    FloatBatchMatmulSpec,
     FloatOutput,
     FloatSoftmaxSpec,
     Kernel,
@@ -29,6 +31,8 @@ from octavo.compiler.backends.cpu.kernels import (
     SoftmaxAddend,
     attention,
     batch_matmul,
+    float_attention,
+    float_batch_matmul,
     float_softmax,
 )
 from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func
@@ -82,7 +86,7 @@ def quantized(values: np.ndarray, view: MatrixView, of: MatrixView, along: int) 
     return lying(np.moveaxis(integers, -1, along), view), lying(pairs, of)
 
 
-def values_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:
+def values_of(rng: np.random.Generator, spec: AttentionSpec | FloatAttentionSpec) -> list[np.ndarray]:
     """Real queries, keys and values, and the addend where there is one: most of its columns are masked."""
     drawn = [rng.normal(size=view.shape).astype(np.float32) * rng.choice((0.1, 1, 4)) for view in spec.views[:3]]
     if spec.addend is not None:
@@ -324,5 +328,67 @@ def test_open_sizes_of_constant_parameters(rng: np.random.Generator, isa: str) -
 
     drawn: list[Any] = []
     pairs = [(1, 1), (1, 40), (3, 13), (7, 16), (8, 16), (9, 31), (23, 33), (30, 100), (40, 130)]
+    sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
+    check_open(make, sizes, draw)
+
+
+def real_of(shape: tuple[int, int, int, int, int, int], axes: Any, **how: Any) -> FloatAttentionSpec:
+    """The same in float32, with a factor behind the first product."""
+    batch, heads, rows, columns, width, features = shape
+    shapes = ((rows, width), (width, columns), (columns, features), (rows, features))
+    q, k, v, y = (view_of((batch, heads, *each), lying) for each, lying in zip(shapes, axes, strict=True))
+    between = MatrixView.plain((batch, heads, rows, columns))
+    scores = FloatBatchMatmulSpec(a=q, b=k, y=between, factor=0.3)
+    return FloatAttentionSpec(scores=scores, weighted=FloatBatchMatmulSpec(a=between, b=v, y=y), **how)
+
+
+def real_inputs(spec: FloatAttentionSpec, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+    return (*(lying(each, view).astype(np.float32) for each, view in zip(values[:3], spec.views[:3], strict=True)), *values[3:])
+
+
+def real_expected(spec: FloatAttentionSpec, isa: str, *inputs: np.ndarray) -> np.ndarray:
+    """The kernels of the steps one after the other."""
+    q, k, v, *addend = inputs
+    shape = spec.scores.y.shape
+    softmax = FloatSoftmaxSpec(rows=math.prod(shape[:-1]), columns=shape[-1], addend=spec.addend)
+    (scores,) = results_of([float_batch_matmul(spec.scores, isa=isa)], [[q, k]])
+    (shares,) = results_of([float_softmax(softmax, isa=isa)], [[scores, *addend]])
+    (results,) = results_of([float_batch_matmul(spec.weighted, isa=isa)], [[shares, v]])
+    return results
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
+def test_float(rng: np.random.Generator, isa: str) -> None:
+    """Sizes, masks and heads; the last form has what is not finite, too, and rows of nothing."""
+    cases: list[Case] = []
+    for number, (shape, axes, addend) in enumerate(FORMS):
+        spec = real_of(shape, axes, addend=addend, threads=1 + number % 2)
+        q, k, v, *mask = values_of(rng, spec)
+        if number == len(FORMS) - 1:
+            q[0, 0, 3, 5], k[0, 1, 2, 7], v[0, 0, 4, 2], v[0, 1] = np.nan, np.inf, -np.inf, 0
+            mask[0][..., 5, :], mask[0][..., 6, :] = -np.inf, -3e38
+        inputs = real_inputs(spec, q, k, v, *mask)
+        expected = real_expected(spec, isa, *inputs)
+        cases.append(Case(kernel=float_attention(spec, isa=isa), inputs=inputs, expected=expected, about=spec))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
+def test_open_sizes_in_float(rng: np.random.Generator, isa: str) -> None:
+    def spec_for(rows: Any, columns: Any) -> FloatAttentionSpec:
+        addend = masked((1, 2, rows, columns), (rows, columns), None)
+        return real_of((1, 2, rows, columns, 24, 16), (HEADS, KEYS, HEADS, HEADS), addend=addend)
+
+    def make(dim: Callable[[str], Any]) -> Any:
+        return float_attention(spec_for(dim("rows"), dim("columns")), isa=isa)
+
+    def draw(_: Any) -> tuple[np.ndarray, ...]:
+        spec = spec_for(*sizes[len(drawn)].values())
+        drawn.append(spec)
+        values = values_of(rng, spec)
+        return real_inputs(spec, *values[:3], spans(rng, *spec.scores.y.shape[-2:], len(drawn) % 4))
+
+    drawn: list[Any] = []
+    pairs = [(1, 1), (1, 40), (3, 13), (8, 16), (9, 31), (23, 33), (40, 130)]
     sizes = [dict(zip(("rows", "columns"), pair, strict=True)) for pair in pairs]
     check_open(make, sizes, draw)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm.relax import Expr, Var
 
-from .....ir.composites.attention import AttentionOp, LyingOperand, LyingProductOp, RowAttentionOp
+from .....ir.composites.attention import AttentionOp, FloatAttentionOp, LyingOperand, LyingProductOp, RowAttentionOp
 from .....ir.composites.base import FloatResult, QuantizedOutput, SumResult
 from .....ir.composites.matrix_view import MatrixView
 from .....ir.composites.outputs import FloatOutput, Output, SumOutput, output_spec
@@ -17,8 +17,8 @@ from .....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels import AttentionSpec, BatchMatmulSpec, Kernel
-from .matmul import read_operand
+from ..kernels import AttentionSpec, BatchMatmulSpec, FloatAttentionSpec, FloatBatchMatmulSpec, Kernel
+from .matmul import read_operand, with_room
 from .norms import softmax_addend, softmax_result
 from .quantize import read_dynamic
 
@@ -93,6 +93,26 @@ def emit_attention(op: AttentionOp, context: KernelContext, inputs: dict[str, Va
     result = context.call(
         output.name, kernels.attention(spec, addend=numbers, isa=context.isa), operands, weighted.y.shape, weighted.y.kernel_dtype
     )
+    context.put(output, result, is_nhwc=False)
+
+
+@emits(FloatAttentionOp)
+def emit_float_attention(op: FloatAttentionOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    scores, weighted = op.scores, op.weighted
+    names = ((scores.a, scores.a_view), (scores.b, scores.b_view), (weighted.b, weighted.b_view))
+    sides = [with_room(context, inputs[name], view) for name, view in names]
+    q, k, v = (view for _, view in sides)
+    addend, numbers, added = softmax_addend(op.softmax)
+    spec = FloatAttentionSpec(
+        scores=FloatBatchMatmulSpec(a=q, b=k, y=scores.y_view, factor=scores.factor),
+        weighted=FloatBatchMatmulSpec(a=weighted.a_view, b=v, y=weighted.y_view, factor=weighted.factor),
+        addend=addend,
+        threads=context.threads,
+    )
+    operands = [*(value for value, _ in sides), *(context.storage.source(inputs[name]) for name in added)]
+    kernel = kernels.float_attention(spec, addend=numbers, isa=context.isa)
+    result = context.call(output.name, kernel, operands, weighted.output_shape, "float32")
     context.put(output, result, is_nhwc=False)
 
 

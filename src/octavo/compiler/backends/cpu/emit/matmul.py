@@ -89,7 +89,7 @@ def read_operand(
     return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])
 
 
-def _with_room(context: KernelContext, var: Var, view: MatrixView) -> tuple[Expr, MatrixView]:
+def with_room(context: KernelContext, var: Var, view: MatrixView) -> tuple[Expr, MatrixView]:
     """Return what a view sees of a value: as it lies, where it has room for more along an axis."""
     found = context.storage.with_room(var)
     if found is None or len(view.axes) != len(shape_of(found[0])):
@@ -150,7 +150,7 @@ def _records(x: FloatTensor | DynamicTensor, spec: BlockRowsSpec, context: Kerne
 @emits(FloatBatchMatmulOp)
 def emit_float_batch_matmul(op: FloatBatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    read = [_with_room(context, inputs[name], view) for name, view in ((op.a, op.a_view), (op.b, op.b_view))]
+    read = [with_room(context, inputs[name], view) for name, view in ((op.a, op.a_view), (op.b, op.b_view))]
     operands, views = [value for value, _ in read], [view for _, view in read]
     spec = FloatBatchMatmulSpec(a=views[0], b=views[1], y=op.y_view, factor=op.factor, threads=context.threads)
     kernel = kernels.float_batch_matmul(spec, isa=context.isa)

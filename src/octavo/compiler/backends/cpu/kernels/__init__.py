@@ -54,6 +54,7 @@ from .language.x86.table import without_vbmi
 from .matmuls.batch_matmul import TILED_ROWS, batch_matmul, takes_views
 from .matmuls.block_matmul import SYMMETRIC, BlockMatmulSpec, block_matmul
 from .matmuls.block_rows import ROW_DIGITS, BlockRowsSpec, block_rows
+from .matmuls.float_attention import FLOAT_ATTENTION, FloatAttentionSpec, float_attention
 from .matmuls.float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .matmuls.spec import BatchMatmulSpec
 from .matmuls.x86_attention import ATTENTION, KNOWN_ATTENTION, AttentionSpec, attention, takes_attention
@@ -109,6 +110,7 @@ __all__ = [
     "AVX512_BF16",
     "AVX512_VNNI",
     "AVX_VNNI",
+    "FLOAT_ATTENTION",
     "GENERIC",
     "KNOWN_ATTENTION",
     "KNOWN_ISAS",
@@ -131,6 +133,7 @@ __all__ = [
     "DequantizeSpec",
     "DynamicSpec",
     "ElementExpressions",
+    "FloatAttentionSpec",
     "FloatBatchMatmulSpec",
     "FloatConcatSpec",
     "FloatConv2dSpec",
@@ -200,6 +203,7 @@ __all__ = [
     "dynamic_quantize",
     "extensions_of",
     "fits",
+    "float_attention",
     "float_batch_matmul",
     "float_concat",
     "float_conv2d",

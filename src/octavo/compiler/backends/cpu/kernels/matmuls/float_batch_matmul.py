@@ -32,17 +32,20 @@ class FloatBatchMatmulSpec:
 
 def float_batch_matmul(spec: FloatBatchMatmulSpec, *, isa: str) -> Kernel:
     """Return the kernel."""
-    product = _FloatProduct(spec, tile_for(isa))
+    product = FloatProduct(spec.a, spec.b, spec.y, factor=spec.factor, threads=spec.threads, tile=tile_for(isa))
     arguments = [(name, view.size, "float32") for name, view in (("a", spec.a), ("b", spec.b), ("y", spec.y))]
     return Kernel(name="float.batch_matmul", isa=isa, func=prim_func(arguments, product.emit))
 
 
-class _FloatProduct(BatchProduct):
-    def __init__(self, spec: FloatBatchMatmulSpec, tile: Tile) -> None:
-        super().__init__(spec.a, spec.b, spec.y, threads=spec.threads, steps=spec.a.shape[-1], tile=tile)
-        self._factor = spec.factor
+class FloatProduct(BatchProduct):
+    """Emits the product times a factor."""
+
+    def __init__(self, a: MatrixView, b: MatrixView, y: MatrixView, *, factor: float, threads: int, tile: Tile) -> None:
+        super().__init__(a, b, y, threads=threads, steps=a.shape[-1], tile=tile)
+        self._factor = factor
 
     def pack(self, b: Buffer, at: Expr) -> Buffer:
+        """Emit the packing of one matrix of b."""
         packed = T.alloc_buffer((dimension(self.vectors * self.steps * LANES),), "float32")
         down, across = self.b.strides[-2:]
 
@@ -116,11 +119,14 @@ class _FloatProduct(BatchProduct):
             return load(packed, weights + (step * place.vectors + vector) * LANES, LANES)
 
         acc = self.emit_sums("float32", rows, place.vectors, value, column, lambda acc, x, w: acc + x * w)
-        target = T.Bind(at[1] + first * self.y.strides[-2] + place.column)
         results: list[list[Expr]] = []
         for row in range(rows):
             results.append([load(acc, (row * place.vectors + j) * LANES, LANES) for j in range(place.vectors)])
         if self._factor != 1.0:
             factor = T.broadcast(T.float32(float(np.float32(self._factor))), LANES)
             results = [[each * factor for each in row] for row in results]
-        self.store_tile(y, target, results, place, "float32")
+        self._put(y, at[1], first, results, place)
+
+    def _put(self, y: Buffer, at: Expr, first: Expr, results: list[list[Expr]], place: PanelPlace) -> None:
+        """Emit what becomes of the results of some rows, of a panel's columns; the rows of y begin at `at`."""
+        self.store_tile(y, T.Bind(at + first * self.y.strides[-2] + place.column), results, place, "float32")
