@@ -23,6 +23,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import PerBlock, dequantize, quantize
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
 from octavo.numerics.quantized.block_matmul import block_integers
+from octavo.numerics.statistics import ranges
 from octavo.numerics.statistics.gptq import Gram, gptq_round_in_blocks
 from octavo.numerics.statistics.ranges import block_params
 from octavo.target import CPU, OpSupport
@@ -245,13 +246,17 @@ def test_onnx_runtime_computes_the_file(recipe: octavo.Recipe, rng: np.random.Ge
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_parameters_of_blocks_are_those_of_each(axis: int, asymmetric: bool, rng: np.random.Generator) -> None:
+def test_parameters_of_blocks_are_those_of_each(
+    axis: int, asymmetric: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weight = rng.normal(size=(64, 64)).astype(np.float32)
     weight[:32, 0] = 0
     blocks, kind = PerBlock(axis, 32), {"bits": 4, "asymmetric": asymmetric}
     params = block_params(weight, blocks, **kind)
     again = block_params(np.ascontiguousarray(weight.T), PerBlock(1 - axis, 32), **kind)
     np.testing.assert_array_equal(params.scale, again.scale.T)
+    monkeypatch.setattr(ranges, "_AT_ONCE", 64 * (3 if axis else 32))  # three rows at once
+    assert block_params(weight, blocks, **kind) == params
     part = block_params(weight[:32, 4:5] if axis == 0 else weight[4:5, :32], blocks, **kind)
     assert part.scale.item() == params.scale[(0, 4) if axis == 0 else (4, 0)]
     assert params.is_symmetric != asymmetric

@@ -5,6 +5,8 @@ Which range a tensor gets is not chosen here.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ CLIPPED = tuple(1 - step / 64 for step in range(48))
 
 BLOCK_CLIPPED = tuple(1 - step / 20 for step in range(9))
 """Fractions of the range that a few weights of a block are clamped to, the whole first: more of them leave hardly less."""
+
+_AT_ONCE = 2**16
+"""Weights that are rounded together, about: they and what becomes of them stay in a core's cache."""
 
 
 def power_of_two_above(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -166,25 +171,25 @@ def block_params(
     qmin, qmax = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     shape = list(weight.shape)
     shape[blocks.axis : blocks.axis + 1] = [shape[blocks.axis] // blocks.size, blocks.size]
-    rows = np.moveaxis(weight.astype(np.float64).reshape(shape), blocks.axis + 1, -1)
-    low, high = np.minimum(rows.min(axis=-1), 0), np.maximum(rows.max(axis=-1), 0)
+    rows = np.moveaxis(weight.reshape(shape), blocks.axis + 1, -1)
+    low, high = (np.asarray(each, np.float64) for each in (rows.min(axis=-1), rows.max(axis=-1)))
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
     overall = float(max(high.max(initial=0.0), -low.min(initial=0.0)))
     span = np.maximum(high - low, (overall if overall >= SMALLEST_RANGE else 1.0) * DEAD_CHANNEL)
     mirrored = np.where(high > -low, -1, 0)
     of_range = np.clip(np.rint(qmin - low * (qmax - qmin) / span), qmin, qmax)
     points = [mirrored, of_range] if asymmetric else [np.zeros(span.shape)]
-    least, scale, zero_point = np.full(span.shape, np.inf), np.ones(span.shape), np.zeros(span.shape)
+    choices: list[tuple[npt.NDArray[Any], npt.NDArray[np.float64]]] = []
     for point in points:
-        first, last = qmin - point, qmax - point
-        covering = np.maximum(high / np.maximum(last, 0.5), low / np.minimum(first, -0.5))
-        covering = np.maximum(covering, span / (qmax - qmin))
-        for share in BLOCK_CLIPPED if least_error else BLOCK_CLIPPED[:1]:
-            tried = covering * share
-            integers = np.clip(np.rint(rows / tried[..., np.newaxis]), first[..., np.newaxis], last[..., np.newaxis])
-            error = np.square(integers * tried[..., np.newaxis] - rows).sum(axis=-1)
-            is_less = error < least
-            least = np.where(is_less, error, least)
-            scale, zero_point = np.where(is_less, tried, scale), np.where(is_less, point, zero_point)
+        covering = np.maximum(high / np.maximum(qmax - point, 0.5), low / np.minimum(qmin - point, -0.5))
+        choices.append((point, np.maximum(covering, span / (qmax - qmin))))
+    shares = BLOCK_CLIPPED if least_error else BLOCK_CLIPPED[:1]
+    scale, zero_point = np.ones(span.shape), np.zeros(span.shape)
+    count = max(1, _AT_ONCE // max(1, math.prod(rows.shape[1:])))
+    for start in range(0, len(rows), count):
+        part = slice(start, start + count)
+        some = [(point[part], covering[part]) for point, covering in choices]
+        scale[part], zero_point[part] = _least_error(rows[part].astype(np.float64), some, shares, (qmin, qmax))
     return QuantParams(
         dtype="int8",
         scale=half_scales(scale),
@@ -193,6 +198,32 @@ def block_params(
         qmin=qmin,
         qmax=qmax,
     )
+
+
+def _least_error(
+    rows: npt.NDArray[np.float64],
+    choices: Sequence[tuple[npt.NDArray[Any], npt.NDArray[np.float64]]],
+    shares: Sequence[float],
+    ends: tuple[int, int],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return for each block the scale, a share of one that covers it, and the zero point with which it changes least."""
+    blocks = rows.shape[:-1]
+    least, scale, zero_point = np.full(blocks, np.inf), np.ones(blocks), np.zeros(blocks)
+    changed = np.empty_like(rows)
+    for point, covering in choices:
+        first, last = ((end - point)[..., np.newaxis] for end in ends)
+        for share in shares:
+            tried = covering * share
+            np.divide(rows, tried[..., np.newaxis], out=changed)
+            np.rint(changed, out=changed)
+            np.minimum(np.maximum(changed, first, out=changed), last, out=changed)
+            np.multiply(changed, tried[..., np.newaxis], out=changed)
+            np.square(np.subtract(changed, rows, out=changed), out=changed)
+            error = changed.sum(axis=-1)
+            is_less = error < least
+            least = np.where(is_less, error, least)
+            scale, zero_point = np.where(is_less, tried, scale), np.where(is_less, point, zero_point)
+    return scale, zero_point
 
 
 def _of_least_error(
