@@ -152,10 +152,24 @@ def _whisper_encoder(layers: int) -> tuple[Any, ...]:
 
 
 def _whisper_decoder(layers: int) -> tuple[Any, ...]:
-    def call(module: Any, ids: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
-        return module(input_ids=ids, encoder_hidden_states=encoded, use_cache=False).last_hidden_state
+    """A step behind a past: keys and values of the tokens before, and those of what was encoded, are inputs."""
 
-    return Called(_whisper(layers).decoder, call), (_ids(16), torch.randn(1, 1500, 512)), ["ids", "encoded"], None
+    def call(module: Any, ids: torch.Tensor, past: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        own, encoded = transformers.DynamicCache(), transformers.DynamicCache()
+        for number in range(layers):
+            own.update(*past[4 * number : 4 * number + 2], number)
+            encoded.update(*past[4 * number + 2 : 4 * number + 4], number)
+        cache = transformers.EncoderDecoderCache(own, encoded)
+        # It looks whether there is something encoded, whose keys and values it then takes from the cache.
+        made = module(input_ids=ids, encoder_hidden_states=past[2].new_zeros(1, 1, 512), past_key_values=cache, use_cache=True)
+        present = [each for number in range(layers) for each in (own.layers[number].keys, own.layers[number].values)]
+        return made.last_hidden_state, *present
+
+    past = [torch.randn(1, 8, count, 64) * 0.5 for _ in range(layers) for count in (16, 16, 1500, 1500)]
+    rows, before = torch.export.Dim("s", min=1, max=400), torch.export.Dim("p", min=1, max=400)
+    dims = (({1: rows}, [{2: before}, {2: before}, {}, {}] * layers),)
+    names = ["ids", *(f"past{number}" for number in range(4 * layers))]
+    return Called(_whisper(layers).decoder, call), (_ids(4), past), names, dims
 
 
 _MADE: dict[str, tuple[Callable[[int], tuple[Any, ...]], int]] = {

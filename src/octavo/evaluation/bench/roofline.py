@@ -18,13 +18,14 @@ from tvm.target import Target
 
 from ...compiler.backends.cpu.context import PlacedKernel
 from ...compiler.backends.cpu.link import link
+from ...compiler.backends.cpu.lowering import Lowered
 from ...compiler.backends.cpu.peaks import PeakLoop, float_peak_loop, integer_peak_loop
 from ...compiler.backends.op_records import OpRecord
 from ...compiler.codegen.layer_clock import timed_calls
 from ...compiler.codegen.tir_passes import llvm_module
 from ...compiler.explanation import shown_names
 from ...compiler.partition.pipeline import lower
-from ...compiler.target_choice import TargetLike, check_is_host, check_runs_here, resolve_target
+from ...compiler.target_choice import ResolvedTarget, TargetLike, check_is_host, check_runs_here, resolve_target
 from ...compiler.text_table import markdown_table
 from ...errors import CompileError
 from ...ir.graph import Model
@@ -142,6 +143,11 @@ def roofline(
     check_fixed(model, "layers are timed on a model")
     model, wanted = prepared(model, chosen, precision, profile)
     lowered = lower(model.bound(), chosen.host, chosen.isas, 1, model.tensors, wanted, backends=chosen.backends)
+    return roofline_of(lowered, model, name, rounds=rounds, chosen=chosen)
+
+
+def roofline_of(lowered: Lowered, model: Model, name: str, *, rounds: int = ROUNDS, chosen: ResolvedTarget) -> Roofline:
+    """Measure each call of a model that was lowered for one thread of this machine; see `roofline`."""
     linked = link(lowered, chosen.llvm)
     calls = timed_calls(linked, chosen.llvm, list(random_inputs(model).values()))
     if calls is None:
