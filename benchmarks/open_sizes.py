@@ -55,7 +55,13 @@ def inputs_of(specs: tuple[InputSpec, ...], sizes: Mapping[str, int], seed: int)
     return made
 
 
-def in_turn(calls: Mapping[str, Callable[[], Any]], *, seconds: float = math.inf, are_warm: bool = False) -> dict[str, float]:
+def in_turn(
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    seconds: float = math.inf,
+    are_warm: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Return the median milliseconds of calls that are made one after the other, each as often as takes some time.
 
     Long ones are timed fewer times, two at least, where all would take more than `seconds`. `are_warm`: each was called before.
@@ -65,21 +71,21 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], *, seconds: float = math.inf
     for name, call in calls.items():
         if not are_warm:
             call()
-        once = _seconds(call)
+        once = _seconds(call, 1, clock)
         counts[name] = max(1, int(ENOUGH / max(once, 1e-6)))
         found[name] = [once] if counts[name] == 1 else []
     a_round = sum(counts[name] * times[0] if times else ENOUGH for name, times in found.items())
     for _ in range(max(1 if all(found.values()) else 2, int(min(ROUNDS, seconds / a_round)))):
         for name, call in calls.items():
-            found[name].append(_seconds(call, counts[name]))
+            found[name].append(_seconds(call, counts[name], clock))
     return {name: float(np.median(times)) * 1e3 for name, times in found.items()}
 
 
-def _seconds(call: Callable[[], Any], times: int = 1) -> float:
-    start = time.perf_counter()
+def _seconds(call: Callable[[], Any], times: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(times):
         call()
-    return (time.perf_counter() - start) / times
+    return (clock() - start) / times
 
 
 class Subject:

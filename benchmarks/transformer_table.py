@@ -40,6 +40,7 @@ import tvm
 
 import octavo
 from octavo.compiler.compile import build_executable
+from octavo.compiler.constant_block import constant_block
 from octavo.compiler.explanation import output_specs
 from octavo.compiler.partition.pipeline import lower
 from octavo.compiler.target_choice import resolve_target
@@ -111,6 +112,7 @@ class Options:
     preset: Any
     seconds: float
     anew: bool
+    clock: Callable[[], float]
 
 
 class Ours:
@@ -154,13 +156,14 @@ class Ours:
         def lowered(count: int) -> Any:
             return lower(model.bound(), chosen.host, chosen.isas, count, model.tensors, None, backends=chosen.backends)
 
-        made = lowered(threads)
+        with constant_block(model.constant_bytes):  # as `compile` does
+            made = lowered(threads)
+            executable = build_executable(made, model, chosen, threads, outputs=output_specs(model))
         if _text(sizes) not in self._in_float:
             alone = made if threads == 1 else lowered(1)
             layers = roofline_of(alone, model, "model", rounds=CLOCKED, chosen=chosen).layers
             real = sum(each.microseconds for each in layers if not each.integer)
             self._in_float[_text(sizes)] = real / sum(each.microseconds for each in layers)
-        executable = build_executable(made, model, chosen, threads, outputs=output_specs(model))
         return executable, self._in_float[_text(sizes)]
 
     def _at(self, sizes: Sizes) -> Any:
@@ -192,7 +195,7 @@ def rows_of(path: Path, network: Network, options: Options) -> list[dict[str, An
             executables = {**opened, ours.name: executable}
             with _said(f"{which}, row"):
                 inputs = _inputs(ours.specs, sizes, SAMPLES)
-                row = _row(ours, executables, peers, inputs, has_scores=network.has_scores, seconds=options.seconds)
+                row = _row(ours, executables, peers, inputs, has_scores=network.has_scores, options=options)
             found.append({"model": path.stem, "sizes": _text(sizes), "threads": count, "in float": in_float, **row})
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
@@ -203,7 +206,7 @@ def _text(sizes: Sizes) -> str:
 
 
 def _row(
-    ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs: Arrays, *, has_scores: bool, seconds: float
+    ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs: Arrays, *, has_scores: bool, options: Options
 ) -> dict[str, Any]:
     calls: dict[str, Callable[[], Any]] = {name: each.bind(inputs).run for name, each in executables.items()}
     values: dict[str, list[np.ndarray]] = {name: list(each(inputs).values()) for name, each in executables.items()}
@@ -214,7 +217,7 @@ def _row(
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         calls[name] = partial(run, inputs)
-    times = in_turn(calls, seconds=seconds, are_warm=True)
+    times = in_turn(calls, seconds=options.seconds, are_warm=True, clock=options.clock)
     reference = values.pop("onnxruntime")
     fastest = min(time for name, time in times.items() if name in peers)
     return {
@@ -294,13 +297,15 @@ def main() -> int:
     parser.add_argument("--size", action="append", default=[], help="NAME=N,NAME=N ...: all dimensions that the files leave open")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=10.0, help="that a row's rounds take, about")
+    parser.add_argument("--cpu", action="store_true", help="measure CPU time: on a busy machine, of one thread")
     parser.add_argument("--json", type=Path, help="write the rows there, too")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        options = Options(folder=folder, threads=args.threads, preset=args.preset, seconds=args.seconds, anew=args.anew)
+        said = {name: getattr(args, name) for name in ("threads", "preset", "seconds", "anew")}
+        options = Options(folder=folder, clock=time.process_time if args.cpu else time.perf_counter, **said)
         for path, network in _networks(args, folder):
             rows += rows_of(path, network, options)
     versions = f"octavo {octavo.__version__}, ONNX Runtime {onnxruntime.__version__}"
