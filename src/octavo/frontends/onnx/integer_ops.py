@@ -69,9 +69,24 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
 
 
 def _counts_beyond(context: NodeContext, data: Any) -> bool:
-    """Return whether an average counts padding in windows that may reach beyond it: QLinearAveragePool counts what is there."""
+    """Return whether an average counts padding in windows that reach beyond it: QLinearAveragePool counts what is there.
+
+    Of open sizes it is whether they may.
+    """
     call: Any = call_to(context.definition(data), "nn.avg_pool2d")
-    return call is not None and bool(call.attrs.ceil_mode) and bool(call.attrs.count_include_pad)
+    if call is None or not (call.attrs.ceil_mode and call.attrs.count_include_pad):
+        return False
+    sizes, results = shape_of(call.args[0])[2:], shape_of(data)[2:]
+    if not all(isinstance(size, int) for size in (*sizes, *results)):
+        return True
+    a = call.attrs
+    before, after = a.padding[:2], a.padding[2:]
+    return any(
+        (int(o) - 1) * int(stride) + (int(k) - 1) * int(d) + 1 > int(low) + int(size) + int(high)
+        for size, o, k, stride, d, low, high in zip(
+            sizes, results, a.pool_size, a.strides, a.dilation, before, after, strict=True
+        )
+    )
 
 
 def _quantized_dtype(context: NodeContext, zero_point: Any) -> str:
