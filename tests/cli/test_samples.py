@@ -108,3 +108,16 @@ def test_what_a_command_wrote_claims_no_more_than_it_holds(tmp_path: Path) -> No
     write_huge_claim(tmp_path / "y.npz")
     with pytest.raises(DataError, match=r"y\.npz: cannot read arrays .*claims float32"):
         read_arrays(tmp_path / "y.npz")
+
+
+@pytest.mark.parametrize(("at", "value"), [(6, 86), (8, 1), (10, 14), (10, 77)], ids=["version", "encrypted", "lzma", "unknown"])
+def test_archives_that_no_one_can_open_are_refused(tmp_path: Path, at: int, value: int) -> None:
+    """Fields of the directory at the end of the file: what a reader must know of a member."""
+    path = tmp_path / "x.npz"
+    np.savez(path, x=X)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\1\2") + at] = value
+    path.write_bytes(data)
+    for read, said in ((read_samples, "not a .npz"), (read_arrays, "cannot read arrays")):
+        with pytest.raises(DataError, match=said):
+            read(path)

@@ -6,9 +6,7 @@ Of a .npz as much is in memory as one run of the model takes; of a .npy the syst
 from __future__ import annotations
 
 import argparse
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from ..numerics.arrays import check_members
+from ..numerics.arrays import NO_ARRAYS, check_members
 from ..profiling import ImageFolder
 from ..runtime.inputs import InputSpec, at_sizes, split_batch
 from ..runtime.size import names_in
@@ -208,17 +206,7 @@ def _npz_headers(path: Path) -> dict[str, _Header] | None:
                 if is_fortran or dtype.hasobject or not member.endswith(".npy"):
                     return None
                 headers[member.removesuffix(".npy")] = _Header(member=member, shape=shape, dtype=dtype)
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        NotImplementedError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-        struct.error,
-    ):
+    except (OSError, *NO_ARRAYS):
         return None
     return headers or None
 
@@ -248,7 +236,7 @@ def _streamed(path: Path, specs: Sequence[InputSpec], headers: dict[str, _Header
                     spec.source_name: fixed[spec.source_name] if not header.shape else _next(stream, spec, header.dtype)
                     for spec, stream, header in parts
                 }
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
+    except (OSError, *NO_ARRAYS) as error:
         raise DataError(f"{path}: cannot read the samples: {error}; write the file anew with numpy.savez") from error
 
 

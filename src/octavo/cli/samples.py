@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from ..numerics.arrays import check_members
+from ..numerics.arrays import NO_ARRAYS, check_members
 from ..runtime.inputs import InputSpec
 from ..runtime.size import is_open
 
@@ -38,7 +37,7 @@ def read_samples(path: Path) -> Samples:
         arrays = _load(path)
     except OSError as error:
         raise DataError(f"{path}: cannot read the samples: {error.strerror or error}; {advice}") from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except NO_ARRAYS as error:
         raise DataError(f"{path}: not a .npz or .npy file of numbers ({_first_line(error)}); {advice}") from error
     if not isinstance(arrays, dict):
         return arrays

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+NO_ARRAYS = (
+    *(ValueError, AttributeError, KeyError, EOFError, struct.error),
+    RuntimeError,  # an encrypted member, a version or a compression that zipfile does not know
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+"""What reading a file as .npy or .npz raises where it is none, beside OSError."""
 Samples = Sequence[Sequence[Array]]
 """What a model takes or gives, sample by sample."""
 

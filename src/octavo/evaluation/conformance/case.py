@@ -13,8 +13,6 @@ A case is a folder with
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -28,7 +26,7 @@ import tvm
 from ...errors import DataError
 from ...ir.composites.attributes import Composite
 from ...ir.composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
-from ...numerics.arrays import Array, check_members
+from ...numerics.arrays import NO_ARRAYS, Array, check_members
 from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from .oracles import Expected
 from .sketch import RESULT, Sketch
@@ -95,7 +93,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         check_members(path)
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, *NO_ARRAYS) as error:
         raise DataError(f"{path}: cannot read arrays (.npz): {error}") from error
 
 
