@@ -103,6 +103,20 @@ def chosen(rng: np.random.Generator) -> Any:
     return network(nodes, constants | {"zero": np.float32(0), "held": held}, {"p": (1, 1, 8, 8), "y": (1, 6, 5, 8)})
 
 
+def bounded(rng: np.random.Generator) -> Any:
+    """Functions that differ by rows, and by channels in other ways than slopes and factors, behind convolutions."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Max", ["c", "most"], ["m"]),
+        helper.make_node("Conv", ["m", "v"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("Mul", ["e", "rows"], ["f"]),
+        helper.make_node("Conv", ["f", "v"], ["y"]),
+    ]
+    weights = {"w": (6, 6, 1, 1), "v": (6, 6, 1, 1), "most": (1, 6, 1, 1), "rows": (8, 1)}
+    return network(nodes, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}, {"y": SHAPE})
+
+
 def quantized(proto: Any, rng: np.random.Generator) -> tuple[Any, list[dict[str, np.ndarray]]]:
     feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(12)]
     model = octavo.load(proto)
@@ -120,7 +134,7 @@ def test_a_node_stands_behind_what_it_reads() -> None:
     onnx.checker.check_model(proto)
 
 
-@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen])
+@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen, bounded])
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)
     found = compared(model, feeds)
@@ -198,6 +212,12 @@ def test_choices_places_and_products_by_a_constant_on_the_left_are_integer(rng: 
     found = {op.tensor: (op.integer, op.kernel) for op in octavo.explain(quantized(chosen(rng), rng)[0]).ops}
     kernels = {"m": "select", "n": "select", "places": "reduce_argmax", "y": "batch_matmul"}
     assert all(found[name][0] and found[name][1].startswith(kernel) for name, kernel in kernels.items())
+
+
+def test_functions_that_no_kernel_of_a_product_has_are_tables(rng: np.random.Generator) -> None:
+    ops = octavo.explain(quantized(bounded(rng), rng)[0]).ops
+    assert all(op.integer for op in ops), [op.reason for op in ops]
+    assert {"pair_lookup", "affine_rows"} < {op.kernel for op in ops}
 
 
 def test_products_of_rows_come_back_over_open_sizes(rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ table of its own. What may be computed of float sums is what `matchers.elementwi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,6 +202,22 @@ def has_slopes_alone(view: DataflowView, constants: Constants, members: Collecti
     others = (arg for call in calls for arg in call.args[: 1 if op_name(call) == PRELU else None])
     found = (constants.find(arg) for arg in others)
     return all(constant is None or constants.value(constant).size == 1 for constant in found)
+
+
+def has_factors_alone(view: DataflowView, constants: Constants, members: Sequence[Var], axis: int) -> bool:
+    """Return whether a product's kernel, whose channels lie along `axis`, takes all that differs in a function.
+
+    These are slopes, and factors that the last op multiplies by.
+    """
+    *before, last = members
+    if has_slopes_alone(view, constants, members):
+        return True
+    call, shape = call_to(view.definition(last), "multiply"), static_shape(last)
+    if call is None or shape is None or not has_slopes_alone(view, constants, before):
+        return False
+    found = [constant.shape for arg in call.args if (constant := constants.find(arg)) is not None]
+    along = tuple(size if place == axis % len(shape) else 1 for place, size in enumerate(shape))
+    return len(found) == 1 and (1,) * (len(shape) - len(found[0])) + tuple(found[0]) == along
 
 
 def function_results(view: DataflowView, constants: Constants) -> dict[Var, Var]:

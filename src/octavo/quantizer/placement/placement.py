@@ -17,7 +17,7 @@ from tvm.relax import Var
 from ...errors import QuantizationError
 from ...ir.graph.dataflow import op_name, operand_vars, static_shape
 from ...ir.identity import TensorId
-from ...ir.qdq.functions import has_slopes_alone, is_float_function
+from ...ir.qdq.functions import has_factors_alone, has_slopes_alone, is_float_function
 from ...runtime.shapes import typical
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ...target.op_facts import NORMS
@@ -192,8 +192,8 @@ class Placer:
     def _is_fused(self, layer: Layer, candidates: list[Layer], integer: set[Var]) -> bool:
         """Return whether a function of one tensor is computed in the kernel that makes that, of its float sums.
 
-        It can cost more time than a table: so are those whose tables would differ from channel to channel, and those of tensors
-        that must not be quantized, or that a plan does not quantize.
+        It can cost more time than a table: so are those whose tables would differ from channel to channel, where the kernel has
+        what differs, and those of tensors that must not be quantized, or that a plan does not quantize.
         """
         if not self._is_function(layer):
             return False
@@ -204,7 +204,10 @@ class Placer:
             return False
         if self.inputs.followed is not None:
             return not self.inputs.has_range(source)
-        return layer.support.op == ELEMENTWISE_PAIR or source.name in self.inputs.choices.float_tensors
+        if layer.support.op != ELEMENTWISE_PAIR:
+            return source.name in self.inputs.choices.float_tensors
+        axis = -1 if maker.op is None else maker.op.output_axis
+        return has_factors_alone(self.inputs.form.view, self.inputs.form.constants, layer.members, axis)
 
     def _is_function_of_sum(self, layer: Layer, before: Sequence[Layer]) -> bool:
         """Return whether the kernel of an addition can compute a function of it."""
