@@ -180,7 +180,7 @@ def main() -> None:
         kind, said = _outcome(found)
         seen[kind] += 1
         if options.random is None or kind in (*FAULTS, "ties"):
-            print(f"{name}: {said}", flush=True)
+            print(f"{name}: {said}" + (" (ties)" if kind == "ties" else ""), flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in seen.items()))
     sys.exit(any(seen[kind] for kind in FAULTS))
 

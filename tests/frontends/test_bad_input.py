@@ -149,6 +149,12 @@ def test_conversion_that_fails_inside_tvm(make_onnx, capfd):
     expect(proto, capfd, "op Conv (output tensor 'y') cannot be imported", error=UnsupportedOpError)
 
 
+def test_an_input_that_an_op_cannot_be_without(make_onnx, capfd):
+    """TVM's tuples take none for a tensor: the process ended."""
+    proto = make_onnx([make_node("Concat", ["", "x", "x"], ["y"], axis=0)], {"x": (1, 3)}, {"y": None})
+    expect(proto, capfd, "op Concat (output tensor 'y'): its inputs (input 0) is missing", error=UnsupportedOpError)
+
+
 def test_invalid_graph(make_onnx, capfd):
     expect(make_onnx([make_node("Relu", ["nowhere"], ["y"])], {"x": (1, 3)}, {"y": None}), capfd, "invalid ONNX model", "nowhere")
 

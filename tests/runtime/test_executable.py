@@ -13,6 +13,7 @@ import octavo
 from child_python import run_python
 from octavo.errors import CompileError, DataError, ExecutableError, TargetError
 from octavo.frontends import load
+from octavo.runtime.description import FORMAT_VERSION, Description
 from octavo.runtime.executable import Executable
 
 
@@ -211,3 +212,25 @@ def test_without_a_compiler_models_run_and_are_not_saved(model, executable, batc
     with pytest.raises(ExecutableError, match=f"cannot link the executable: {said}.*needs a C compiler"):
         here.save(tmp_path / "m.so")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"inputs": None}, "TypeError"),
+        ({"isa": {}}, "are text"),
+        ({"batch_range": [1]}, "ValueError"),
+        ({"limits": [["8", 3]]}, "no size with a limit"),
+        ({"inputs": [{"name": "x"}]}, "KeyError: 'shape'"),
+    ],
+)
+def test_a_description_that_was_not_written_by_octavo_is_refused_in_one_line(change, said):
+    plain = dict.fromkeys(("fingerprint", "target", "isa", "batch_obstacle"), "") | dict.fromkeys(
+        ("inputs", "outputs", "ops"), ()
+    )
+    whole = plain | dict.fromkeys(("threads", "weight_bytes", "workspace", "shared_units"), 0) | {"any_batch": False}
+    whole |= {"format_version": FORMAT_VERSION, "batch_range": [1, 1], "features": [], "extents": [], "states": []}
+    Description.from_json(whole)
+    with pytest.raises(ExecutableError, match=said) as error:
+        Description.from_json(whole | change)
+    assert "\n" not in str(error.value)

@@ -11,7 +11,8 @@ from .shapes import without_sizes
 from .size import Size
 
 FORMAT_VERSION = 9
-_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
+_WORDS = ("fingerprint", "target", "isa", "batch_obstacle")
+_PLAIN = (*_WORDS, "threads", "weight_bytes", "workspace", "shared_units", "any_batch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,11 +122,19 @@ class Description:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Description:
-        """Read what `to_json` wrote. ExecutableError for another format version."""
+        """Read what `to_json` wrote. ExecutableError for another format version, and for what it did not write."""
         if data.get("format_version") != FORMAT_VERSION:
             raise ExecutableError(
                 f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile"
             )
+        try:
+            return Description._read(data)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ExecutableError(f"the executable's description is none of Octavo's ({why[:200]}); recompile") from error
+
+    @staticmethod
+    def _read(data: dict[str, Any]) -> Description:
         inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
@@ -133,6 +142,9 @@ class Description:
         plain["workspace"] = None if data["workspace"] is None else Size.parse(data["workspace"])
         fewest, most = data["batch_range"]
         features = tuple(data["features"])
+        words = (*features, *(plain[key] for key in _WORDS))
+        if not all(isinstance(word, str) for word in words):
+            raise TypeError(f"{_WORDS} and features are text")
         plain["limits"] = tuple((_size(size), int(largest)) for size, largest in data.get("limits", ()))
         plain["extents"] = tuple(_size(text) for text in data["extents"])
         plain["states"] = tuple(StatePlace(**entry) for entry in data["states"])
@@ -142,7 +154,8 @@ class Description:
 
 def _size(text: str) -> Size:
     size = Size.parse(text)
-    assert isinstance(size, Size), "a number has no limit"
+    if not isinstance(size, Size):
+        raise ValueError(f"{text!r} is no size with a limit")
     return size
 
 

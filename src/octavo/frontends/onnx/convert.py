@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import onnx
+import onnx.defs
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
@@ -29,7 +30,7 @@ from ..source_tensor import SourceTensor
 from ..symbols import size_text
 from . import arithmetic, conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent, resize
 from .control_flow import CONTROL_FLOW
-from .graph import describe
+from .graph import STANDARD_DOMAINS, describe
 from .large_tensors import tensor_array
 from .ops import NodeContext
 from .prepare import PreparedOnnx
@@ -95,6 +96,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]
         with conversion_errors(lambda: f"{self._origin}: {describe(node)}"):
+            _check_given(node, opset)
             says = self._prepared.roundings
             context = NodeContext(
                 builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset, symbols=self._symbols, roundings=says
@@ -147,6 +149,19 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         if isinstance(result, relax.Call | relax.TupleGetItem) and isinstance(result.ty, relax.TensorType):
             return self.bb.emit(result)
         return result
+
+
+def _check_given(node: onnx.NodeProto, opset: int) -> None:
+    """Raise RejectedOpError for a standard op without an input that it cannot be without: TVM's tuples take none for one."""
+    if node.domain not in STANDARD_DOMAINS or not onnx.defs.has(node.op_type, opset, ""):
+        return
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    for place in range(max(len(node.input), schema.min_input)):
+        stated = schema.inputs[min(place, len(schema.inputs) - 1)] if schema.inputs else None
+        is_given = place < len(node.input) and node.input[place] != ""
+        if stated is not None and not is_given and stated.option != optional:
+            raise RejectedOpError(f"its {stated.name} (input {place}) is missing")
 
 
 def _check_static(result: Any) -> None:
