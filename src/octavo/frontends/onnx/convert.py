@@ -158,10 +158,10 @@ def _check_given(node: onnx.NodeProto, opset: int) -> None:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     for place in range(max(len(node.input), schema.min_input)):
-        stated = schema.inputs[min(place, len(schema.inputs) - 1)] if schema.inputs else None
+        formal = schema.inputs[min(place, len(schema.inputs) - 1)] if schema.inputs else None
         is_given = place < len(node.input) and node.input[place] != ""
-        if stated is not None and not is_given and stated.option != optional:
-            raise RejectedOpError(f"its {stated.name} (input {place}) is missing")
+        if formal is not None and not is_given and formal.option != optional:
+            raise RejectedOpError(f"its {formal.name} (input {place}) is missing")
 
 
 def _check_static(result: Any) -> None:
