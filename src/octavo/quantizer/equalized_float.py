@@ -16,10 +16,11 @@ from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.value_sources import ValueSources
 from ..ir.identity import TensorId
 from ..ir.simplify import Fold, simplify
+from ..profiling import Profile
 from .equalization.rotating import rotated
 from .equalization.scaling import scaled
 from .plan.equalization import Equalization, equalized_statistics
-from .ranges import Statistics, TensorRange
+from .ranges import TensorRange
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +38,7 @@ class EqualizedFloat:
     simple: Model
     folds: tuple[Fold, ...]
     equalization: Equalization
-    profile: Statistics | None
+    profile: Profile | None
 
     @cached_property
     def model(self) -> Model:
@@ -47,8 +48,7 @@ class EqualizedFloat:
     @cached_property
     def statistics(self) -> Mapping[TensorId, TensorRange] | None:
         """Those of the model's tensors, once their channels are divided."""
-        profile: Any = self.profile
-        return None if profile is None else equalized_statistics(profile, self.equalization)
+        return None if self.profile is None else equalized_statistics(self.profile, self.equalization)
 
     @cached_property
     def view(self) -> DataflowView:

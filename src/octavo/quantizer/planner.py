@@ -17,6 +17,7 @@ from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
 from ..ir.simplify import Fold
 from ..numerics import QuantParams
+from ..profiling import Profile
 from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
 from .choices import Choices
@@ -31,7 +32,6 @@ from .placement import AppliedPlan, Placer, PlanInputs
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
 from .qdq import QdqWriter, is_quantized
-from .ranges import Statistics
 from .recipe import Override, Recipe
 from .rejections import Rejections, rejected_layers, split_enclosed
 from .request import Request, TensorChoice, tensor_choices
@@ -98,7 +98,7 @@ class Planner:
     model: Model
     simple: Model
     folds: tuple[Fold, ...]
-    profile: Statistics | None
+    profile: Profile | None
     chosen: ResolvedTarget
     recipe: Recipe
     applied: AppliedPlan | None

@@ -17,13 +17,13 @@ from ..ir.graph.model import Model
 from ..ir.graph.tracking import Announced
 from ..ir.identity.relation import Relation
 from ..ir.simplify import simplify
+from ..profiling import Profile
 from ..runtime.heap import trim_heap
 from .choices import Choices
 from .equalization.rotations import find_rotatable
 from .placement import AppliedPlan
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
-from .ranges import Statistics
 from .recipe import Recipe
 from .request import ParamsOf
 from .tune import planned_plainly, planned_with
@@ -31,7 +31,7 @@ from .tune import planned_plainly, planned_with
 
 def quantize_graph(
     model: Model,
-    profile: Statistics | None = None,
+    profile: Profile | None = None,
     *,
     target: TargetLike | ResolvedTarget = None,
     recipe: Recipe | None = None,
@@ -94,7 +94,7 @@ def _blas() -> ThreadpoolController:
 
 def planner_of(
     model: Model,
-    profile: Statistics | None,
+    profile: Profile | None,
     target: TargetLike | ResolvedTarget,
     recipe: Recipe,
     plan: QuantizationPlan | None = None,

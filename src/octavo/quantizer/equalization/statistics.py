@@ -11,7 +11,7 @@ from ...numerics.arrays import Array
 from ...numerics.statistics.histogram import CODES, SHIFT, Histogram
 from ...numerics.statistics.histogram_estimates import moments
 from ...profiling import TensorStatistics
-from ..plan.equalization import ScaledTensor
+from ..ranges import ScaledTensor
 from .sites import ChannelValues
 
 Floats = npt.NDArray[np.float64]

@@ -12,22 +12,7 @@ import numpy.typing as npt
 
 from ...ir.identity import TensorId
 from ...numerics.arrays import equal_arrays
-from ...numerics.statistics.histogram import Histogram
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ScaledTensor:
-    """Statistics of a tensor that was divided by factors; see `ranges.estimator.TensorRange` for the fields."""
-
-    minimum: float
-    maximum: float
-    histogram: Histogram
-    channel_axis: int | None
-    channel_minimum: npt.NDArray[np.float32]
-    channel_maximum: npt.NDArray[np.float32]
-    bucket_minimum: npt.NDArray[np.float32]
-    bucket_maximum: npt.NDArray[np.float32]
-    non_finite_note: str
+from ..ranges import ScaledTensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

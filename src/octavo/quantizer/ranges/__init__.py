@@ -1,7 +1,7 @@
 """Ranges: which integers stand for which numbers of a tensor. One file for each estimator, one line here that registers it."""
 
 from .entropy import Entropy
-from .estimator import QuantScheme, Range, RangeEstimator, Statistics, TensorRange, range_of, width
+from .estimator import QuantScheme, Range, RangeEstimator, ScaledTensor, TensorRange, range_of, width
 from .mse import Mse
 from .observed import Auto, GlobalScale, Mean, MinMax
 from .percentile import Percentile
@@ -34,7 +34,7 @@ __all__ = [
     "QuantScheme",
     "Range",
     "RangeEstimator",
-    "Statistics",
+    "ScaledTensor",
     "TensorRange",
     "range_estimator",
     "range_estimator_help",

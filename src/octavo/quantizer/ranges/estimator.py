@@ -7,17 +7,16 @@ An estimator knows no graph, no file and no other tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, QuantParams
 from ...numerics.statistics.histogram import Histogram
 from ...numerics.statistics.ranges import SMALLEST_RANGE, asymmetric_params, power_of_two_above
+from ...profiling import TensorStatistics
 
 Range = tuple[float, float]
 """The least and the greatest number that integers stand for."""
@@ -34,74 +33,23 @@ def range_of(params: QuantParams) -> Range:
     return (params.qmin - zero_point) * scale, (params.qmax - zero_point) * scale
 
 
-class TensorRange(Protocol):
-    """What a profile tells of one tensor; `octavo.profiling.TensorStatistics` has it."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScaledTensor:
+    """Statistics of a tensor that was rotated, or divided by factors; see `TensorStatistics` for the fields."""
 
-    @property
-    def minimum(self) -> float:
-        """Least finite value."""
-        ...
-
-    @property
-    def maximum(self) -> float:
-        """Greatest finite value."""
-        ...
-
-    @property
-    def histogram(self) -> Histogram:
-        """Counts of the finite values."""
-        ...
-
-    @property
-    def channel_axis(self) -> int | None:
-        """Axis of the channels, None where none is known."""
-        ...
-
-    @property
-    def channel_minimum(self) -> npt.NDArray[np.float32]:
-        """Least value of each channel, (channels,); (0,) without an axis."""
-        ...
-
-    @property
-    def channel_maximum(self) -> npt.NDArray[np.float32]:
-        """Greatest value of each channel, (channels,); (0,) without an axis."""
-        ...
-
-    @property
-    def bucket_minimum(self) -> npt.NDArray[np.float32]:
-        """Least value of each bucket of samples, +inf of one without values; (0,) where samples were not kept separate."""
-        ...
-
-    @property
-    def bucket_maximum(self) -> npt.NDArray[np.float32]:
-        """Greatest value of each bucket of samples, -inf of one without values; (0,) where samples were not kept separate."""
-        ...
-
-    @property
-    def non_finite_note(self) -> str:
-        """What is to be said of values that are NaN or infinite, "" where there are none."""
-        ...
+    minimum: float
+    maximum: float
+    histogram: Histogram
+    channel_axis: int | None
+    channel_minimum: npt.NDArray[np.float32]
+    channel_maximum: npt.NDArray[np.float32]
+    bucket_minimum: npt.NDArray[np.float32]
+    bucket_maximum: npt.NDArray[np.float32]
+    non_finite_note: str
 
 
-class Statistics(Protocol):
-    """What is read of a profile, or of statistics from elsewhere."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the model that was profiled."""
-        ...
-
-    def __getitem__(self, key: TensorId, /) -> TensorRange:
-        """Return the statistics of one tensor."""
-        ...
-
-    def __contains__(self, key: object, /) -> bool:
-        """Return whether a tensor was observed."""
-        ...
-
-    def __iter__(self) -> Iterator[TensorId]:
-        """Iterate over the observed tensors."""
-        ...
+TensorRange = TensorStatistics | ScaledTensor
+"""What is known of one tensor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
