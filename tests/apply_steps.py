@@ -36,7 +36,7 @@ def with_steps(
         runs = runs_on(planner, profile, samples, range(len(samples)), Programs(simple=planner.simple))
         planned = tune.planned_plainly(planner, runs)
         for step in sorted(default_steps(recipe) if steps is None else steps, key=lambda each: order().index(type(each))):
-            evidence = Evidence(planner=planner, runs=runs, equalization=planned.choices.equalization)
+            evidence = Evidence(planner=planner, runs=runs)
             choices = step.propose(planned, evidence)
             planned = planned if choices is None else tune.planned_with(planner, choices)
     return planned.quantized

@@ -11,7 +11,7 @@ from fake_steps import with_referee
 import octavo
 from nets import residual_net
 from octavo.quantizer.plan.plan import QuantizationPlan
-from octavo.quantizer.steps.narrow_ranges import ranges_without_outliers
+from octavo.quantizer.steps.ranges import ranges_without_outliers
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
 from ..numerics.arrays import Samples
 from .choices import Choices
-from .last import Last
 from .plan import QuantizationPlan, QuantizedModel
 from .plan.journal import Journal, JournalEntry
 from .planner import Planned, Planner
@@ -28,7 +27,7 @@ from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .request import ParamsOf, Request, Requests, ask
 from .sample_runs import SampleRuns
-from .steps import Evidence, Step, equalize, order, widen_weights
+from .steps import Evidence, Step, equalize, order, widen
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,12 +99,12 @@ def planned_plainly(
     planner: Planner, runs: SampleRuns | None, params: ParamsOf | None = None, changes: Choices | None = None
 ) -> Planned:
     """Return the model by what recipe, overrides and callback say, and nothing else."""
-    changes, narrow = changes or Choices(), widen_weights.plain_recipe(planner.recipe)
+    changes, narrow = changes or Choices(), widen.plain_recipe(planner.recipe)
     if runs is not None and narrow is not None:
         bare = replace(planner, recipe=narrow)
         found = planned_with(bare, bare.first_choices.with_more(changes))
-        evidence = Evidence(planner=bare, runs=runs, equalization=found.choices.equalization)
-        changes = widen_weights.propose(found, evidence, planner.recipe.wide_weights).with_more(changes)
+        evidence = Evidence(planner=bare, runs=runs)
+        changes = widen.weights_to_widen(found, evidence, planner.recipe.wide_weights).with_more(changes)
     planned = planned_with(planner, planner.first_choices.with_more(changes))
     planned = _with_requests(planned, planner, _of_overrides(planned))
     if params is not None:
@@ -172,7 +171,6 @@ class Tuning:
         self._made = dict[tuple[Steps, int], Planned]()
         self._scores = dict[tuple[Steps, int], Score]()
         self._of_activations = dict[Steps, Score]()
-        self._last_evidence = Last[Evidence]()
         self._view = DataflowView(planner.simple.module["main"])
         self.score(())
         self._longest = time.monotonic() - started
@@ -414,10 +412,7 @@ class Tuning:
 
     def _with(self, planned: Planned, step: Step, runs: SampleRuns, tried: tuple[Choices, Choices] | None = None) -> Planned:
         """Return a model with one more step, of which is known what it was given, and made of that, when it was tried."""
-        equalization = planned.choices.equalization
-        evidence = self._last_evidence.find(
-            (runs, equalization), lambda: Evidence(planner=self.planner, runs=runs, equalization=equalization)
-        )
+        evidence = Evidence(planner=self.planner, runs=runs)
         choices = step.propose(planned, evidence) if tried is None else step.again(planned, evidence, *tried)
         return planned if choices is None else planned_with(self.planner, choices)
 

@@ -28,7 +28,7 @@ from octavo.quantizer.plan.equalization import Equalization, Rotation
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
 from octavo.quantizer.sample_runs import Programs
-from octavo.quantizer.steps.rotate import Rotate
+from octavo.quantizer.steps.equalize import Rotate
 from reference_sessions import reference_session
 from small_transformer import Net, draws, transformer
 

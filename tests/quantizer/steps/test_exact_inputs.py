@@ -10,8 +10,7 @@ from apply_steps import with_steps
 from nets import residual_net
 from octavo.numerics import QuantParams, dequantize, quantize
 from octavo.quantizer.ranges import QuantScheme
-from octavo.quantizer.ranges.grid import range_on_grid
-from octavo.quantizer.steps.exact_inputs import ExactInputs
+from octavo.quantizer.steps.ranges import ExactInputs, range_on_grid
 
 SHAPE = (1, 3, 8, 8)
 

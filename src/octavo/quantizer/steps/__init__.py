@@ -1,18 +1,14 @@
 """Steps: each proposes other choices for a model, by what runs on samples tell. None knows another, or compares models."""
 
-from . import correct, equalize, widen_weights
+from . import equalize, widen
 from .correct import Correct
-from .equalize import Equalize
-from .evidence import Evidence
-from .exact_inputs import ExactInputs
+from .equalize import Equalize, Rotate
 from .fuse_functions import FuseFunctions
 from .keep_float import KeepFloat
 from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
-from .narrow_ranges import NarrowRanges
 from .per_row import PerRow
-from .ranges import Ranges
-from .rotate import Rotate
-from .step import Step
+from .ranges import ExactInputs, NarrowRanges, Ranges
+from .step import Evidence, Step
 from .tune_ranges import TuneRanges
 from .widen import WidenSome
 
@@ -69,9 +65,8 @@ __all__ = [
     "Step",
     "WidenTensor",
     "WithoutShift",
-    "correct",
     "equalize",
     "order",
     "register_step",
-    "widen_weights",
+    "widen",
 ]

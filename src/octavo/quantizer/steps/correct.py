@@ -10,8 +10,7 @@ from ..choices import Choices
 from ..planner import Planned
 from ..ranges import Range
 from ..recipe import WIDEST, Recipe
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +33,7 @@ class Correct(Step):
         choices, ranges = planned.choices, _wide_ranges(planned, evidence)
         if choices.range_estimator or not evidence.planner.recipe.has_plain_ranges or ranges != choices.ranges:
             planned = evidence.planner.planned(replace(choices, range_estimator=WIDEST, ranges=ranges))
-        found = evidence.corrections(planned.plan, choices.requests)
+        found = evidence.runs.corrections(planned.plan, choices.requests)
         return replace(choices, corrections=found) if found else None
 
 

@@ -13,13 +13,11 @@ from ...compiler.explanation import model_cycles
 from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
 from ..choices import Choices, float_without_loss
-from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..price import function_cycles
 from ..recipe import Recipe
 from ..referee.score import said_alone
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 _SHARE = 0.05
 """Of the model's modelled time: more than that no functions may take."""
@@ -45,15 +43,16 @@ class FuseFunctions(Step):
         planner, named = evidence.planner, planned.named
         supports = {layer.output: planner.support(layer) for layer in planned.plan.layers if layer.output not in named}
         able = [name for name, support in supports.items() if support is not None and support.float_function]
-        chosen = _worth_their_time(planned.plan, able, evidence) if able else {}
+        chosen = _worth_their_time(planned, able, evidence) if able else {}
         return float_without_loss(chosen, planned.choices.uncorrected, planned.plan, lambda each: planner.planned(each).plan)
 
 
-def _worth_their_time(plan: QuantizationPlan, able: Collection[TensorId], evidence: Evidence) -> dict[TensorId, str]:
+def _worth_their_time(planned: Planned, able: Collection[TensorId], evidence: Evidence) -> dict[TensorId, str]:
     """Return which of these products' results are best not rounded before a function of them, each with the reason."""
-    view = DataflowView(evidence.exact.module["main"])
+    plan, floats = planned.plan, evidence.planner.form(planned.choices.equalization)
+    view = DataflowView(floats.exact.module["main"])
     cycles = function_cycles(view, plan.layers, [name for name in able if name in plan.activations])
-    referee = evidence.referee(plan) if cycles else None
+    referee = evidence.runs.referee(plan) if cycles else None
     if referee is None:
         return {}
     effects = referee.effects(referee.rounding(plan), list(cycles))

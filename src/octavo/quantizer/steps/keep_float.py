@@ -16,8 +16,7 @@ from ..planner import Planned
 from ..price import slower
 from ..recipe import Recipe
 from ..referee.score import in_db, said_alone
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 _NEAR_DB = 3.0
 """Above what outputs must have: with more, a model is not asked whose activations take long to measure."""
@@ -66,7 +65,7 @@ class KeepFloat(Step):
         tensors, or where ops are float already by choice: those that chose them took what gains most.
         """
         plan, choices, planner = planned.plan, planned.choices.uncorrected, evidence.planner
-        referee = evidence.referee(plan)
+        referee = evidence.runs.referee(plan)
         if referee is None:
             return None
         rounding = referee.rounding(plan)
@@ -79,7 +78,7 @@ class KeepFloat(Step):
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         rows = {name for each in rounding.rows.values() for name in each} - rounding.activations.keys()
-        effects = {**evidence.effects(referee, plan), **referee.effects(rounding, sorted(rows))}
+        effects = {**referee.effects(rounding), **referee.effects(rounding, sorted(rows))}
         for names in self._prefixes(effects, own, of_weights):
             found = choices.with_floats({name: said_alone(effects[name]) for name in names}, plan)
             other = planner.planned(found).plan

@@ -13,8 +13,7 @@ from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..ranges import QuantScheme, range_of
 from ..request import Request
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,7 @@ from ..placement import reads_rows
 from ..plan.entries import IntegerLayer
 from ..planner import Planned
 from ..recipe import Recipe
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 _REASON = "each row has the scale of its own values"
 _BETWEEN = "it lies between ops that read and leave float32, and no product takes its integers"

@@ -1,16 +1,25 @@
-"""What a step is: something that may bring a model's outputs nearer, as a value. It decides nothing: the referee does."""
+"""What a step is: something that may bring a model's outputs nearer, as a value, and what it may ask. The referee decides."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
 from ..choices import Choices
-from ..planner import Planned
+from ..planner import Planned, Planner
 from ..recipe import Recipe
-from .evidence import Evidence
+from ..sample_runs import SampleRuns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Evidence:
+    """What makes models of choices, and what runs these on samples."""
+
+    planner: Planner
+    runs: SampleRuns
 
 
 class Step(ABC):

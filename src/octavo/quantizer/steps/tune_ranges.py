@@ -19,8 +19,7 @@ from ..ranges import QuantScheme, Range, range_of
 from ..recipe import AUTO, Recipe
 from ..referee import Referee
 from ..referee.rounding import Rounding
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 _MARGIN_DB = 3.0
 """Above what outputs must have: with less, other samples may have less than they must."""
@@ -56,15 +55,10 @@ def costly(plan: QuantizationPlan, effects: Mapping[TensorId, float]) -> list[_G
     return list(dict.fromkeys(tuple(each for each in groups.get(name, (name,)) if each in effects) for name in worst))
 
 
-def better_ranges(plan: QuantizationPlan, referee: Referee, effects: Mapping[TensorId, float]) -> dict[TensorId, Range]:
-    """Return other ranges of the activations whose rounding costs most, each as if it were rounded alone.
-
-    Parameters
-    ----------
-    effects
-        Of the plan's activations; see `Referee.effects`.
-    """
-    rounding, groups = referee.rounding(plan), costly(plan, effects)[:_MOST]
+def better_ranges(plan: QuantizationPlan, referee: Referee) -> dict[TensorId, Range]:
+    """Return other ranges of the activations whose rounding costs most, each as if it were rounded alone."""
+    rounding = referee.rounding(plan)
+    groups = costly(plan, referee.effects(rounding))[:_MOST]
     shared = {member: group for group in plan.shared for member in group}
     ends = referee.ends([name for group in groups for name in group], rounding.factors)
     found, clipped = dict[TensorId, Range](), rounding.only()
@@ -167,8 +161,8 @@ class TuneRanges(Step):
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these ranges."""
-        referee = evidence.referee(planned.plan)
+        referee = evidence.runs.referee(planned.plan)
         if referee is None:
             return None
-        ranges = better_ranges(planned.plan, referee, evidence.effects(referee, planned.plan))
+        ranges = better_ranges(planned.plan, referee)
         return planned.choices.with_more(Choices(ranges=ranges)).uncorrected if ranges else None
