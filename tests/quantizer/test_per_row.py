@@ -25,7 +25,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize_accumulator
 from octavo.numerics.dynamic import PER_ROW, dynamic_parameters, dynamic_quantize
 from octavo.quantizer.choices import Choices
-from octavo.quantizer.plan.corrections import Corrections
+from octavo.quantizer.plan import Corrections
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps import per_row

@@ -16,7 +16,7 @@ from octavo.numerics import QuantParams, quantize
 from octavo.numerics.statistics.ranges import symmetric_params
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.quantize_graph import planner_of
-from octavo.quantizer.weight_numbers import WeightNumbers
+from octavo.quantizer.weights import WeightNumbers
 
 NAME = TensorId("w")
 

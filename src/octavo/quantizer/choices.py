@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..ir.identity import TensorId
-from .plan import QuantizationPlan
-from .plan.corrections import Corrections
+from .plan import Corrections, QuantizationPlan
 from .plan.equalization import Equalization
 from .request import Request, Requests
 

@@ -5,9 +5,11 @@ It chooses nothing that steps choose, and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+
+from tvm.relax import Var
 
 from ..compiler.partition.pipeline import integer_claims
 from ..compiler.target_choice import ResolvedTarget
@@ -28,15 +30,13 @@ from .equalization.scaling import check_factors
 from .equalized_float import EqualizedFloat
 from .last import Last
 from .parameters import ParameterChooser
-from .placement import AppliedPlan, Placer, PlanInputs
-from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
+from .placement import AppliedPlan, Declined, Layer, Placement, Placer, PlanInputs, together
+from .plan import FloatOp, IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
 from .qdq import QdqWriter, is_quantized
 from .recipe import Override, Recipe
-from .rejections import Rejections, rejected_layers, split_enclosed
 from .request import Request, TensorChoice, tensor_choices
-from .weight_numbers import WeightNumbers
-from .weights import WeightParameters
+from .weights import WeightNumbers, WeightParameters
 
 _ROOM = 4
 """Plans of which is known what targets take of them: two that are compared on several folds are made in turn, step by step."""
@@ -73,12 +73,55 @@ class Planned:
         return {*self.overridden, *self.choices.requests}
 
 
+@dataclass(kw_only=True, slots=True)
+class _Rejections:
+    """What is known after some placements."""
+
+    last: str
+    """Name of the last target: what it does not take stays float."""
+    declined: Declined = field(default_factory=dict[Var, dict[str, str]])
+    """By an op's variable why targets before the last do not take it."""
+    rejected: dict[Var, str] = field(default_factory=dict[Var, str])
+    """By its result why a layer stays float."""
+    placement: Placement | None = None
+    """The last one; None where more is rejected since."""
+
+    def refuse(self, layer: Layer, constraints: TensorConstraints, weights: WeightParameters) -> str | None:
+        """Return why a layer stays float beside those that were kept before; None where it is kept."""
+        if layer.output in self.rejected:
+            return self.rejected[layer.output]
+        reason = constraints.add(layer, weights.refuse)
+        return None if reason is None else self._note(layer, reason)
+
+    @property
+    def count(self) -> int:
+        """How many ops are declined: those are to be placed anew, for another target."""
+        return sum(map(len, self.declined.values()))
+
+    def reject(self, placement: Placement, reasons: Mapping[Var, str]) -> bool:
+        """Note which layers of a placement cannot be, by their results; return whether there are any."""
+        for layer in placement.layers:
+            if layer.output in reasons:
+                reason = self._note(layer, reasons[layer.output])
+                if layer.taker == self.last:
+                    self.rejected[layer.output] = reason
+        if reasons:
+            self.placement = None
+        return bool(reasons)
+
+    def _note(self, layer: Layer, reason: str) -> str:
+        if layer.taker == self.last:
+            return together({**self.declined.get(layer.core, {}), layer.taker: reason})
+        self.declined.setdefault(layer.core, {})[layer.taker] = reason
+        return reason
+
+
 @dataclass(slots=True, eq=False)
 class _Equalized:
     """A float model with its channels divided, and what planning it with similar choices found."""
 
     floats: EqualizedFloat
-    rejections: Last[Rejections]
+    rejections: Last[_Rejections]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +210,7 @@ class Planner:
                 _ = found.model  # what making it leaves behind goes now
                 trim_heap(self.model.constant_bytes)
             room = 1 if self.model.is_large else _ROOM
-            return _Equalized(found, Last[Rejections](room))
+            return _Equalized(found, Last[_Rejections](room))
 
         last = self._last if equalization else self._plain
         return last.find(_key(equalization), find)
@@ -207,9 +250,9 @@ class Planner:
                 continue
             write = cache(QdqWriter(inputs=inputs, placement=placement, plan=plan).write)
             asked, claims = self._claimed(plan, write, surely=surely)
-            if not rejections.reject(placement, rejected_layers(placement, claims)):
+            if not rejections.reject(placement, _rejected_layers(placement, claims)):
                 break
-        float_ops, enclosed = split_enclosed(placement.float_ops, claims)
+        float_ops, enclosed = _split_enclosed(placement.float_ops, claims)
         plan, is_sure = replace(plan, float_ops=float_ops, enclosed=enclosed), asked == _asked(plan)
         if inputs.followed is not None:
             inputs.followed.check_made(plan)
@@ -236,7 +279,7 @@ class Planner:
         found = self._claims.find(_alike(plan), claims)
         return claims() if surely and found[0] != _asked(plan) else found
 
-    def _rejections(self, form: _Equalized, inputs: PlanInputs) -> Rejections:
+    def _rejections(self, form: _Equalized, inputs: PlanInputs) -> _Rejections:
         """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""
         choices = inputs.choices
         decided_by = (
@@ -248,7 +291,7 @@ class Planner:
             inputs.recipe,
             {name: scales.tobytes() for name, scales in choices.corrections.weight_scales.items()},
         )
-        return form.rejections.find(decided_by, lambda: Rejections(last=self.targets[-1].name))
+        return form.rejections.find(decided_by, lambda: _Rejections(last=self.targets[-1].name))
 
 
 def _key(equalization: Equalization) -> object:
@@ -279,3 +322,26 @@ def _form(plan: QuantizationPlan) -> object:
     """Return what ops of a plan's model are, but for numbers."""
     equalization = plan.equalization
     return plan.layers, plan.roundings, {*equalization.factors}, {*equalization.clamps}, equalization.rotations
+
+
+def _rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
+    """Return the outputs of the layers that no integer op takes, each with the reason of the rule that came closest."""
+    taken = _taken(claims)
+    reasons = claims.rejections
+    return {
+        layer.output: next((reasons[var.name].reason for var in layer.members if var.name in reasons), "no rule takes it")
+        for layer in placement.layers
+        # Rules see normalizations rewritten, so the core's own variable may be gone; only the output is sure to be there.
+        if layer.output.name not in taken
+    }
+
+
+def _split_enclosed(float_ops: Iterable[FloatOp], claims: Claims) -> tuple[tuple[FloatOp, ...], tuple[TensorId, ...]]:
+    """Return the ops that stay float, and the results of those that run in integers because all around them is quantized."""
+    taken, ops = _taken(claims), tuple(float_ops)
+    enclosed = tuple(op.tensor for op in ops if op.tensor in taken)
+    return tuple(op for op in ops if op.tensor not in taken), enclosed
+
+
+def _taken(claims: Claims) -> set[str]:
+    return {var.name for region in claims.regions.values() for var in region.members}

@@ -21,8 +21,7 @@ from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
 from .equalization.rotating import rotated
 from .last import Last
-from .plan import QuantizationPlan
-from .plan.corrections import Corrections
+from .plan import Corrections, QuantizationPlan
 from .planner import Planner
 from .referee import Referee, RoundedProgram
 

@@ -5,10 +5,11 @@ A weight has one set of parameters, whichever layers read it. No graph is rewrit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from tvm.relax import Var
 from ..ir.graph.dataflow import call_to, static_shape
 from ..ir.graph.weighted import WEIGHTED, weighted
 from ..ir.identity import TensorId
-from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
+from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
 from ..numerics.dynamic import PER_ROW
 from ..numerics.statistics.ranges import block_params, symmetric_params, symmetric_scale
 from ..target.tensor_support import TensorSupport
@@ -28,8 +29,9 @@ from .plan import Adjustment
 from .ranges import QuantScheme
 from .recipe import ANY, BLOCK_BITS, WEIGHT_BITS, Recipe
 from .request import width_of
-from .weight_numbers import WeightNumbers
 
+FoundT = TypeVar("FoundT")
+_Floats = npt.NDArray[np.float32]
 _KINDS = {PerTensor: "per_tensor", PerAxis: "per_axis", PerBlock: "per_block"}
 _INT32_MAX = 2**31 - 1
 _OPERAND = (-1, 0)
@@ -37,6 +39,48 @@ _OPERAND = (-1, 0)
 _INT32_BITS = 32
 _ACTIVATION_SPAN = 255
 """Largest |x - zero_point| of an 8-bit activation."""
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What was found last of one array, by what it is, beside what decided it."""
+
+    value: weakref.ref[_Floats]
+    found: dict[str, tuple[object, Any]] = field(default_factory=dict[str, "tuple[object, Any]"])
+
+
+@dataclass(slots=True, eq=False)
+class WeightNumbers:
+    """Finds scales, integers and their sums of the weights of one model, however its channels are divided.
+
+    Most plans differ in other things: of each weight what was found last is kept, and it must not hold a weight itself.
+    """
+
+    _known: dict[TensorId, _Known] = field(default_factory=dict[TensorId, _Known])
+
+    def find(self, name: TensorId, value: _Floats, what: str, decided_by: object, find: Callable[[], FoundT]) -> FoundT:
+        """Return what was found of the same array for the same, else what is found now."""
+        known = self._known.get(name)
+        if known is None or known.value() is not value:
+            known = self._known[name] = _Known(weakref.ref(value))
+        if what not in known.found or known.found[what][0] != decided_by:
+            known.found.pop(what, None)  # not kept while its successor is made
+            known.found[what] = decided_by, find()
+        return known.found[what][1]
+
+    def integers(self, name: TensorId, value: _Floats, params: QuantParams) -> npt.NDArray[Any]:
+        """Return the integers of a weight."""
+        return self.find(name, value, "integers", params, lambda: quantize(value, params))
+
+    def magnitudes(self, name: TensorId, value: _Floats, params: QuantParams, axis: int) -> npt.NDArray[np.int64]:
+        """Return the sums of |integers| of each channel, along an axis of a weight."""
+
+        def find() -> npt.NDArray[np.int64]:
+            integers = self.integers(name, value, params)
+            others = tuple(index for index in range(integers.ndim) if index != axis % integers.ndim)
+            return np.abs(integers, dtype=np.int32).sum(axis=others, dtype=np.int64)
+
+        return self.find(name, value, "magnitudes", (params, axis), find)
 
 
 @dataclass(kw_only=True)

@@ -27,9 +27,7 @@ from ...ir.identity import TensorId
 from ...numerics import PerAxis, QuantParams, bias_params, dequantize, quantize
 from ...numerics.arrays import Samples
 from ...runtime.heap import trim_heap
-from ..plan.corrections import Corrections
-from ..plan.entries import IntegerLayer
-from ..plan.plan import QuantizationPlan
+from ..plan import Corrections, IntegerLayer, QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
 from ..referee.rounding import Rounding, dequantized

@@ -25,8 +25,7 @@ from ..plan import FloatOp
 from .candidates import Candidates, computed_of_inputs
 from .inputs import PlanInputs
 from .layer import Declined, Layer, Placement, reads_rows
-from .limits import beyond_limits
-from .reasons import together, without_range
+from .reasons import beyond_limits, together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
 _OF_TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")

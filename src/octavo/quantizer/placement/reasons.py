@@ -1,4 +1,4 @@
-"""What is said of ops that stay float for being steps of a larger one: of which, why, what that costs, what would change it.
+"""What is said of ops that stay float: that a target allows no such numbers, or that they are steps of a larger one.
 
 It decides nothing: placement asks once it has decided.
 """
@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
+from typing import Any
 
 from tvm.relax import Var
 
-from ...ir.graph.dataflow import DataflowView, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, static_shape
+from ...ir.graph.weighted import CONVOLUTIONS
 from ...ir.identity import TensorEntry, TensorId, TensorTable
 from ...runtime.shapes import typical
+from ...target import BATCH_MATMUL
+from ...target.limits import beyond
+from .layer import Layer
 
 _KIB = 1024
+_POOLS = ("nn.avg_pool2d", "nn.max_pool2d", "nn.adaptive_avg_pool2d")
+_ATTRIBUTES = {"kernel": "pool_size", "groups": "groups", "stride": "strides", "dilation": "dilation", "padding": "padding"}
+"""Where ops that have such numbers hold them."""
 
 
 def cost(tensors: Iterable[Var]) -> str:
@@ -66,3 +74,36 @@ def _full(view: DataflowView, tensors: TensorTable, step: Var) -> TensorEntry | 
             return entry
         line.extend(user for user in view.users(var) if user not in line)
     return None
+
+
+def beyond_limits(view: DataflowView, layer: Layer, target: str) -> str | None:
+    """Return what of an op a target does not allow, in words; None where nothing is."""
+    if not layer.support.limits:
+        return None
+    shape = static_shape(layer.output) or ()
+    facts = {"rank": (len(shape),), "batch": shape[:1], "elements": (prod(shape),), "inputs": (len({*layer.inputs}),)}
+    found = beyond(layer.support.limits, facts | _of_channels(view, layer))
+    return None if found is None else f"its {found}, says target {target} of {layer.support.op}"
+
+
+def _of_channels(view: DataflowView, layer: Layer) -> dict[str, tuple[int, ...]]:
+    value: Any = view.definition(layer.core)
+    data, result = (static_shape(value.args[0]), static_shape(value)) if hasattr(value, "args") else (None, None)
+    if data is None or result is None:
+        return {}
+    if layer.support.op in (BATCH_MATMUL, "matmul"):
+        return {"input_channels": data[-1:], "output_channels": result[-1:]}
+    call, convolution = call_to(value, *CONVOLUTIONS, *_POOLS), call_to(value, *CONVOLUTIONS)
+    if call is None:
+        return {}
+    layout = str(call.attrs.layout if convolution is None else call.attrs.data_layout)
+    read, made = layout.index("C"), str(call.attrs.out_layout or layout).index("C")
+    facts = {name: _numbers(getattr(call.attrs, attr)) for name, attr in _ATTRIBUTES.items() if hasattr(call.attrs, attr)}
+    if convolution is not None:
+        weight, layout = static_shape(call.args[1]) or (), str(call.attrs.kernel_layout)
+        facts["kernel"] = tuple(weight[layout.index(axis)] for axis in "HW")
+    return {**facts, "input_channels": (data[read],), "output_channels": (result[made],)}
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(map(int, value)) if hasattr(value, "__len__") else (int(value),)

@@ -27,8 +27,7 @@ from ...runtime.atomic_write import read_text
 from ...runtime.json_values import Malformed, a_list, a_mapping, a_real, a_text, an_integer, an_object, parsed, plain, read
 from ...target.vocabulary import ROUNDINGS
 from ..recipe import Recipe
-from .corrections import Corrections
-from .entries import Adjustment, FloatOp, IntegerLayer
+from .entries import Adjustment, Corrections, FloatOp, IntegerLayer
 from .equalization import Equalization, Rotation
 from .journal import Journal
 

@@ -21,8 +21,7 @@ from ...numerics import QuantParams
 from ...numerics.arrays import equal_arrays
 from ...runtime.atomic_write import write_atomically
 from ..recipe import Recipe
-from .corrections import Corrections
-from .entries import Adjustment, FloatOp, IntegerLayer
+from .entries import Adjustment, Corrections, FloatOp, IntegerLayer
 from .equalization import Equalization
 from .file import encode, read_fields
 from .journal import Journal
