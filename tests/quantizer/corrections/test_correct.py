@@ -24,9 +24,8 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
-from octavo.quantizer.corrections.gram import Inputs
 from octavo.quantizer.corrections.layers import products_of
-from octavo.quantizer.corrections.weights import Weights, rounded_weights
+from octavo.quantizer.corrections.weights import Inputs, Weights, rounded_weights
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.steps import Correct, Equalize
 from octavo.quantizer.steps.per_row import PerRow
@@ -148,7 +147,7 @@ def test_weights_make_up_for_what_the_layers_before_them_rounded(
     profile, recipe = octavo.profile(model, samples, keep_samples=64), octavo.Recipe(equalization="none", min_sqnr=None)
     unbiased = replace(recipe, bias_correction=False)
     found, blind = (with_steps(model, profile, recipe=each) for each in (recipe, unbiased))
-    monkeypatch.setattr("octavo.quantizer.corrections.float_run._MAX_BYTES", 0)
+    monkeypatch.setattr("octavo.quantizer.corrections.correct._MAX_BYTES", 0)
     plain, blind_again = (with_steps(model, profile, recipe=each) for each in (recipe, unbiased))
     reference = outputs(octavo.compile(model), unseen)
     first, second = (sqnr_db(reference, outputs(octavo.compile(each), unseen)) for each in (found, plain))

@@ -9,8 +9,8 @@ from tvm import relax
 import octavo
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
-from octavo.quantizer.corrections.gram import ExactRows, Inputs, covariances, exact_rows, inherited_errors
 from octavo.quantizer.corrections.layers import Product, products_of
+from octavo.quantizer.corrections.weights import Inputs, covariances, exact_rows, inherited_errors
 
 CASES: dict[str, dict[str, Any]] = {
     "3x3, padded": {"padding": (1, 1, 1, 1)},
@@ -109,7 +109,7 @@ def test_results_are_matched_with_what_they_are_made_of(rng: np.random.Generator
     for each, value in zip(integers, values, strict=True):
         exact = (windows(product, each) @ weight.transpose(0, 2, 1)).transpose(1, 0, 2).reshape(len(value), -1)
         np.testing.assert_allclose(value, exact, rtol=1e-4, atol=1e-3)
-    found = inherited_errors(product, inputs, weight + 0.25, ExactRows([each + np.float32(3) for each in values]))
+    found = inherited_errors(product, inputs, weight + 0.25, [each + np.float32(3) for each in values])
     # All that is wrong is the weight, by 0.25: were a position another one's, it would stay as it is.
     assert np.abs(found.made_up_for() - weight).max() < 0.1
 

@@ -13,8 +13,8 @@ The referee's program runs: nothing is compiled for a plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,20 @@ from ..plan import Corrections, IntegerLayer, QuantizationPlan
 from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
 from ..referee.rounding import Rounding, dequantized
-from .float_run import FloatRun, run_float
-from .gram import FINE_BITS, Inputs, fine_unit
+from ..sample_threads import in_order, parts_of
 from .layers import Product, products_of
-from .weights import Weights, rounded_in_blocks, rounded_weights, tells_errors
+from .weights import (
+    FINE_BITS,
+    Inputs,
+    Rows,
+    Weights,
+    exact_rows,
+    fine_unit,
+    places_of,
+    rounded_in_blocks,
+    rounded_weights,
+    tells_errors,
+)
 
 MEAN_SAMPLES = 16
 """Samples that means are over where weights stay: those of 64 are hardly others."""
@@ -42,6 +52,12 @@ _FOR_WEIGHTS = 32
 """Samples that weights of 8 bits are rounded on where samples are large: of as many positions more say hardly anything else."""
 _LARGE = 2**19
 """Bytes of a sample that has many positions."""
+_MIN_RATIO = 32
+"""Positions for each input of a layer: with fewer, samples say little of what its weights should be."""
+_MAX_BYTES = 2**27
+"""Of all rows together: the first layers are those that pass errors on, and gain most."""
+_MAX_MODEL = 2**26
+"""Bytes of a model's constants up to which rows are kept: a larger one leaves no memory for them."""
 
 
 def corrected_on(samples: Samples, recipe: Recipe) -> Samples:
@@ -67,7 +83,7 @@ class Corrector:
     def __init__(self, program: RoundedProgram, samples: Samples) -> None:
         self.program, self._samples = program, samples
         self._products = products_of(program.simple, program.view)
-        self._floats: FloatRun | None = None
+        self._floats: _FloatRun | None = None
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str] = ()) -> Corrections:
         """Return weights and biases with which outputs are nearer to the float model's, as the recipe of a plan wants them.
@@ -113,10 +129,10 @@ class Corrector:
             return recipe.weight_rounding == "gram"
         return recipe.weight_rounding == "gram" and tells_errors(product, shape, len(self._samples))
 
-    def _run_float(self) -> FloatRun:
+    def _run_float(self) -> _FloatRun:
         if self._floats is None:
             wanted = [each for each in self._products.values() if self.program.variable(each.read) is not None]
-            self._floats = run_float(self.program, wanted, self._samples)
+            self._floats = _run_float(self.program, wanted, self._samples)
             trim_heap(self.program.simple.constant_bytes)  # of sums, and of what files hold
         return self._floats
 
@@ -144,7 +160,7 @@ class _Run:
     """
 
     def __init__(
-        self, program: RoundedProgram, plan: QuantizationPlan, rounding: Rounding, floats: FloatRun, kept: Collection[str]
+        self, program: RoundedProgram, plan: QuantizationPlan, rounding: Rounding, floats: _FloatRun, kept: Collection[str]
     ) -> None:
         self._program, self._plan, self._rounding, self._floats, self._kept = program, plan, rounding, floats, kept
         self._moves_biases = plan.recipe.bias_correction is True
@@ -220,8 +236,8 @@ class _Run:
                 weights = Weights.of(values, params, recipe, is_kept=is_kept)
                 # Other weights move means, which a bias then has to bring back.
                 has_bias = self._moves_biases and layer.bias is not None
-                exact = self._floats.rows.get(product.name) if has_bias else None
-                exact = None if exact is None else exact.times(self._bias_gain(layer).reshape(-1))
+                exact, gains = self._floats.rows.get(product.name) if has_bias else None, self._bias_gain(layer).reshape(-1)
+                exact = exact if exact is None or (gains == 1).all() else [each * gains for each in exact]
                 found = rounded_weights(product, weights, inputs, exact, has_bias=has_bias)
             if found is not None:
                 self.weights[name], params = found
@@ -250,3 +266,93 @@ class _Run:
     def _bias_gain(self, layer: _Layer) -> npt.NDArray[np.float32]:
         """Return what it multiplies a layer's bias by."""
         return self._rounding.bias_gains.get(layer.entry.output, np.ones((), np.float32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FloatRun:
+    """What products with weights give in the float model, by their names."""
+
+    means: Mapping[str, npt.NDArray[np.float64]]
+    """(outputs,), over samples and positions and without a bias."""
+    rows: Mapping[str, Rows]
+    """Of few of them."""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Sums:
+    """What samples say of one product: the sum of what it, and maybe others, read, and what it gives at some positions."""
+
+    product: Product
+    shape: tuple[int, ...]
+    total: npt.NDArray[np.float64]
+    rows_of: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None
+    rows: list[npt.NDArray[np.float32]] = field(default_factory=list["npt.NDArray[np.float32]"])
+
+
+def _run_float(program: RoundedProgram, products: Iterable[Product], samples: Samples) -> _FloatRun:
+    """Return what products give which read what the program has a name for."""
+    readers: dict[Any, list[Product]] = {}
+    for product in products:
+        readers.setdefault(program.variable(product.read), []).append(product)
+    readers.pop(None, None)
+    # Two sums in order, so that nothing depends on which thread is faster.
+    parts = parts_of(len(samples))
+    found = in_order(lambda part: _sums_on(program, readers, samples[part], len(samples)), parts, numbers=program.numbers)
+    sums = {name: [each[name] for each in found] for name in found[0]}
+    return _FloatRun(
+        means={name: _mean(program, parts, len(samples)) for name, parts in sums.items()},
+        rows={name: [row for each in parts for row in each.rows] for name, parts in sums.items() if parts[0].rows},
+    )
+
+
+def _mean(program: RoundedProgram, parts: Sequence[_Sums], samples: int) -> npt.NDArray[np.float64]:
+    """Return the mean of a product over so many samples."""
+    first, *more = parts
+    total = sum((each.total for each in more), first.total)
+    program.floats.pages.read(program.simple.params[first.product.weight].nbytes)
+    weights = first.product.weights_of(program.simple.params[first.product.weight])  # of one product at a time: it may copy them
+    return first.product.mean(total, samples * first.product.positions(first.shape), weights.astype(np.float64))
+
+
+def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], samples: Samples, count: int) -> dict[str, _Sums]:
+    """Return what some of so many samples say of products, which are given by what they read."""
+    sums, totals = dict[str, _Sums](), dict[tuple[str, int, bool], npt.NDArray[np.float64]]()
+    room = _MAX_BYTES if program.simple.constant_bytes <= _MAX_MODEL else 0
+    for arrays in samples:
+        for var, values in program.floats.made(arrays, readers):
+            added = set[tuple[str, int, bool]]()
+            for product in readers.get(var, ()):
+                key = product.read, product.axis, product.has_open_rows or product.is_matmul
+                value = product.channels_last(program.floats.value(product.read, values))
+                if key not in added:
+                    added.add(key)
+                    found = product.sum_of(value)
+                    totals[key] = np.add(totals[key], found, out=totals[key]) if key in totals else found
+                if product.name not in sums:
+                    sums[product.name] = _sums_of(program, product, value.shape, totals[key], count, room)
+                    if sums[product.name].rows_of is not None:
+                        room -= _row_bytes(product, value.shape, count)
+                rows_of = sums[product.name].rows_of
+                if rows_of is not None:
+                    sums[product.name].rows.append(rows_of(value))
+    return sums
+
+
+def _sums_of(
+    program: RoundedProgram, product: Product, shape: tuple[int, ...], total: npt.NDArray[np.float64], samples: int, room: int
+) -> _Sums:
+    """Return what has no rows yet; rows where they say something and there is room for them."""
+    has_many = samples * len(places_of(product, shape, samples)) >= _MIN_RATIO * product.inputs
+    takes_rows = has_many and not product.is_transposed and _row_bytes(product, shape, samples) <= room
+    return _Sums(
+        product=product,
+        shape=shape,
+        total=total,
+        rows_of=exact_rows(product, product.weights_of(program.simple.params[product.weight]), shape, samples)
+        if takes_rows
+        else None,
+    )
+
+
+def _row_bytes(product: Product, shape: tuple[int, ...], samples: int) -> int:
+    return samples * len(places_of(product, shape, samples)) * product.outputs * np.dtype(np.float32).itemsize

@@ -1,22 +1,49 @@
-"""Weights of layers, rounded by what the layers read. Runs nothing."""
+"""Weights of layers, rounded by what the layers read: how inputs vary together, over samples and positions. Runs nothing.
+
+Gram matrices are exact sums of integers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...numerics import PerAxis, PerBlock, QuantParams
+from ...numerics.statistics.covariance import CovarianceSums
 from ...numerics.statistics.gptq import REFITS, Gram, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
+from ...numerics.statistics.inherited import InheritedErrors, SampleErrors
 from ...numerics.statistics.ranges import half_scales, symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe
 from ..sample_threads import THREADS, in_order
-from .gram import ExactRows, Inputs, covariances, gram_of, inherited_errors, places_of
 from .layers import Product
+
+Found = TypeVar("Found")
+Rows = Sequence[npt.NDArray[np.float32]]
+"""What a layer gives in the float model at some positions, (positions, outputs), sample by sample."""
+
+ROWS_PER_INPUT = 4
+"""Positions that are looked at for each input of a layer: as many as tell how the inputs vary."""
+_MIN_POSITIONS = 4096
+"""Positions in all, of a layer with few inputs."""
+_MAX_ROWS_PER_INPUT = 256
+"""More of them tell nothing else, in spite of _MIN_POSITIONS: a depthwise layer has few inputs to each output, and many outputs."""
+FINE_BITS = 14
+"""Of the largest of values that have no static scale: less than the steps of rows that are 32 times as small."""
+_SUMMED = 2**22
+"""Times the numbers that a sum in float32 has times all samples, times their largest: each sum of k rounds k times by as much as
+a sum's last bit, 2^-24 of it, so that all together are off by a quarter."""
+_TINY = 2.0**-100
+"""Values below it are zeros beside others."""
+_ROUNDS = 2
+"""Each takes samples at least so often, where there are enough: none waits long for another one."""
+_MAX_BYTES = 2**23
+"""Of what is looked at at once, as float32: few large arrays take less time than many small ones, and there may be a large matrix
+of each sample."""
 
 BLOCK_INPUTS = 1536
 """Of a layer whose weights make up for each other's errors, at most. Memory grows with the second power, work with the third."""
@@ -30,9 +57,212 @@ MIN_ROWS = 0.1
 MAX_INPUTS = 4608
 """Of a layer whose scales are chosen with its integers, which needs all inputs at once."""
 
-
 _SAME_SCALE = 1e-6
 """By as much of itself a scale may be off that is the one which weights ask for: factors of channels were taken out and in."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Inputs:
+    """What a layer reads, rounded.
+
+    Parameters
+    ----------
+    values
+        Channels last, sample by sample.
+    factors
+        What equalization divides them by, of shape (1,) or (channels,).
+    unit
+        The values, divided by factors, are taken for whole multiples of it: float32, of shape ().
+    largest
+        What these numbers are at most.
+    """
+
+    values: Sequence[npt.NDArray[np.float32]]
+    factors: npt.NDArray[np.float32]
+    unit: npt.NDArray[np.float32]
+    largest: int = 2**16
+    _grams: dict[tuple[int, int, bool], Gram] = field(default_factory=dict[tuple[int, int, bool], Gram])
+
+    def gram(self, product: Product, some: slice, *, has_bias: bool) -> Callable[[], Gram]:
+        """Return what makes, on any thread, the matrix of some inputs of a product, whose sums are found now.
+
+        Products of matrices that read the same have the same one, if a bias takes back what results of all are off on average, or
+        of none: then that counts, too.
+        """
+        key = some.start, some.stop, has_bias
+        if product.is_matmul and key in self._grams:
+            return partial(self._grams.__getitem__, key)
+        sums = covariances(product, self, some)
+
+        def make() -> Gram:
+            found = Gram.of(sums.shrunk() if has_bias else sums.moments())
+            return self._grams.setdefault(key, found) if product.is_matmul else found
+
+        return make
+
+    @property
+    def scale(self) -> npt.NDArray[np.float32]:
+        """What the values are whole multiples of, of the factors' shape."""
+        return self.unit * self.factors
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each sample."""
+        return self.values[0].shape
+
+    def total(self) -> npt.NDArray[np.float64]:
+        """Return the sum of the samples' whole numbers."""
+        found, count = np.zeros(self.shape), len(self.values)
+        # In float32, in a third of the time, as many as are off by less than half a number in the end.
+        at_once = max(1, _SUMMED // (count * self.largest))
+        for start in range(0, count, at_once):
+            first, *more = self.values[start : start + at_once]
+            some = first.copy() if more else first
+            for each in more:
+                some += each
+            found += some
+        return np.rint(found / self.scale)
+
+
+def fine_unit(values: Sequence[npt.NDArray[np.float32]], factors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return a power of two that values, divided by factors, are all but whole multiples of: they have no scale in common.
+
+    Sums of numbers of so few bits are exact.
+    """
+    largest = np.max([np.abs(each / factors).max(initial=0) for each in values])
+    return np.exp2(np.floor(np.log2(np.maximum(largest, _TINY))) + 1 - FINE_BITS, dtype=np.float32)
+
+
+def exact_rows(
+    product: Product, weights: npt.NDArray[np.float32], shape: tuple[int, ...], samples: int
+) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]:
+    """Return what gives, of what a layer reads of one of so many samples, what it makes of that at the positions looked at.
+
+    Parameters
+    ----------
+    weights
+        In the product's `shape`.
+    shape
+        Of what it reads, channels last.
+    """
+    rows_of = _rows_of(product, shape, samples)
+    by_group = weights.reshape(-1, product.groups, product.outputs // product.groups).transpose(1, 0, 2)
+    return lambda value: (rows_of([value])[0] @ by_group).transpose(1, 0, 2).reshape(-1, product.outputs)
+
+
+def covariances(product: Product, inputs: Inputs, some: slice = slice(None)) -> CovarianceSums:
+    """Return how the whole numbers that each group of a layer reads vary together.
+
+    Parameters
+    ----------
+    some
+        Of the inputs of each group, in the order of the weights: those that are looked at.
+    """
+    every = _rows_of(product, inputs.shape, len(inputs.values), inputs.scale)
+
+    def rows_of(values: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+        return every(values)[..., some]
+
+    first = rows_of(inputs.values[:1])
+    sums = CovarianceSums(first[0])
+    for each in _on_threads(lambda few: sums.of(rows_of(inputs.values[few])), len(inputs.values), first.size):
+        sums.add(each)
+    return sums
+
+
+def inherited_errors(product: Product, inputs: Inputs, weight: npt.NDArray[np.float64], exact: Rows) -> InheritedErrors:
+    """Return what a layer's exact weights make of its inputs, against what it should give.
+
+    Parameters
+    ----------
+    weight
+        (groups, outputs, inputs), in units of the results for one of an integer of the inputs.
+    """
+    rows_of, groups = _rows_of(product, inputs.shape, len(inputs.values), inputs.scale), weight.shape[0]
+    first = rows_of(inputs.values[:1])[0]
+    sums = InheritedErrors(weight, first)
+
+    def errors_of(few: slice) -> tuple[SampleErrors, ...]:
+        results = np.stack(exact[few])
+        by_group = results.reshape(*results.shape[:2], groups, -1).transpose(0, 2, 1, 3)
+        return sums.of(rows_of(inputs.values[few]), by_group)
+
+    for each in _on_threads(errors_of, len(inputs.values), first.size):
+        sums.add(each)
+    return sums
+
+
+def _on_threads(find: Callable[[slice], Found], samples: int, size: int) -> Iterator[Found]:
+    """Yield what is found of a few samples, an even number, after the other; `size` numbers of each are looked at."""
+    at_once = min(_MAX_BYTES // (size * np.dtype(np.float32).itemsize), samples // (THREADS * _ROUNDS))
+    few = 2 * max(1, at_once // 2)
+    starts = range(0, samples, few)
+    for first in range(0, len(starts), THREADS):
+        some = starts[first : first + THREADS]
+        yield from in_order(lambda start: find(slice(start, start + few)), some, numbers=size * few)
+
+
+def _rows_of(
+    product: Product, shape: tuple[int, ...], samples: int, scale: npt.NDArray[np.float32] | None = None
+) -> Callable[[Sequence[npt.NDArray[np.float32]]], npt.NDArray[np.float32]]:
+    """Return what gives, of a few of so many samples, what the weights of each group are multiplied by at some positions.
+
+    That is (samples, groups, positions, inputs), in the order of the weights: HWIO's of a convolution. With a scale it is the
+    whole numbers of which the samples are multiples.
+    """
+
+    def in_steps(picked: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if scale is not None:
+            picked /= scale
+            np.rint(picked, out=picked)
+        return picked
+
+    if product.is_matmul:
+        places = places_of(product, shape, samples)
+        return lambda values: in_steps(np.stack([value.reshape(-1, shape[-1])[places] for value in values]))[:, np.newaxis]
+    pixels, is_outside = _window_pixels(product, shape, samples)
+    groups, channels = product.groups, shape[3]
+
+    def rows(values: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+        # (samples, positions, taps, channels)
+        picked = np.empty((len(values), *pixels.shape, channels), np.float32)
+        for value, into in zip(values, picked, strict=True):
+            np.take(value.reshape(-1, channels), pixels, axis=0, out=into, mode="clip")  # no pixel is beyond, and "raise" copies
+        picked = in_steps(picked)
+        if is_outside is not None:
+            picked[:, is_outside] = 0
+        by_group = picked.reshape(*picked.shape[:3], groups, channels // groups).transpose(0, 3, 1, 2, 4)
+        return by_group.reshape(len(values), groups, pixels.shape[0], -1)
+
+    return rows
+
+
+def _window_pixels(
+    product: Product, shape: tuple[int, ...], samples: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """Return the pixels under each tap at some positions, (positions, taps), and which lie outside the image; None: none do."""
+    kernel_h, kernel_w = product.shape[:2]
+    _, height, width, _ = shape
+    window, (top, left, _, _) = product.window, product.window.padding
+    image, row, column = np.unravel_index(places_of(product, shape, samples), product.sizes)
+    rows = (row * window.strides[0] - top)[:, None, None] + (np.arange(kernel_h) * window.dilation[0])[:, None]
+    columns = (column * window.strides[1] - left)[:, None, None] + np.arange(kernel_w) * window.dilation[1]
+    is_outside = ((rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)).reshape(len(image), -1)
+    pixels = (image[:, None, None] * height + rows.clip(0, height - 1)) * width + columns.clip(0, width - 1)
+    return pixels.reshape(len(image), -1), is_outside if is_outside.any() else None
+
+
+def places_of(product: Product, shape: tuple[int, ...], samples: int) -> npt.NDArray[np.int64]:
+    """Return the positions of one of so many samples of a layer that are looked at, evenly spaced.
+
+    Parameters
+    ----------
+    shape
+        Of what it reads, channels last.
+    """
+    rows = max(ROWS_PER_INPUT * product.inputs, min(_MIN_POSITIONS, _MAX_ROWS_PER_INPUT * product.inputs))
+    positions, wanted = product.positions(shape), -(-rows // samples)
+    return np.arange(min(wanted, positions), dtype=np.int64) * positions // min(wanted, positions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -105,7 +335,7 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
 
 
 def rounded_weights(
-    product: Product, weights: Weights, inputs: Inputs, exact: ExactRows | None = None, *, has_bias: bool = True
+    product: Product, weights: Weights, inputs: Inputs, exact: Rows | None = None, *, has_bias: bool = True
 ) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, as the parameter holds them, and theirs.
 
@@ -133,7 +363,7 @@ def rounded_weights(
     found = np.empty((groups, size, outputs // groups), given.dtype).transpose(0, 2, 1)
 
     def gram(some: slice) -> Callable[[], Gram]:
-        return inputs.gram(product, some, has_bias=has_bias) if known is None else partial(gram_of, known)
+        return inputs.gram(product, some, has_bias=has_bias) if known is None else partial(Gram.of, known.shrunk())
 
     if weights.is_free and size <= MAX_INPUTS:
         found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size))(), scale, **bounds)
