@@ -139,18 +139,14 @@ class ParameterChooser:
         support = self.inputs.target.support("quantize") if layer is None or layer.leaves_float else layer.support
         allowed = (HALF_EVEN,) if support is None else support.roundings
         planned = {} if self.inputs.applied is None else self.inputs.applied.plan.roundings
-        requested = planned.get(TensorId(var.name), self._preferred(layer, allowed))
+        # Nearly tied means of pixels are rounded as ONNX means them, or one in ten is a step off in what is exported.
+        is_mean = self.inputs.form.model.source_format == "onnx" and layer is not None and layer.entry.op == "image.resize2d"
+        requested = planned.get(TensorId(var.name), FLOAT32 if is_mean and FLOAT32 in allowed else allowed[0])
         if requested not in allowed:
             op = "a change from float" if support is None else support.op
             rounds = f"target {self.inputs.target.name} rounds results of {op} {' or '.join(allowed)}"
             raise QuantizationError(f"the plan: {var.name}: rounding {requested!r}: {rounds}")
         return requested
-
-    def _preferred(self, layer: Layer | None, allowed: tuple[str, ...]) -> str:
-        """Return the rounding that is taken where no plan says one."""
-        # Nearly tied means of pixels are rounded as ONNX means them, or one in ten is a step off in what is exported.
-        is_known = self.inputs.form.model.source_format == "onnx" and layer is not None and layer.entry.op == "image.resize2d"
-        return FLOAT32 if is_known and FLOAT32 in allowed else allowed[0]
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
@@ -199,8 +195,11 @@ class ParameterChooser:
     def _own(self, key: Key) -> tuple[float, float] | None:
         """Return a tensor's own range, or None where it has none."""
         if key not in self._known:
-            scheme = self._constraints.scheme(key)
-            self._known[key] = self._estimated(key, scheme) if isinstance(key, Var) else _ends(self.inputs.form.model.params[key])
+            if isinstance(key, Var):
+                self._known[key] = self._estimated(key, self._constraints.scheme(key))
+            else:
+                values = self.inputs.form.model.params[key]
+                self._known[key] = float(values.min(initial=0.0)), float(values.max(initial=0.0))
         return self._known[key]
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:
@@ -223,7 +222,3 @@ class ParameterChooser:
                 "profile the model again, or choose another range_estimator"
             )
         return low, high
-
-
-def _ends(values: npt.NDArray[Any]) -> tuple[float, float]:
-    return float(values.min(initial=0.0)), float(values.max(initial=0.0))

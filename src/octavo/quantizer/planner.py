@@ -5,7 +5,7 @@ It chooses nothing that steps choose, and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -31,7 +31,7 @@ from .equalized_float import EqualizedFloat
 from .last import Last
 from .parameters import ParameterChooser
 from .placement import AppliedPlan, Declined, Layer, Placement, Placer, PlanInputs, together
-from .plan import FloatOp, IntegerLayer, QuantizationPlan, QuantizedModel
+from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
 from .qdq import QdqWriter, is_quantized
 from .recipe import Override, Recipe
@@ -252,7 +252,9 @@ class Planner:
             asked, claims = self._claimed(plan, write, surely=surely)
             if not rejections.reject(placement, _rejected_layers(placement, claims)):
                 break
-        float_ops, enclosed = _split_enclosed(placement.float_ops, claims)
+        taken = _taken(claims)  # ops that are no layers run in integers, too, where all around them is quantized
+        float_ops = tuple(op for op in placement.float_ops if op.tensor not in taken)
+        enclosed = tuple(op.tensor for op in placement.float_ops if op.tensor in taken)
         plan, is_sure = replace(plan, float_ops=float_ops, enclosed=enclosed), asked == _asked(plan)
         if inputs.followed is not None:
             inputs.followed.check_made(plan)
@@ -334,13 +336,6 @@ def _rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
         # Rules see normalizations rewritten, so the core's own variable may be gone; only the output is sure to be there.
         if layer.output.name not in taken
     }
-
-
-def _split_enclosed(float_ops: Iterable[FloatOp], claims: Claims) -> tuple[tuple[FloatOp, ...], tuple[TensorId, ...]]:
-    """Return the ops that stay float, and the results of those that run in integers because all around them is quantized."""
-    taken, ops = _taken(claims), tuple(float_ops)
-    enclosed = tuple(op.tensor for op in ops if op.tensor in taken)
-    return tuple(op for op in ops if op.tensor not in taken), enclosed
 
 
 def _taken(claims: Claims) -> set[str]:

@@ -106,7 +106,11 @@ def planned_plainly(
         evidence = Evidence(planner=bare, runs=runs)
         changes = widen.weights_to_widen(found, evidence, planner.recipe.wide_weights).with_more(changes)
     planned = planned_with(planner, planner.first_choices.with_more(changes))
-    planned = _with_requests(planned, planner, _of_overrides(planned))
+    # What overrides want of activations that were placed, where nothing that comes before them does.
+    asked = {name: entry for name, said in planned.overridden.items() if (entry := said.activation) is not None}
+    known = planned.choices.requests
+    more = {name: Request(who="an override", tensor=entry) for name, entry in asked.items() if name not in known}
+    planned = _with_requests(planned, planner, more)
     if params is not None:
         planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
     return _surely(planner, planned)
@@ -123,13 +127,6 @@ def planned_with(planner: Planner, choices: Choices, *, surely: bool = False) ->
 def _surely(planner: Planner, planned: Planned) -> Planned:
     """Return a model of which targets take what its plan says."""
     return planned if planned.is_sure else planned_with(planner, planned.choices, surely=True)
-
-
-def _of_overrides(planned: Planned) -> Requests:
-    """Return what overrides want of activations that were placed, where nothing that comes before them does."""
-    asked = {name: entry for name, said in planned.overridden.items() if (entry := said.activation) is not None}
-    known = planned.choices.requests
-    return {name: Request(who="an override", tensor=entry) for name, entry in asked.items() if name not in known}
 
 
 def _with_requests(planned: Planned, planner: Planner, requests: Requests) -> Planned:
@@ -208,7 +205,8 @@ class Tuning:
         tried += [
             (step, journal_entry(step.name, step.detail or step.name, None, is_kept=True)) for step in best if step not in known
         ]
-        folds = self._folds_known(best, ())
+        compared = (all((steps, fold) in self._scores for steps in (best, ())) for fold in range(len(self.referees)))
+        folds = max(1, sum(compared))
         plain, score = self.score((), folds), self.score(best, folds)
         journal = Journal(
             entries=tuple(replace(entry, kept=entry.kept and step in best) for step, entry in tried),
@@ -401,10 +399,6 @@ class Tuning:
             gain = self.score(steps, folds).gain_over(self.score(others, folds))
         return gain
 
-    def _folds_known(self, *each: Steps) -> int:
-        """Return on how many folds all of several models were compared."""
-        return max(1, sum(all((steps, fold) in self._scores for steps in each) for fold in range(len(self.referees))))
-
     def proposes(self, step: Step, steps: Steps) -> bool:
         """Return whether one of some steps has anything to propose behind those before it."""
         place = steps.index(step)
@@ -454,11 +448,8 @@ def _stays(step: Step, gain: Gain, least: float) -> bool:
 
 
 def _may_gain(step: Step, gain: Gain, least: float) -> bool:
-    return _stays(step, gain, least) or (step.below_db == math.inf and _may_be_worth(gain, least))
-
-
-def _may_be_worth(gain: Gain, min_gain_db: float) -> bool:
-    return gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= min_gain_db
+    is_near = gain.db > -_NO_LOSS_DB and gain.db + gain.standard_error >= least
+    return _stays(step, gain, least) or (step.below_db == math.inf and is_near)
 
 
 def _is_worth(gain: Gain, min_gain_db: float) -> bool:

@@ -199,7 +199,8 @@ class WeightParameters:
                 continue
             room = self._room(layer, asked, _span(data, bits), bits)
             limit = 2 ** (bits - 1) - 1
-            if int(room.min(initial=limit)) < (0 if layer.bias is None or data is None else _bias_room(bits)):
+            # Products leave the bias, of an int32 accumulator, as much room as float32 has bits of its own: 24.
+            if int(room.min(initial=limit)) < (0 if layer.bias is None or data is None else 2 ** (bits - 8)):
                 weights.setdefault(name, asked)
                 channel = int(room.argmin())
                 reach = limit - int(room[channel])
@@ -311,11 +312,6 @@ def _span(data: QuantParams | None, bits: int) -> int:
     qmin, qmax = INTEGER_RANGE[data.dtype]
     exact = max(qmax - int(data.zero_point), int(data.zero_point) - qmin)
     return max(exact, _ACTIVATION_SPAN) if bits >= _INT32_BITS else exact
-
-
-def _bias_room(bits: int) -> int:
-    """Return the room that products must leave for the bias: of an int32 accumulator as much as float32's own 24 bits."""
-    return 2 ** (bits - 8)
 
 
 def usual_width(recipe: Recipe) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Expr, Var
+from tvm.relax import Var
 
 from ...compiler.float_program import NO_GAINS, FloatProgram
 from ...errors import CompileError
@@ -19,6 +19,7 @@ from ...ir.graph.lineage import lineage_paused
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
+from ..last import Last
 from ..plan.equalization import Equalization, equalized_statistics
 from .group_finder import find_groups
 from .rotating import rotated
@@ -40,6 +41,7 @@ _FEW = 4
 """Samples that a large model is run on."""
 
 
+@dataclass(slots=True, eq=False)
 class Equalizer:
     """Says how a simplified model, always the same one, is to be equalized, on the samples that a profile keeps.
 
@@ -58,19 +60,13 @@ class Equalizer:
         See `find_groups`.
     """
 
-    def __init__(
-        self,
-        profile: Profile,
-        samples: Samples,
-        floats: Callable[..., FloatProgram],
-        *,
-        results: Samples = (),
-        only_ranges: bool = False,
-        has_functions: bool = False,
-    ) -> None:
-        self.profile, self.samples, self.floats = profile, samples, floats
-        self.results, self.only_ranges, self.has_functions = results, only_ranges, has_functions
-        self._last: tuple[object, ModelEqualizer] | None = None
+    profile: Profile
+    samples: Samples
+    floats: Callable[..., FloatProgram]
+    results: Samples = ()
+    only_ranges: bool = False
+    has_functions: bool = False
+    _last: Last[ModelEqualizer] = field(default_factory=lambda: Last["ModelEqualizer"]())
 
     def of(self, simple: Model, kept: Collection[str], before: Equalization) -> ModelEqualizer:
         """Return what equalizes the model.
@@ -82,11 +78,8 @@ class Equalizer:
         before
             How the model is rotated before that.
         """
-        key = frozenset(kept), before.rotations
-        if self._last is None or self._last[0] != key:
-            with lineage_paused():  # what is built here is none of the model's own steps
-                self._last = key, ModelEqualizer(self, simple, kept, before)
-        return self._last[1]
+        with lineage_paused():  # what is built here is none of the model's own steps
+            return self._last.find((frozenset(kept), before.rotations), lambda: ModelEqualizer(self, simple, kept, before))
 
     def asked(self, simple: Model) -> tuple[list[str], set[TensorId]]:
         """Return names of the variables that the model, rotated or divided, is asked for, and of constants that change."""
@@ -94,8 +87,9 @@ class Equalizer:
         equalizer = self.of(simple, (), Equalization())
         view = DataflowView(simple.module["main"])
         constants, changed = Constants(view, simple.params), {*map(str, rotations), *(var.name for var in equalizer.tensors)}
-        readers = (each for each in view.bindings if each.var.name in changed or _reads(each.value, changed))
-        read = (constants.find(operand) for reader in readers for operand in operand_vars(reader.value))
+        around = ((each.var.name, each.value) for each in view.bindings)
+        readers = (value for name, value in around if not changed.isdisjoint((name, *(var.name for var in operand_vars(value)))))
+        read = (constants.find(operand) for value in readers for operand in operand_vars(value))
         found = {each.name for each in read if each is not None and simple.params[each.name].dtype == np.float32}
         names = [*(str(name) for name in rotations if name in self.profile), *equalizer.asked]
         return names, {name for name in found if simple.params[name].size > 1}
@@ -156,10 +150,6 @@ class Equalizer:
         return sites, Equalization(rotations=rotations, rotated={name: each.result() for name, each in values.items()})
 
 
-def _reads(value: Expr, names: Collection[str]) -> bool:
-    return any(var.name in names for var in operand_vars(value))
-
-
 class ModelEqualizer:
     """One model on the samples of an equalizer; see `Equalizer.of` for what it is given.
 
@@ -214,7 +204,8 @@ class ModelEqualizer:
                 factors = best_factors(self._simple, self._found, self._sites, values, weight_bits, strength)
                 wanted = [(site, each) for site, each in zip(self._sites, factors, strict=True) if each is not None]
                 powers = [(site, np.exp2(self._exponents(each))) for site, each in wanted]
-                candidates = [powers] if self._has_functions(wanted) else [wanted, powers]
+                has_functions = any(not self._found.functions.isdisjoint(site.tensors) for site, _ in wanted)
+                candidates = [powers] if has_functions else [wanted, powers]
                 found = (self._proposed(each) for each in candidates if each)
                 holding = next((each for each in found if each is not None), Equalization())
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
@@ -274,9 +265,6 @@ class ModelEqualizer:
             sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
             statistics={name: each.result() for name, each in statistics.items()},
         )
-
-    def _has_functions(self, wanted: Chosen) -> bool:
-        return any(var in self._found.functions for site, _ in wanted for var in site.tensors)
 
     def _exponents(self, factors: Floats) -> Floats:
         exponents = np.ceil(np.log2(factors))

@@ -235,7 +235,8 @@ class Placer:
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
         inputs_of, view = {layer.output: layer for layer in candidates}, self.inputs.form.view
         for layer in reversed(candidates):
-            if layer.output in integer or not (layer.moves or self._joins_parts(layer)) or not self._can_move_integers(layer):
+            stays_float = layer.name in self.inputs.choices.float_tensors or not all(map(self._can_be_integer, layer.inputs))
+            if layer.output in integer or not (layer.moves or self._joins_parts(layer)) or stays_float:
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].quantized_inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
@@ -319,9 +320,6 @@ class Placer:
 
     def _can_be_integer(self, var: Var) -> bool:
         return var.name not in self.inputs.choices.float_tensors and self.inputs.has_range(var)
-
-    def _can_move_integers(self, layer: Layer) -> bool:
-        return layer.name not in self.inputs.choices.float_tensors and all(map(self._can_be_integer, layer.inputs))
 
     def _passes(self, layer: Layer) -> bool:
         """Return whether a layer may as well work in float: element by element, a mean, a norm, or a move that adds nothing."""

@@ -148,7 +148,7 @@ def _decoded(data: Any) -> dict[str, Any]:
     )
     plan: dict[str, Any] = {
         "fingerprint": a_text("fingerprint", header["fingerprint"]),
-        "recipe": _recipe(header["recipe"]),
+        "recipe": Recipe(**an_object("recipe", header["recipe"], _RECIPE, _LATER)),
         "activations": parameters("activations", "rounding"),
         "weights": weights,
         "names": names,
@@ -186,12 +186,6 @@ def _check_ops(layers: tuple[IntegerLayer, ...], float_ops: tuple[FloatOp, ...],
 def _each(where: str, value: Any, one: Callable[[str, Any], FoundT]) -> dict[TensorId, FoundT]:
     """Return what an object says of each tensor."""
     return {TensorId(key): one(f"{where}: {key}", each) for key, each in a_mapping(where, value).items()}
-
-
-def _recipe(value: Any) -> Recipe:
-    data = an_object("recipe", value, _RECIPE, _LATER)
-    said: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in data.items()}
-    return Recipe(**said)
 
 
 def _params(where: str, value: Any) -> QuantParams:

@@ -70,10 +70,8 @@ class KeepFloat(Step):
             return None
         rounding = referee.rounding(plan)
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
-        has_enough = in_db(own) >= self.goal_db
-        is_settled = (
-            planner.chosen.backends or not planner.recipe.may_leave_float or _floats(planned) & choices.float_tensors.keys()
-        )
+        has_enough, are_chosen = in_db(own) >= self.goal_db, any(each.tensor in choices.float_tensors for each in plan.float_ops)
+        is_settled = planner.chosen.backends or not planner.recipe.may_leave_float or are_chosen
         if (has_enough and is_settled) or in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
@@ -113,7 +111,3 @@ class KeepFloat(Step):
             if count > tried:
                 tried = count
                 yield order[:count]
-
-
-def _floats(planned: Planned) -> set[TensorId]:
-    return {each.tensor for each in planned.plan.float_ops}

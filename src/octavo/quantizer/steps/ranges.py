@@ -81,15 +81,13 @@ def range_on_grid(values: Iterable[Array], params: QuantParams) -> Range | None:
     multiples = np.rint(known / np.diff(known).min()).astype(np.float64)
     unit = float(known @ multiples / (multiples @ multiples))
     spare = most - int(multiples[-1] - multiples[0])
-    if spare < 0 or abs(known - multiples * unit).max() > _ALIKE * abs(known).max() or _is_exact(known, params):
+    if spare < 0 or abs(known - multiples * unit).max() > _ALIKE * abs(known).max():
+        return None
+    steps = known / params.scale
+    if (abs(steps - np.rint(steps)) < 1 / 64).all():  # the tensor's own integers are exactly these
         return None
     below = 0 if known[0] == 0 else spare if known[-1] == 0 else spare // 2
     return (float(multiples[0]) - below) * unit, (float(multiples[-1]) + spare - below) * unit
-
-
-def _is_exact(known: Array, params: QuantParams) -> bool:
-    steps = known / params.scale
-    return bool((abs(steps - np.rint(steps)) < 1 / 64).all())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
