@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,7 +43,7 @@ class EqualizedFloat:
     @cached_property
     def model(self) -> Model:
         """What is quantized: where integers saturate at a clip's bounds it has none."""
-        return _scaled(self.simple, self.equalization, exact=False)
+        return scaled(self.simple, self.equalization.factors, exact=False)
 
     @cached_property
     def statistics(self) -> Mapping[TensorId, TensorRange] | None:
@@ -77,19 +77,9 @@ class EqualizedFloat:
             other = others.get(name)
             return value if other is None or not np.array_equal(other, value) else other
 
-        return _scaled(self.simple, self.equalization, exact=True, kept_as=kept_as)
+        return scaled(self.simple, self.equalization.factors, exact=True, kept_as=kept_as)
 
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:
     """Return a float model as it was before it was quantized with these factors; what it computes is the model's own."""
-    return _scaled(rotated(simplify(model)[0], equalization.rotations), equalization, exact=True)
-
-
-def _scaled(
-    simple: Model,
-    equalization: Equalization,
-    *,
-    exact: bool,
-    kept_as: Callable[[TensorId, npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
-) -> Model:
-    return scaled(simple, equalization.factors, exact=exact, kept_as=kept_as) if equalization.factors else simple
+    return scaled(rotated(simplify(model)[0], equalization.rotations), equalization.factors, exact=True)

@@ -33,7 +33,7 @@ from .parameters import ParameterChooser
 from .placement import AppliedPlan, Declined, Layer, Placement, Placer, PlanInputs, together
 from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
-from .qdq import QdqWriter, is_quantized
+from .qdq import is_quantized, write_qdq
 from .recipe import Override, Recipe
 from .request import Request, TensorChoice, tensor_choices
 from .weights import WeightNumbers, WeightParameters
@@ -248,7 +248,7 @@ class Planner:
             plan, rejected = ParameterChooser(inputs=inputs, placement=placement, weights=weights).choose()
             if rejections.reject(placement, rejected):
                 continue
-            write = cache(QdqWriter(inputs=inputs, placement=placement, plan=plan).write)
+            write = cache(partial(write_qdq, form.floats.model, form.floats.view, placement, plan))
             asked, claims = self._claimed(plan, write, surely=surely)
             if not rejections.reject(placement, _rejected_layers(placement, claims)):
                 break

@@ -15,10 +15,8 @@ once for all such layers, and adds its bias in float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -33,56 +31,54 @@ from ..ir.qdq.blocks import write_blocks
 from ..ir.qdq.rounding import with_rounding
 from ..ir.qdq.runtime_inputs import write_rows
 from ..numerics import PerAxis, PerBlock, QuantParams
-from .placement import Layer, Placement, PlanInputs
+from .placement import Layer, Placement
 from .plan import QuantizationPlan
 
 
-@dataclass(kw_only=True, slots=True)
-class QdqWriter:
-    """Writes "main" of one model in QDQ form."""
+def write_qdq(model: Model, view: DataflowView, placement: Placement, plan: QuantizationPlan) -> Model:
+    """Return a float model in QDQ form, its constants integer where the plan says so; `view` is of its "main"."""
+    return _Writer(model, view, placement, plan).write()
 
-    inputs: PlanInputs
-    placement: Placement
-    plan: QuantizationPlan
-    _names: NameSupply = field(init=False)
-    _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
-    _new_params: list[Var] = field(default_factory=list[Var])
-    _emitted: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
-    _dequantized: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
-    _of_rows: dict[tuple[Var, bool], Expr] = field(default_factory=dict["tuple[Var, bool]", Expr])
-    _layer_of: dict[Var, Layer] = field(init=False)
-    _biases: dict[Var, tuple[TensorId, Var]] = field(init=False)
-    """By the output of a layer the name of its bias, and the parameter that holds its integers."""
+
+class _Writer:
+    """Writes "main" of one model."""
+
+    def __init__(self, model: Model, view: DataflowView, placement: Placement, plan: QuantizationPlan) -> None:
+        self._model, self._view, self._placement, self._plan = model, view, placement, plan
+        self._layer_of = {var: layer for layer in placement.layers for var in layer.members}
+        names = [entry.bias for entry in plan.layers if entry.bias is not None]
+        self._names, self._values = NameSupply([*model.tensors, *view.names, *names]), dict(model.params)
+        self._new_params = list[Var]()
+        self._emitted, self._dequantized = dict[Var, Expr](), dict[Var, Expr]()
+        self._of_rows = dict[tuple[Var, bool], Expr]()
+        self._biases = dict[Var, tuple[TensorId, Var]]()
+        """By the output of a layer the name of its bias, and the parameter that holds its integers."""
 
     def write(self) -> Model:
-        """Return the model in QDQ form, its constants integer where the plan says so."""
-        inputs, plan = self.inputs, self.plan
-        layers = list(zip(self.placement.layers, plan.layers, strict=True))
-        biases = [(layer.output, entry.bias) for layer, entry in layers if entry.bias is not None]
-        self._names = NameSupply([*inputs.form.model.tensors, *inputs.form.view.names, *(name for _, name in biases)])
-        self._values = dict(inputs.form.model.params)
-        self._layer_of = {var: layer for layer in self.placement.layers for var in layer.members}
-        params = list(inputs.form.view.function.params)
+        """Return the model in QDQ form."""
+        plan, params = self._plan, list(self._view.function.params)
         weight_params = list(map(self._integer_param, plan.weights))
-        self._biases = {var: (name, self._integer_param(name)) for var, name in biases}
+        for layer, entry in zip(self._placement.layers, plan.layers, strict=True):
+            if entry.bias is not None:
+                self._biases[layer.output] = entry.bias, self._integer_param(entry.bias)
 
         def body(writer: BodyWriter) -> Expr:
             roots = {TensorId(param.name): param for param in params}
             for (name, quant), integers in zip(plan.weights.items(), weight_params, strict=True):
                 root = roots[name]
                 # A weight that is a result of the model, too, keeps its name and its values there.
-                weight_name = self._names.fresh(f"{name}_weight") if inputs.form.view.is_returned(root) else str(name)
+                weight_name = self._names.fresh(f"{name}_weight") if self._view.is_returned(root) else str(name)
                 self._emitted[root] = writer.emit(weight_name, self._dequantized_weight(writer, weight_name, integers, quant))
             for param in params:
                 self._quantize(writer, param, param)
-            for binding in inputs.form.view.bindings:
+            for binding in self._view.bindings:
                 self._binding(writer, binding.var, binding.value)
-            return replace_operands(inputs.form.view.result, lambda var: self._returned(var, params))
+            return replace_operands(self._view.result, lambda var: self._returned(var, params))
 
-        return rewritten(inputs.form.model, body, [*params, *self._new_params], self._values)
+        return rewritten(self._model, body, [*params, *self._new_params], self._values)
 
     def _integer_param(self, name: TensorId) -> Var:
-        integers = self.plan.weight_values[name]
+        integers = self._plan.weight_values[name]
         param = relax.Var(self._names.fresh(f"{name}_q"), relax.TensorType(list(integers.shape), str(integers.dtype)))
         self._values[TensorId(param.name)] = integers
         self._new_params.append(param)
@@ -91,19 +87,19 @@ class QdqWriter:
     def _binding(self, writer: BodyWriter, var: Var, value: Expr) -> None:
         layer = self._layer_of.get(var)
         if layer is None:
-            new = replace_operands(_inline_tuples(self.inputs.form.view, value), self._read_by_float)
+            new = replace_operands(_inline_tuples(self._view, value), self._read_by_float)
         elif layer.output in self._biases and len(layer.members) > 1 and var.same_as(layer.members[1]):
             new = self._biased(writer, layer)
         elif var.same_as(layer.core) and layer.per_row and layer.op is None:
             operands: Any = value
             new = with_operands(value, *(self._rows(arg, writer, by_column=place > 0) for place, arg in enumerate(operands.args)))
         elif var.same_as(layer.core):
-            plain = _inline_tuples(self.inputs.form.view, value)
+            plain = _inline_tuples(self._view, value)
             new = replace_operands(plain, lambda read: self._read_by(layer, read, writer))
         else:
             members = layer.members
             new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
-        is_output = self.inputs.form.view.is_returned(var) and var not in self.placement.made
+        is_output = self._view.is_returned(var) and var not in self._placement.made
         self._emitted[var] = writer.emit(var.name, new, is_output=is_output)
         self._quantize(writer, var, self._emitted[var])
 
@@ -111,21 +107,21 @@ class QdqWriter:
         """Write a layer's bias, moved as in the source, and return its addition."""
         assert layer.bias is not None, "checked by the caller"
         name, integers = self._biases[layer.output]
-        quant = self.plan.biases.get(name)
+        quant = self._plan.biases.get(name)
         bias: Expr = integers if quant is None else writer.emit(str(name), _dequantize(integers, quant))
         for move in layer.bias.constant.moves:
-            moved = _with_operand(self.inputs.form.view.definition(move), bias)
+            moved = _with_operand(self._view.definition(move), bias)
             bias = writer.emit(self._names.fresh(f"{name}_shaped"), moved)
         return relax.op.add(self._emitted[layer.core], bias)
 
     def _quantize(self, writer: BodyWriter, var: Var, value: Expr) -> None:
-        if var not in self.placement.quantized:
+        if var not in self._placement.quantized:
             return
-        quant, rounding = self.plan.activations[TensorId(var.name)], self.plan.roundings[TensorId(var.name)]
+        quant, rounding = self._plan.activations[TensorId(var.name)], self._plan.roundings[TensorId(var.name)]
         scale, zero_point = constant(quant.scale), constant(quant.zero_point)
         call = with_rounding(relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype), rounding)
         integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
-        is_output = var in self.placement.made and self.inputs.form.view.is_returned(var)
+        is_output = var in self._placement.made and self._view.is_returned(var)
         self._dequantized[var] = writer.emit(
             self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
         )
@@ -137,13 +133,13 @@ class QdqWriter:
 
     def _read_by(self, layer: Layer, var: Var, writer: BodyWriter) -> Expr:
         """Return what a layer's own op reads, quantized per row where it is not yet."""
-        root = self.inputs.form.view.root_of(var)
+        root = self._view.root_of(var)
         if root in layer.per_row:
             return self._rows(var, writer)
         return self._read_by_float(root) if layer.block and root in layer.inputs else self._read_by_integer(var)
 
     def _rows(self, var: Var, writer: BodyWriter, *, by_column: bool = False) -> Expr:
-        root = self.inputs.form.view.root_of(var)
+        root = self._view.root_of(var)
         key = root, by_column
         if key not in self._of_rows:
             name = f"{root.name}_{'columns' if by_column else 'rows'}"
@@ -156,15 +152,15 @@ class QdqWriter:
         return self._emitted.get(var, var)
 
     def _returned(self, var: Var, params: list[Var]) -> Expr:
-        root = self.inputs.form.view.root_of(var)
+        root = self._view.root_of(var)
         return root if any(root.same_as(param) for param in params) else self._read_by_float(var)
 
     def _read_by_float(self, var: Var) -> Expr:
-        root = self.inputs.form.view.root_of(var)
-        return self._dequantized[root] if root in self.placement.made else self._plain(var)
+        root = self._view.root_of(var)
+        return self._dequantized[root] if root in self._placement.made else self._plain(var)
 
     def _read_by_integer(self, var: Var) -> Expr:
-        root = self.inputs.form.view.root_of(var)
+        root = self._view.root_of(var)
         return self._dequantized.get(root, self._plain(var))
 
 

@@ -11,8 +11,8 @@ from ..compiler.target_choice import ResolvedTarget, resolve_target
 from ..errors import CompileError
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
-from ..ir.graph.dataflow import DataflowView, call_to, static_shape
-from ..ir.graph.weighted import WEIGHTED, weighted
+from ..ir.graph.dataflow import DataflowView, static_shape
+from ..ir.graph.weighted import weighted_ops
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling import Profile
@@ -151,12 +151,9 @@ def may_divide(simple: Model, samples: int) -> bool:
     view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
     products, weights = 0, 0
-    for binding in view.bindings:
-        call = call_to(binding.value, *WEIGHTED)
-        op = None if call is None else weighted(constants, call)
-        if op is not None and not isinstance(op, str):
-            rows = typical(math.prod(static_shape(op.call) or ())) // op.channels
-            products, weights = products + rows * op.weight.size, weights + op.weight.size
+    for _, op in weighted_ops(view, constants):
+        rows = typical(math.prod(static_shape(op.call) or ())) // op.channels
+        products, weights = products + rows * op.weight.size, weights + op.weight.size
     return samples * products >= _MIN_READS * weights
 
 

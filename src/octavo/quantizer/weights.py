@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ..ir.graph.dataflow import call_to, static_shape
-from ..ir.graph.weighted import WEIGHTED, weighted
+from ..ir.graph.dataflow import static_shape
+from ..ir.graph.weighted import weighted_ops
 from ..ir.identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
 from ..numerics.dynamic import PER_ROW
@@ -132,12 +132,9 @@ class WeightParameters:
         chosen, share = self.inputs.choices.wide_weights, self.inputs.recipe.wide_weights
         if chosen or not share:
             return {*chosen}
-        sizes: dict[TensorId, int] = {}
-        for binding in self.inputs.form.view.bindings:
-            call = call_to(binding.value, *WEIGHTED)
-            op = None if call is None else weighted(self.inputs.form.constants, call)
-            if op is not None and not isinstance(op, str):
-                sizes[op.weight.name] = self.inputs.form.model.params[op.weight.name].size
+        form = self.inputs.form
+        names = (op.weight.name for _, op in weighted_ops(form.view, form.constants))
+        sizes = {name: form.model.params[name].size for name in names}
         room, found = share * sum(sizes.values()), set[TensorId]()
         for name, size in sorted(sizes.items(), key=lambda entry: entry[1]):
             room -= size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,14 @@ def weighted(constants: Constants, call: Any) -> Weighted | str:
     if root_axis is None:
         return f"its weight {weight.name} is reshaped across output channels"
     return Weighted(call=call, weight=weight, weight_axis=root_axis, output_axis=output_axis, channels=shape[output_axis])
+
+
+def weighted_ops(view: DataflowView, constants: Constants) -> Iterator[tuple[Var, Weighted]]:
+    """Yield each convolution or matmul whose weight can be read, with its variable, in the order of the graph."""
+    for binding in view.bindings:
+        call = call_to(binding.value, *WEIGHTED)
+        if call is not None and isinstance(found := weighted(constants, call), Weighted):
+            yield binding.var, found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

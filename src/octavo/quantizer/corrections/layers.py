@@ -13,7 +13,7 @@ from tvm.relax import Var
 from ...ir.graph import Model
 from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
-from ...ir.graph.weighted import TRANSPOSED, WEIGHTED, Weighted, weighted
+from ...ir.graph.weighted import TRANSPOSED, Weighted, weighted_ops
 from ...ir.identity import TensorId
 from ...numerics.window import UNIT_WINDOW, Window
 from ...runtime.size import names_in
@@ -152,12 +152,10 @@ def products_of(model: Model, view: DataflowView) -> dict[str, Product]:
     """Return the products with weights of a float model, by the variables of their results, in the order of the graph."""
     constants = Constants(view, model.params)
     found: dict[str, Product] = {}
-    for binding in view.bindings:
-        call = call_to(binding.value, *WEIGHTED)
-        op = None if call is None else weighted(constants, call)
-        if op is None or isinstance(op, str) or not isinstance(op.call.args[0], Var):
+    for var, op in weighted_ops(view, constants):
+        if not isinstance(op.call.args[0], Var):
             continue
-        name, read = binding.var.name, view.root_of(op.call.args[0]).name
+        name, read = var.name, view.root_of(op.call.args[0]).name
         if call_to(op.call, "matmul") is not None:
             is_open = bool(names_in(static_shape(op.call.args[0]) or ()))
             weight, matrix = op.weight.name, op.weight

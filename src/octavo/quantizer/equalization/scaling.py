@@ -88,6 +88,8 @@ def scaled(
     kept_as
         What stands for a new value of a constant; see `NewConstants`.
     """
+    if not factors:
+        return model
     new = NewConstants(model, kept_as)
     view = new.view
     bounds: dict[Var, Var] = {}
