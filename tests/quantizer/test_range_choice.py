@@ -14,7 +14,7 @@ from octavo.quantizer import tune
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.steps import Step
 from octavo.quantizer.steps.keep_float import KeepFloat
-from octavo.quantizer.steps.tune_ranges import TuneRanges
+from octavo.quantizer.steps.ranges import TuneRanges
 
 SHAPE = (1, 3, 8, 8)
 SAMPLES = 24

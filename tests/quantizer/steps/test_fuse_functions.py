@@ -14,7 +14,7 @@ from apply_steps import with_steps
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.steps import Correct, FuseFunctions, Step, fuse_functions
+from octavo.quantizer.steps import Correct, FuseFunctions, Step, keep_float
 
 STEPS = Correct(), FuseFunctions()
 
@@ -73,7 +73,7 @@ def test_sums_that_take_too_much_time_or_bring_too_little_are_rounded(
     profiled, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, stays: bool
 ) -> None:
     model, profile, _ = profiled
-    monkeypatch.setattr(fuse_functions, limit, value)
+    monkeypatch.setattr(keep_float, limit, value)
     plan = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None, weight_rounding="nearest")).plan
     assert ("s0" in plan.activations) == stays
 

@@ -17,7 +17,7 @@ from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.ranges import range_of
 from octavo.quantizer.referee import Referee, RoundedProgram
-from octavo.quantizer.steps import Correct, FloatTensors, KeepFloat, keep_float, tune_ranges
+from octavo.quantizer.steps import Correct, FloatTensors, KeepFloat, keep_float, ranges
 from octavo.quantizer.steps.per_row import PerRow
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr=None)
@@ -70,7 +70,7 @@ def test_a_range_for_few_samples_is_none_for_all(rng: np.random.Generator) -> No
     ends = []
     for each in (given[:8], given):
         referee = Referee(RoundedProgram(model, [plan], resolve_target(None)), each)
-        ends.append(tune_ranges.better_ranges(plan, referee, referee.effects(referee.rounding(plan))).get(TensorId("h")))
+        ends.append(ranges.better_ranges(plan, referee).get(TensorId("h")))
     assert ends[0] is not None, "the range of all samples is too wide for the first"
     assert ends[0][1] < range_of(plan.activations[TensorId("h")])[1] / 3
     assert ends[1] is None or ends[1][1] > 1.5 * ends[0][1]
@@ -80,8 +80,8 @@ def test_what_costs_nothing_keeps_its_range(rng: np.random.Generator) -> None:
     """A model that gives zeros whatever it reads."""
     model = mlp(rng)
     plan = octavo.quantize(model, octavo.profile(model, [rng.normal(size=(1, 16)).astype(np.float32)]), recipe=PLAIN).plan
-    assert tune_ranges.costly(plan, dict.fromkeys(plan.activations, 0.0)) == []
-    assert tune_ranges.costly(plan, dict.fromkeys(plan.activations, 1.0))
+    assert ranges.costly(plan, dict.fromkeys(plan.activations, 0.0)) == []
+    assert ranges.costly(plan, dict.fromkeys(plan.activations, 1.0))
 
 
 def test_what_rounding_ruins_stays_float(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_ranges_that_ruin_a_model_are_others(rng: np.random.Generator) -> None:
     model = mlp(rng)
     samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(24)]
     profile = octavo.profile(model, samples, keep_samples=24)
-    recipe, found = octavo.Recipe(range_estimator="percentile:60"), tune_ranges.TuneRanges(below_db=20.0)
+    recipe, found = octavo.Recipe(range_estimator="percentile:60"), ranges.TuneRanges(below_db=20.0)
     cut, mended = (with_steps(model, profile, steps, recipe=recipe) for steps in ([Correct()], [found, Correct()]))
     expected = outputs(model, samples)
     assert sqnr_db(expected, outputs(cut, samples)) < 15

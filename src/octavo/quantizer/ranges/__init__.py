@@ -1,10 +1,9 @@
-"""Ranges: which integers stand for which numbers of a tensor. One file for each estimator, one line here that registers it."""
+"""Ranges: which integers stand for which numbers of a tensor. Each estimator has one line here that registers it."""
 
 from .entropy import Entropy
 from .estimator import QuantScheme, Range, RangeEstimator, ScaledTensor, TensorRange, range_of, width
 from .mse import Mse
-from .observed import Auto, GlobalScale, Mean, MinMax
-from .percentile import Percentile
+from .observed import Auto, GlobalScale, Mean, MinMax, Percentile
 from .registry import (
     range_estimator,
     range_estimator_help,

@@ -3,13 +3,11 @@
 from . import equalize, widen
 from .correct import Correct
 from .equalize import Equalize, Rotate
-from .fuse_functions import FuseFunctions
-from .keep_float import KeepFloat
+from .keep_float import FuseFunctions, KeepFloat
 from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
 from .per_row import PerRow
-from .ranges import ExactInputs, NarrowRanges, Ranges
+from .ranges import ExactInputs, NarrowRanges, Ranges, TuneRanges
 from .step import Evidence, Step
-from .tune_ranges import TuneRanges
 from .widen import WidenSome
 
 _ORDER: list[type[Step]] = [

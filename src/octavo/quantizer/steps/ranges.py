@@ -1,20 +1,25 @@
-"""Ranges that statistics tell: of inputs that were integers, by another estimator, without outliers. It runs nothing."""
+"""Ranges of activations: of inputs that were integers, by another estimator, without outliers, or tuned by what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from math import inf
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ...ir.identity import TensorId
 from ...numerics import QuantParams
 from ...numerics.arrays import Array
 from ..choices import Choices
+from ..plan import QuantizationPlan
 from ..planner import Planned
-from ..ranges import Mean, QuantScheme, Range, width
+from ..ranges import Mean, QuantScheme, Range, range_of, width
 from ..recipe import AUTO, WIDEST, Recipe
+from ..referee import Referee
+from ..referee.rounding import Rounding
 from ..request import TensorChoice
 from .step import Evidence, Step
 
@@ -31,6 +36,26 @@ _LEAST = 1 / 8
 """Of the activations: fewer with outliers are not what costs the outputs, unless their ranges are much too wide."""
 _STRONG = 0.35
 """Share of the observed range that is such a one."""
+_MARGIN_DB = 3.0
+"""Above what outputs must have: with less, other samples may have less than they must."""
+_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
+"""Of a range that clips nothing: what is tried. Less would clip what other samples, or a recurrent state, may need."""
+_MOST = 4
+"""Groups of activations whose ranges are looked for: what others cost is little beside these."""
+_MIN_SHARE = 0.02
+"""A tensor whose rounding makes less than this share of the error keeps its range."""
+_TAIL = 4
+"""The greatest value of samples is to the fourth greatest as that of others may be to what clips them."""
+_WORTH = 0.9
+"""A range must leave less than this share of a tensor's own error to be worth clipping for."""
+_FINE = QuantScheme(dtype="int16")
+"""Integers that show what clipping alone costs: they round next to nothing."""
+_NO_POWER = 1e-30
+"""Of an output: what is divided by power needs some."""
+
+Floats = npt.NDArray[np.floating[Any]]
+_Group = tuple[TensorId, ...]
+"""Activations that share parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,3 +173,126 @@ def ranges_without_outliers(choices: Iterable[TensorChoice]) -> dict[TensorId, t
             found[choice.id] = ends
     is_worth = len(found) >= _LEAST * len(shares) or min(shares, default=1.0) < _STRONG
     return found if is_worth else {}
+
+
+def costly(plan: QuantizationPlan, effects: Mapping[TensorId, float]) -> list[_Group]:
+    """Return the activations whose rounding costs most, the worst first, each with those that have its parameters."""
+    groups = {member: tuple(group) for group in plan.shared for member in group}
+    least = _MIN_SHARE * sum(min(effect, 1.0) for effect in effects.values())
+    worst = sorted(
+        (name for name in effects if effects[name] >= least and effects[name]), key=lambda name: (-effects[name], name)
+    )
+    return list(dict.fromkeys(tuple(each for each in groups.get(name, (name,)) if each in effects) for name in worst))
+
+
+def better_ranges(plan: QuantizationPlan, referee: Referee) -> dict[TensorId, Range]:
+    """Return other ranges of the activations whose rounding costs most, each as if it were rounded alone."""
+    rounding = referee.rounding(plan)
+    groups = costly(plan, referee.effects(rounding))[:_MOST]
+    shared = {member: group for group in plan.shared for member in group}
+    ends = referee.ends([name for group in groups for name in group], rounding.factors)
+    found, clipped = dict[TensorId, Range](), rounding.only()
+    for group in groups:
+        seen, params = np.array([ends[name] for name in group]), plan.activations[group[0]]
+        costs = _Costs(referee, clipped, group, params, seen[..., 0].min(axis=0), seen[..., 1].max(axis=0))
+        best = costs.best()
+        if best is not None:
+            clipped = clipped.with_params(dict.fromkeys(group, _FINE.params(*best)))
+            found |= dict.fromkeys(shared.get(group[0], group), best)
+    return found
+
+
+class _Costs:
+    """What rounding some activations alone costs, by their range.
+
+    What rounding costs goes with the square of the range, and is measured once. What clipping costs is measured for each range,
+    without any rounding, on all samples that go beyond: single samples decide how an error of both comes out, so that the least
+    of many would be one by chance.
+
+    Parameters
+    ----------
+    clipped
+        What clips others already: a sample that is beyond one range is beyond others, too, and errors of both add up.
+    group
+        Activations that share parameters, which are `params`.
+    lows, highs
+        The least and the greatest value of any of them, by sample.
+    """
+
+    def __init__(
+        self, referee: Referee, clipped: Rounding, group: _Group, params: QuantParams, lows: Floats, highs: Floats
+    ) -> None:
+        self._referee, self._before, self._group = referee, clipped, group
+        self._lows, self._highs, self._known = lows, highs, range_of(params)
+        self._widest = min(float(lows.min()), self._known[0]), max(float(highs.max()), self._known[1])
+        self._tails = tuple(map(_tail, (-lows, highs)))
+        self._powers = referee.powers(None, referee.few).mean(axis=0)
+        alone = clipped.only().with_params(dict.fromkeys(group, QuantScheme.of(params).params(*self._widest)))
+        self._rounded = referee.powers(alone, referee.few).mean(axis=0)
+        self._without: dict[int, Floats] = {}
+        """By sample the powers of errors without this group."""
+
+    def best(self) -> Range | None:
+        """Return the range that costs least; None where the one that they have costs little more."""
+        costs: dict[Range, float] = {}
+        for share in _SHARES:
+            ends = self._widest[0] * share, self._widest[1] * share
+            clipped = self._clipped(ends)
+            costs[ends] = self._worst(share * share * self._rounded + clipped)
+            if self._worst(clipped) >= min(costs.values()):  # and narrower ones clip more
+                break
+        share = (self._known[1] - self._known[0]) / (self._widest[1] - self._widest[0])
+        own = self._worst(share * share * self._rounded + self._clipped(self._known))
+        best = min(costs, key=lambda ends: costs[ends])
+        return best if costs[best] < _WORTH * own else None
+
+    def _clipped(self, ends: Range) -> Floats:
+        """Return by how much clipping raises the mean power of errors, by output: beside others that are clipped already.
+
+        What other samples have beyond the range, those seen have beyond one that is as much narrower as their tails are long.
+        """
+        ends = ends[0] / self._tails[0], ends[1] / self._tails[1]
+        beyond = np.flatnonzero((self._lows < ends[0]) | (self._highs > ends[1])).tolist()
+        if not beyond:
+            return np.zeros(self._powers.size)
+        with_this = self._before.with_params(dict.fromkeys(self._group, _FINE.params(*ends)))
+        unknown = [sample for sample in beyond if sample not in self._without]
+        if unknown:
+            self._without |= zip(unknown, self._referee.powers(self._before, unknown), strict=True)
+        before = np.sum([self._without[sample] for sample in beyond], axis=0)
+        return (self._referee.powers(with_this, beyond).sum(axis=0) - before) / len(self._lows)
+
+    def _worst(self, errors: Floats) -> float:
+        return float(np.max(errors / np.maximum(self._powers, _NO_POWER), initial=0.0))
+
+
+def _tail(greatest: Floats) -> float:
+    """Return how much greater the greatest of the samples' greatest values is than those that are near it."""
+    near, first = np.sort(greatest)[[-min(_TAIL, greatest.size), -1]].tolist()
+    return first / near if first > near > 0 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneRanges(Step):
+    """Other ranges for activations whose rounding costs most."""
+
+    name: ClassVar = "tune ranges"
+    is_presumed: ClassVar = True
+    measures_each: ClassVar = True
+    below_db: float
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[TuneRanges]:
+        """Return it where outputs have little more than they must, or the recipe tries ranges."""
+        if recipe.range_estimator == AUTO:
+            return [cls(below_db=inf)]
+        goal = recipe.min_sqnr
+        return [cls(below_db=-inf if goal is None else goal + _MARGIN_DB)] if recipe.corrects else []
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with these ranges."""
+        referee = evidence.runs.referee(planned.plan)
+        if referee is None:
+            return None
+        ranges = better_ranges(planned.plan, referee)
+        return planned.choices.with_more(Choices(ranges=ranges)).uncorrected if ranges else None
