@@ -33,13 +33,7 @@ def analytic_shifts(
     weights: Mapping[TensorId, QuantParams],
     integers: Mapping[TensorId, npt.NDArray[Any]],
 ) -> dict[TensorId, npt.NDArray[np.float32]]:
-    """Return what is to be added to biases, (output channels,), by the outputs of their layers, where that is known.
-
-    Parameters
-    ----------
-    weights, integers
-        Parameters and integers of the weights.
-    """
+    """Return what is to be added to biases, (output channels,), by the outputs of their layers, where that is known."""
     found: dict[TensorId, npt.NDArray[np.float32]] = {}
     for layer in layers:
         source = None if layer.op is None or layer.bias is None else form.sources.source(layer.inputs[0])
@@ -88,14 +82,9 @@ def _means(read: TensorRange, x: Var, source: TensorId, axis: int) -> Floats:
 
 
 def _shares(op: Weighted, size: int, outputs: int, place: int) -> Floats:
-    """Return at which share of the outputs along an axis each tap reads a value, and no padding: of open sizes, of endless ones.
+    """Return at which share of the outputs along an axis (0: height, 1: width) each tap reads a value, and no padding.
 
-    Parameters
-    ----------
-    size, outputs
-        Of what the layer reads, and of its results, along the axis.
-    place
-        Of the axis: 0 for height, 1 for width.
+    Sizes that are open count as endless ones.
     """
     attrs, is_transposed = op.call.attrs, call_to(op.call, "nn.conv2d_transpose") is not None
     taps = static_shape(op.call.args[1])

@@ -53,15 +53,7 @@ class Choices:
         return Choices(**found)
 
     def with_floats(self, floats: Mapping[TensorId, str], plan: QuantizationPlan) -> Choices:
-        """Return these with more activations float, which no layer of theirs quantizes per row, either: it is float, too.
-
-        Parameters
-        ----------
-        floats
-            With the reasons.
-        plan
-            With these choices.
-        """
+        """Return these, of a plan, with more activations float, each with the reason; no layer quantizes one per row, either."""
         read = {layer.output: layer.inputs for layer in plan.layers}
         rows = {name: said for name, said in self.per_row.items() if floats.keys().isdisjoint(read.get(name, ()))}
         return replace(self, per_row=rows).with_more(Choices(float_tensors=floats))
@@ -98,14 +90,7 @@ def float_without_loss(
 ) -> Choices | None:
     """Return choices with as many of the chosen activations float as cost no op its integers; None of none.
 
-    Parameters
-    ----------
-    chosen
-        With the reasons.
-    plan
-        With `choices` alone.
-    plan_of
-        Returns the plan of others.
+    Activations come with the reasons. `plan` is that of `choices` alone, `plan_of` returns those of others.
     """
     while chosen:
         found = Choices(float_tensors=chosen).with_more(choices)

@@ -27,13 +27,7 @@ _OPERATIONS = 64
 
 
 def demanded_db(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:
-    """Return what outputs must gain for the time that one plan takes more than another, in dB; 0 where it takes none.
-
-    Parameters
-    ----------
-    view
-        Of the float model.
-    """
+    """Return what outputs must gain for the time that one plan of a float model takes more than another, in dB; 0 for none."""
     return min(max(_DB * slower(view, before, after), 0.0), _MAX_DB)
 
 

@@ -163,18 +163,9 @@ def split_of(
     equalizes: bool = True,
     deadline: float = math.inf,
 ) -> Split:
-    """Return what runs the model on samples.
+    """Return what runs the model on all samples that the profile keeps, one at least.
 
-    Parameters
-    ----------
-    samples
-        All that the profile keeps, as the model takes them; one at least.
-    compared
-        On which plans are compared; without it some of the samples are held back for that, or all serve where they are too few.
-    equalizes
-        Whether channels may be evened out.
-    deadline
-        See `Split`.
+    Plans are compared on `compared`; without it some of the samples are held back for that, or all serve where they are too few.
     """
     programs, every = Programs(simple=planner.simple), range(len(samples))
 

@@ -64,15 +64,7 @@ def quantize_graph(
 
 
 def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | ResolvedTarget = None) -> QuantizedModel:
-    """Return a float model quantized as a plan says: the same plan, the same bytes.
-
-    Parameters
-    ----------
-    model, plan
-        As `octavo.quantize` takes them.
-    target
-        As `quantize_graph` takes it.
-    """
+    """Return a float model quantized as a plan says: the same plan, the same bytes; see `octavo.quantize`."""
     with quantizing():
         planner = planner_of(model, None, target, plan.recipe, plan)
         planned = planned_with(planner, planner.first_choices, surely=True)

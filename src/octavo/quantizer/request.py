@@ -151,10 +151,7 @@ def ask(params: ParamsOf, choices: Mapping[TensorId, TensorChoice]) -> dict[str,
 def tensor_choices(source: Model, form: EqualizedFloat, plan: QuantizationPlan) -> dict[TensorId, TensorChoice]:
     """Return what a callback is asked: each activation and weight of a plan, in the order of the graph.
 
-    Parameters
-    ----------
-    source
-        The model as it was imported, `form` what is quantized of it.
+    `source` is the model as it was imported, `form` what is quantized of it.
     """
 
     def choice(name: TensorId) -> TensorChoice:

@@ -40,13 +40,7 @@ class Programs:
     _refusal: str = ""
 
     def floats(self, model: Model, names: Sequence[str], gains: Mapping[str, Array] = NO_GAINS) -> FloatProgram:
-        """Return what runs a float model: one that is known, of other constants, where nothing else is different.
-
-        Parameters
-        ----------
-        names, gains
-            See `FloatProgram.of`.
-        """
+        """Return what runs a float model (`FloatProgram.of`): one that is known, of other constants, if nothing else differs."""
         names = [*names, *gains]
         found = next((found for each in self._known.values() if (found := each.floats.of(model, names, gains)) is not None), None)
         made = found or FloatProgram(model, names, self.here).of(model, names, gains)
@@ -54,12 +48,7 @@ class Programs:
         return made
 
     def of(self, plan: QuantizationPlan, equalizer: Equalizer | None = None) -> RoundedProgram:
-        """Return that of the model, rotated as a plan says.
-
-        Parameters
-        ----------
-        equalizer
-            What that asks of the model needs no other program then.
+        """Return that of the model, rotated as a plan says; what an equalizer asks of the model needs no other program then.
 
         Raises
         ------
@@ -158,15 +147,7 @@ def may_divide(simple: Model, samples: int) -> bool:
 
 
 def runs_on(planner: Planner, profile: Profile, samples: Samples, places: Sequence[int], programs: Programs) -> SampleRuns:
-    """Return what runs a planner's model on some of the samples that its profile keeps, on this machine.
-
-    Parameters
-    ----------
-    samples
-        All that the profile keeps, as the model takes them.
-    places
-        Of those that it runs on.
-    """
+    """Return what runs a planner's model on this machine, on those at some places of all samples that its profile keeps."""
     chosen = [samples[place] for place in places]
     equalizer = Equalizer(
         profile,

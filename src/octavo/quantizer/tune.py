@@ -142,12 +142,7 @@ def in_order(steps: Iterable[Step]) -> Steps:
 
 
 class Tuning:
-    """One model with any list of steps, and which of them to keep.
-
-    Parameters
-    ----------
-    plain
-        The model without any.
+    """One model with any list of steps, and which of them to keep; `plain` is without any.
 
     Raises
     ------
@@ -193,13 +188,7 @@ class Tuning:
         return ()
 
     def finished(self, best: Steps, entries: Iterable[tuple[Step, JournalEntry]] = ()) -> QuantizedModel:
-        """Return the model with some steps, fitted to all samples.
-
-        Parameters
-        ----------
-        entries
-            Of the journal: of steps that were tried; its own besides.
-        """
+        """Return the model with some steps, fitted to all samples; its journal has entries of those that were tried besides."""
         tried = [*entries]
         known = {step for step, _ in tried}
         tried += [

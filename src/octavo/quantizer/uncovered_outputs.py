@@ -36,10 +36,7 @@ _SHARE = 0.01
 def uncovered_outputs(model: Model, profile: Profile) -> Mapping[TensorId, str]:
     """Return the activations that best stay float for outputs that the samples don't cover, each with the reason.
 
-    Parameters
-    ----------
-    profile
-        Of this model. An output of which it tells no range by buckets of samples has no such layers.
+    An output of which the profile tells no range by buckets of samples has no such layers.
     """
     view = DataflowView(model.module["main"])
     # Outputs that are not covered, and tensors of their last layers, with what is said of the output.

@@ -332,12 +332,7 @@ def _obstacle(layer: Layer, size: int) -> str:
 def _unlike_layer(params: QuantParams, layer: Layer, allowed: Collection[str], shape: tuple[int, ...]) -> str | None:
     """Return what of the parameters of its weight a layer cannot take, and what it needs; None where they have its form.
 
-    Parameters
-    ----------
-    allowed
-        The granularities that weight and bias have in common.
-    shape
-        Of the weight, as the model's parameter holds it.
+    Granularities are allowed that weight and bias have in common; the shape is that of the model's parameter.
     """
     op, support = layer.op, layer.support
     assert op is not None, "only layers with weights have parameters of them"

@@ -70,15 +70,7 @@ def corrected_on(samples: Samples, recipe: Recipe) -> Samples:
 
 
 class Corrector:
-    """Corrects plans of one float model.
-
-    Parameters
-    ----------
-    program
-        Of the float model.
-    samples
-        Its inputs, sample by sample; one at least.
-    """
+    """Corrects plans of one float model, on its inputs, sample by sample; one at least."""
 
     def __init__(self, program: RoundedProgram, samples: Samples) -> None:
         self.program, self._samples = program, samples
@@ -88,12 +80,7 @@ class Corrector:
     def corrections(self, plan: QuantizationPlan, kept: Collection[str] = ()) -> Corrections:
         """Return weights and biases with which outputs are nearer to the float model's, as the recipe of a plan wants them.
 
-        The parameters of what is `kept` stay as they are.
-
-        Raises
-        ------
-        ValueError
-            The plan rounds a tensor that the program has no name for.
+        The parameters of what is `kept` stay as they are. The program must have a name for all that the plan rounds.
         """
         rounding = self.program.rounding(plan)
         layers = self._layers(plan, rounding)
@@ -147,17 +134,7 @@ class _Layer:
 
 
 class _Run:
-    """A plan that is corrected on the way through the model.
-
-    Parameters
-    ----------
-    shifts
-        What was added to biases, by the outputs of layers.
-    weights
-        Integers of weights that were rounded anew, as their parameters hold them.
-    scales
-        Of those whose scales are others now.
-    """
+    """A plan that is corrected on the way through the model: `shifts`, `weights` and `scales` are to be its `Corrections`."""
 
     def __init__(
         self, program: RoundedProgram, plan: QuantizationPlan, rounding: Rounding, floats: _FloatRun, kept: Collection[str]

@@ -115,14 +115,8 @@ class Product:
     def mean(self, total: Floats, positions: int, weights: Floats) -> Floats:
         """Return the mean of its result over so many positions of all samples, (outputs,).
 
-        It is linear, so the mean of its sums is the sum of its means.
-
-        Parameters
-        ----------
-        total
-            What it reads, channels last, summed over the samples; of matrices over rows, too, if one likes.
-        weights
-            In its `shape`.
+        It is linear, so the mean of its sums is the sum of its means: `total` is what it reads, channels last, summed over the
+        samples, and of matrices over rows, too, if one likes. Weights are in its `shape`.
         """
         if self.is_matmul:
             return total.reshape(-1, total.shape[-1]).sum(axis=0) @ weights / positions

@@ -31,7 +31,7 @@ ROWS_PER_INPUT = 4
 _MIN_POSITIONS = 4096
 """Positions in all, of a layer with few inputs."""
 _MAX_ROWS_PER_INPUT = 256
-"""More of them tell nothing else, in spite of _MIN_POSITIONS: a depthwise layer has few inputs to each output, and many outputs."""
+"""More of them tell nothing else, in spite of _MIN_POSITIONS: depthwise layers have few inputs to each output, many outputs."""
 FINE_BITS = 14
 """Of the largest of values that have no static scale: less than the steps of rows that are 32 times as small."""
 _SUMMED = 2**22
@@ -138,12 +138,7 @@ def exact_rows(
 ) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]:
     """Return what gives, of what a layer reads of one of so many samples, what it makes of that at the positions looked at.
 
-    Parameters
-    ----------
-    weights
-        In the product's `shape`.
-    shape
-        Of what it reads, channels last.
+    Weights are in the product's `shape`; `shape` is that of what it reads, channels last.
     """
     rows_of = _rows_of(product, shape, samples)
     by_group = weights.reshape(-1, product.groups, product.outputs // product.groups).transpose(1, 0, 2)
@@ -151,13 +146,7 @@ def exact_rows(
 
 
 def covariances(product: Product, inputs: Inputs, some: slice = slice(None)) -> CovarianceSums:
-    """Return how the whole numbers that each group of a layer reads vary together.
-
-    Parameters
-    ----------
-    some
-        Of the inputs of each group, in the order of the weights: those that are looked at.
-    """
+    """Return how the whole numbers that each group of a layer reads vary together, some of its inputs in the weights' order."""
     every = _rows_of(product, inputs.shape, len(inputs.values), inputs.scale)
 
     def rows_of(values: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
@@ -173,10 +162,7 @@ def covariances(product: Product, inputs: Inputs, some: slice = slice(None)) -> 
 def inherited_errors(product: Product, inputs: Inputs, weight: npt.NDArray[np.float64], exact: Rows) -> InheritedErrors:
     """Return what a layer's exact weights make of its inputs, against what it should give.
 
-    Parameters
-    ----------
-    weight
-        (groups, outputs, inputs), in units of the results for one of an integer of the inputs.
+    Weights are (groups, outputs, inputs), in units of the results for one of an integer of the inputs.
     """
     rows_of, groups = _rows_of(product, inputs.shape, len(inputs.values), inputs.scale), weight.shape[0]
     first = rows_of(inputs.values[:1])[0]
@@ -253,13 +239,7 @@ def _window_pixels(
 
 
 def places_of(product: Product, shape: tuple[int, ...], samples: int) -> npt.NDArray[np.int64]:
-    """Return the positions of one of so many samples of a layer that are looked at, evenly spaced.
-
-    Parameters
-    ----------
-    shape
-        Of what it reads, channels last.
-    """
+    """Return the positions of one of so many samples of a layer that are looked at, evenly; `shape` is channels last."""
     rows = max(ROWS_PER_INPUT * product.inputs, min(_MIN_POSITIONS, _MAX_ROWS_PER_INPUT * product.inputs))
     positions, wanted = product.positions(shape), -(-rows // samples)
     return np.arange(min(wanted, positions), dtype=np.int64) * positions // min(wanted, positions)

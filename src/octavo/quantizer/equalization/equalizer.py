@@ -69,15 +69,7 @@ class Equalizer:
     _last: Last[ModelEqualizer] = field(default_factory=lambda: Last["ModelEqualizer"]())
 
     def of(self, simple: Model, kept: Collection[str], before: Equalization) -> ModelEqualizer:
-        """Return what equalizes the model.
-
-        Parameters
-        ----------
-        kept
-            Names of variables whose values have to stay as they are.
-        before
-            How the model is rotated before that.
-        """
+        """Return what equalizes the model, rotated as `before` says, where variables of the names `kept` stay as they are."""
         with lineage_paused():  # what is built here is none of the model's own steps
             return self._last.find((frozenset(kept), before.rotations), lambda: ModelEqualizer(self, simple, kept, before))
 
@@ -104,18 +96,13 @@ class Equalizer:
         other: Model,
         statistics: Mapping[TensorId, ScaledValues],
         gains: Mapping[str, Array] = NO_GAINS,
-        share: float | None = None,
+        times: float = 1.0,
     ) -> bool:
         """Return whether another model gives what a model does, and add what its tensors are on samples to statistics.
 
-        Parameters
-        ----------
-        gains
-            What results of functions are multiplied by in the other.
-        share
-            What results may be off by, in shares of the largest; `MAX_CHANGE` by default.
+        It multiplies results of functions by gains. Results may be off by so many times `MAX_CHANGE`.
         """
-        names, share, samples = [*map(str, statistics)], MAX_CHANGE if share is None else share, self.samples_for(simple)
+        names, samples, share = [*map(str, statistics)], self.samples_for(simple), times * MAX_CHANGE
         if not names:
             samples = samples[:_SAMPLES]
         plain: FloatProgram | None = None
@@ -131,19 +118,13 @@ class Equalizer:
         return True
 
     def rotated(self, simple: Model, kept: Collection[str]) -> tuple[list[RotationSite], Equalization]:
-        """Return what can be rotated, and statistics of all of that; nothing where results would be others then.
-
-        Parameters
-        ----------
-        simple, kept
-            As `of` takes them.
-        """
+        """Return what can be rotated, and statistics of all of that; nothing where results would be others then."""
         sites = find_rotatable(simple, kept).sites()
         rotations = {name: each for site in sites for name, each in site.rotations.items()}
         values = {name: ScaledValues(self.profile[name]) for name in rotations if name in self.profile}
         with lineage_paused():
             try:
-                if not values or not self.is_same(simple, rotated(simple, rotations), values, share=_ROTATED * MAX_CHANGE):
+                if not values or not self.is_same(simple, rotated(simple, rotations), values, times=_ROTATED):
                     return [], Equalization()
             except (NotImplementedError, CompileError):
                 return [], Equalization()
@@ -187,14 +168,7 @@ class ModelEqualizer:
         """Return the factors of all sites that gain, of those that leave the results as they are; none of what cannot be run.
 
         Where float32's rounding of weights that are divided shows in the results, powers of two take their place: dividing by
-        these rounds nothing. Those next above leave no channel wider than the widest.
-
-        Parameters
-        ----------
-        weight_bits
-            Width of weights.
-        strength
-            See `best_factors`.
+        these rounds nothing. Those next above leave no channel wider than the widest. See `best_factors` for the strength.
         """
         if not self._sites and not self._streams:
             return Equalization()

@@ -45,14 +45,9 @@ PICKS = tuple(name for name in GATHER_OPS if name not in ("nn.pad", "image.resiz
 
 
 def find_groups(model: Model, kept: Iterable[str] = (), *, has_functions: bool = True) -> ChannelGroups:
-    """Find the groups of a model's tensors.
+    """Find the groups of a model's tensors; variables of the names `kept` have to stay as they are.
 
-    Parameters
-    ----------
-    kept
-        Names of variables whose values have to stay as they are.
-    has_functions
-        Whether kernels multiply the results of functions (SiLU, hard-swish) by factors before they round them.
+    With `has_functions` kernels multiply the results of functions (SiLU, hard-swish) by factors before they round them.
     """
     finder = Finder(model)
     if has_functions:

@@ -153,14 +153,9 @@ def best_factors(
     weight_bits: int,
     strength: float | None,
 ) -> list[Floats | None]:
-    """Return of each site factors by group; None where none are worth it.
+    """Return of each site factors by group, 1 for those of other sites; None where none are worth it.
 
-    They are 1 for the groups of other sites.
-
-    Parameters
-    ----------
-    strength
-        alpha where `is_smoothed`; None takes what has the least noise there, too.
+    The strength is alpha where `is_smoothed`; None takes what has the least noise there, too.
     """
     view = DataflowView(model.module["main"])
     constants = Constants(view, model.params)

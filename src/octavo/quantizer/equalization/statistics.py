@@ -29,11 +29,6 @@ def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64]) -
 
     Their variances are taken to be alike in shares of the squares of their ranges: of all values together they are what the
     histogram says.
-
-    Parameters
-    ----------
-    groups
-        As `GroupValues` takes them.
     """
     own, of_channel = np.unique(groups.reshape(-1), return_inverse=True)
     low, high = np.full(own.size, np.inf), np.full(own.size, -np.inf)
@@ -50,13 +45,7 @@ def _extend(low: Floats, high: Floats, groups: npt.NDArray[np.int64], least: Arr
 
 
 class GroupValues:
-    """Sums up a tensor's values by group.
-
-    Parameters
-    ----------
-    groups
-        Of its elements, 1 along axes that they don't depend on.
-    """
+    """Sums up a tensor's values by the groups of its elements, which are 1 along axes that they don't depend on."""
 
     def __init__(self, groups: npt.NDArray[np.int64]) -> None:
         self._own, self._groups = np.unique(groups.reshape(-1), return_inverse=True)

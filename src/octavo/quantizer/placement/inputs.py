@@ -56,13 +56,7 @@ class OpNames:
         return next((name for name in names if any(fits(name, each) for each in known)), None)
 
     def check(self, names: Collection[str], *, field: str = "exclude", takes_tensors: bool = False) -> None:
-        """Raise QuantizationError for a name in a field of the recipe that fits no op of the model.
-
-        Parameters
-        ----------
-        takes_tensors
-            Whether names may be those of inputs and constants, too.
-        """
+        """Raise QuantizationError for a name in a field of the recipe that fits no op, or tensor, of the model."""
         if not names:
             return
         known = {name for binding in self._view.bindings for name in (binding.var.name, op_name(binding.value))}

@@ -41,18 +41,9 @@ def together(reasons: Mapping[str, str]) -> str:
 def without_range(
     view: DataflowView, tensors: TensorTable, missing: list[Var], touched: Iterable[Var], *, multiplies: bool
 ) -> str:
-    """Return why an op of which the profile tells too little stays float.
+    """Return why an op stays float that needs the ranges of missing variables, of which the profile tells nothing.
 
-    Parameters
-    ----------
-    tensors
-        Of the source: what a profile can know.
-    missing
-        The variables whose range it needs and that have none.
-    touched
-        The tensors that it reads and makes.
-    multiplies
-        Whether it has multiply-accumulates.
+    `tensors` are the source's, which a profile can know, `touched` what the op reads and makes; it `multiplies` or doesn't.
     """
     inner = next((var for var in missing if TensorId(var.name) not in tensors), None)
     full = None if inner is None else _full(view, tensors, inner)

@@ -86,15 +86,9 @@ class ExactInputs(Step):
 def range_on_grid(values: Iterable[Array], params: QuantParams) -> Range | None:
     """Return the range whose integers are as far from each other as a tensor's values are, 0 among them.
 
-    Those that were not observed are beyond both ends, or beyond the one where 0 is the other.
-
-    Parameters
-    ----------
-    values
-        Of the tensor, sample by sample.
-    params
-        The tensor's: how many integers there are. None where these stand for all values as they are, or the values are no
-        multiples of one number, or are spread wider, or too few are different to tell.
+    Those that were not observed are beyond both ends, or beyond the one where 0 is the other. None where the tensor's parameters
+    stand for all values as they are, or the values, sample by sample, are no multiples of one number, or are spread wider than
+    there are integers, or too few are different to tell.
     """
     most, known = params.qmax - params.qmin, np.zeros(1, np.float32)
     for each in values:

@@ -71,13 +71,7 @@ def plain_recipe(recipe: Recipe) -> Recipe | None:
 
 
 def weights_to_widen(plain: Planned, evidence: Evidence, share: float) -> Choices:
-    """Return choices with weights that keep 8 bits, no more than a share of all.
-
-    Parameters
-    ----------
-    plain
-        By the recipe's `plain_recipe`.
-    """
+    """Return choices with weights that keep 8 bits, no more than a share of all; the model is by the `plain_recipe`."""
     plan, referee = plain.plan, evidence.runs.referee(plain.plan)
     if referee is None:
         return Choices()
