@@ -27,12 +27,7 @@ from .ranges import TensorRange
 class EqualizedFloat:
     """A simplified model with its channels divided, and what is looked up in it.
 
-    Parameters
-    ----------
-    simple, folds
-        As it was before, but rotated, and what was folded to make it so.
-    profile
-        Statistics of its tensors; None where a plan says the parameters of all.
+    `simple` is as it was before, but rotated. Without a profile of its tensors a plan says the parameters of all.
     """
 
     simple: Model

@@ -46,14 +46,8 @@ _ROOM = 4
 class Planned:
     """A model as some choices make it.
 
-    Parameters
-    ----------
-    write
-        Returns it in QDQ form, which most models that are compared never need.
-    overridden
-        What overrides say of activations that integer ops read or make.
-    is_sure
-        Whether targets were asked about these very numbers.
+    `write` returns it in QDQ form, which most models that are compared never need. `overridden` is what overrides say of
+    activations that integer ops read or make. It `is_sure` where targets were asked about these very numbers.
     """
 
     choices: Choices
@@ -128,14 +122,8 @@ class _Equalized:
 class Planner:
     """Makes quantized models of one float model; see `quantize_graph` for what it is given.
 
-    Parameters
-    ----------
-    simple, folds
-        The model as it is quantized, but for factors of channels, and what was folded to make it so.
-    profile, recipe
-        None where a plan is applied, and that of the plan.
-    numbers
-        What planning found of single weights.
+    `simple` is the model as it is quantized, but for factors of channels. Where a plan is applied there is no profile, and the
+    recipe is the plan's. `numbers` are what planning found of single weights.
     """
 
     model: Model

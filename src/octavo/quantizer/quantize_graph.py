@@ -38,14 +38,12 @@ def quantize_graph(
     params: ParamsOf | None = None,
     changes: Choices | None = None,
 ) -> QuantizedModel:
-    """Quantize a float model by statistics of its tensors alone: nothing is run, and no step tried.
+    """Quantize a float model by a profile alone: nothing is run, and no step tried.
 
     Parameters
     ----------
-    model, recipe, params
+    model, profile, recipe, params
         As `octavo.quantize` takes them.
-    profile
-        Of this model: a Profile, or statistics from elsewhere.
     target
         As `octavo.quantize` takes it: what its integer ops don't take gets no Q and DQ. Where several share the model, each op
         goes to the first that takes it.

@@ -83,18 +83,10 @@ class Programs:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class SampleRuns:
-    """Samples of one float model, and what runs that on them.
+    """Samples of one float model, one at least, the few that say how to correct weights and biases, and what runs it on them.
 
-    Parameters
-    ----------
-    samples
-        The model's inputs, sample by sample; one at least.
-    few
-        Those of them that say how to correct weights and biases.
-    programs
-        Of the model; other samples may have them, too.
-    equalizer
-        Chooses the factors that even out channels; None where a plan has them.
+    Other samples may have the same programs. The equalizer chooses factors that even out channels; there is none where a plan has
+    them.
     """
 
     samples: Samples

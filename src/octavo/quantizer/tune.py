@@ -55,14 +55,8 @@ _NO_LOSS_DB = 0.5
 class Split:
     """What runs a model on samples, in folds.
 
-    Parameters
-    ----------
-    fitted, held_back
-        Of each fold the samples that steps are fitted to, and the others, which plans are compared on: none in two folds.
-    every
-        All samples.
-    deadline
-        By `time.monotonic`: what would end behind it is not tried.
+    Of each fold some samples are what steps are fitted to, and the others, none of which is in two folds, what plans are compared
+    on. What would end behind the deadline, by `time.monotonic`, is not tried.
     """
 
     fitted: Sequence[SampleRuns]

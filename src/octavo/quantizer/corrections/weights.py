@@ -247,16 +247,9 @@ def places_of(product: Product, shape: tuple[int, ...], samples: int) -> npt.NDA
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Weights:
-    """The float weights of a layer in the model that is quantized, which may be equalized.
+    """The float weights of a layer in the model that is quantized, which may be equalized, as the parameter holds them.
 
-    Parameters
-    ----------
-    values
-        float32, as the parameter holds them.
-    params
-        Of their integers.
-    is_free
-        Whether their scales may become others: those that their values alone ask for.
+    They are free if their scales may become others: those that their values alone ask for.
     """
 
     values: npt.NDArray[np.float32]

@@ -22,17 +22,7 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reader:
-    """A product by weights that takes factors out of what it reads.
-
-    Parameters
-    ----------
-    var
-        Of its result.
-    op
-        What it computes.
-    data
-        The variable that it reads.
-    """
+    """A product by weights, `var` its result, that takes factors out of `data`, the variable that it reads."""
 
     var: Var
     op: Weighted
@@ -72,14 +62,9 @@ class ChannelGroups:
         return 1 + max((int(groups.max()) for groups in self.of.values()), default=0)
 
     def numbers(self, of: Callable[[Var], npt.NDArray[Any] | None], kept: float) -> npt.NDArray[np.float64] | Var:
-        """Return the number of each group where elements of tensors have these; else the first tensor that contradicts others.
+        """Return the number of each group where elements of variables have these `of` them, of the shape of their groups.
 
-        Parameters
-        ----------
-        of
-            Of a variable's elements, of the shape of its groups; None contradicts.
-        kept
-            That of group 0.
+        Group 0 has `kept`. The first variable that contradicts others, or of which there is None, is returned instead.
         """
         found = np.full(self.count, np.nan)
         found[0] = kept

@@ -132,13 +132,7 @@ class Equalizer:
 
 
 class ModelEqualizer:
-    """One model on the samples of an equalizer; see `Equalizer.of` for what it is given.
-
-    Parameters
-    ----------
-    smooths
-        Whether a strength makes a difference.
-    """
+    """One model on the samples of an equalizer (see `Equalizer.of`); it `smooths` where a strength makes a difference."""
 
     def __init__(self, given: Equalizer, simple: Model, kept: Collection[str], before: Equalization) -> None:
         self._given, self._before, self._simple = given, before, rotated(simple, before.rotations)

@@ -57,10 +57,7 @@ class Norm:
 class Rotatable:
     """What of a model can be rotated.
 
-    Parameters
-    ----------
-    norms
-        By each variable that holds what one gives, moved or not: where that is rotated, its factors belong to what reads it.
+    `norms` are by each variable that holds what one gives, moved or not: where that is rotated, its factors are of what reads it.
     """
 
     groups: ChannelGroups

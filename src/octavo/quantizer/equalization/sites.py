@@ -78,20 +78,10 @@ class ChannelValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Site:
-    """What shares factors.
+    """What shares factors: groups, by their numbers, ascending, and all variables that have them, in the order of the graph.
 
-    Parameters
-    ----------
-    groups
-        Their numbers, ascending.
-    tensors
-        All of its variables, in the order of the graph.
-    rounded
-        Those that are rounded where the model is quantized.
-    readers
-        Products with weights that take factors out of its tensors.
-    is_read
-        Whether these do, or a product of two activations.
+    Some are rounded where the model is quantized. The readers are products with weights that take factors out of them: it is read
+    by these, or by a product of two activations.
     """
 
     groups: npt.NDArray[np.int64]

@@ -94,12 +94,7 @@ def channel_ranges(profiled: TensorStatistics, shape: tuple[int, ...]) -> bool:
 class ScaledValues:
     """Statistics of a tensor that is rotated or divided by factors: ranges of all samples where a profile has them by channel.
 
-    Parameters
-    ----------
-    profiled
-        Of the tensor before.
-    factors
-        Of its rank, 1 along axes that they don't depend on; None of one that is rotated.
+    `profiled` is of the tensor before; factors are of its rank, 1 along axes that they don't depend on, None of a rotated one.
     """
 
     def __init__(self, profiled: TensorStatistics, factors: npt.NDArray[np.float32] | None = None) -> None:

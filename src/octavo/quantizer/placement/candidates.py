@@ -37,15 +37,7 @@ _CONDITIONS = {"where": 1}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidates:
-    """Finds what a target could run in integers.
-
-    Parameters
-    ----------
-    target
-        Who runs them.
-    computed
-        The inputs of the function and every variable that is computed of them.
-    """
+    """Finds what a target could run in integers; `computed` are the inputs of the function and all that is computed of them."""
 
     inputs: PlanInputs
     target: TargetDescription

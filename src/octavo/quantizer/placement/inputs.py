@@ -27,12 +27,7 @@ _WIDE = 16
 class OpNames:
     """The names that ops of one model answer to: TensorIds, source names of tensors, op names in the source's terms or Relax's.
 
-    In what names them * and ? stand for other characters.
-
-    Parameters
-    ----------
-    form
-        The model: a convolution that took over a normalization still answers to its own name.
+    In what names them * and ? stand for other characters. A convolution that took over a normalization answers to its own name.
     """
 
     def __init__(self, form: EqualizedFloat) -> None:

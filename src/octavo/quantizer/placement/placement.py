@@ -35,14 +35,8 @@ _OF_TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 class Placer:
     """Finds the integer ops of one function.
 
-    Parameters
-    ----------
-    refuse
-        Says of a layer why it must stay float for its numbers' sake, or None.
-    block_of
-        Says how many inputs of a layer share a scale of its weight, 0 where all do.
-    declined
-        By an op's variable why targets do not take it, by their names: they are not asked again.
+    `refuse` says why a layer must stay float for its numbers' sake, `block_of` how many of its inputs share a scale of its
+    weight, 0 where all do. By an op's variable it is declined why targets, by name, do not take it: they are not asked again.
     """
 
     inputs: PlanInputs

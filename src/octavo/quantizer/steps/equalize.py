@@ -63,12 +63,9 @@ def _noise_left(rotated: Mapping[TensorId, Any], profile: Mapping[TensorId, Any]
 class Equalize(Step):
     """Factors for channels of unlike ranges.
 
-    Parameters
-    ----------
-    strength
-        How much of the ranges of what dense layers and attention read goes over into what it meets there, (0; 1]: alpha of Xiao
-        et al., SmoothQuant, 2023, equation 4. None: factors are those that leave the least noise by an estimate, which they
-        always are of what convolutions read.
+    The strength is how much of the ranges of what dense layers and attention read goes over into what it meets there, (0; 1]:
+    alpha of Xiao et al., SmoothQuant, 2023, equation 4. None: factors are those that leave the least noise by an estimate, which
+    they always are of what convolutions read.
     """
 
     name: ClassVar = "equalize"

@@ -28,14 +28,9 @@ class _OfTensor(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetParams(_OfTensor):
-    """Parameters of activations and weights, which are then rounded to nearest.
+    """Parameters of activations and weights, which are then rounded to nearest; none at all: biases are made anew of the plan's.
 
-    Parameters
-    ----------
-    tensor
-        Whose they are: an activation, or the output of the layer whose weights these are.
-    params
-        None at all: what follows from those of a plan, biases, is made anew.
+    The tensor whose they are is an activation, or the output of the layer whose weights these are.
     """
 
     name: ClassVar = "parameters"

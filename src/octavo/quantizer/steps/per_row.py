@@ -24,11 +24,8 @@ _PRODUCT = "it is multiplied by another activation, and no scale suits all its r
 class PerRow(Step):
     """Inputs of dense layers whose scale and zero point are found when the model runs, row by row.
 
-    Parameters
-    ----------
-    products
-        What becomes of products of two activations: they keep their static parameters, have the rows of one and the columns of
-        the other quantized when run, too, or stay float.
+    Products of two activations keep their static parameters, have the rows of one and the columns of the other quantized when
+    run, too, or stay float.
     """
 
     name: ClassVar = "per row"

@@ -197,20 +197,12 @@ def better_ranges(plan: QuantizationPlan, referee: Referee) -> dict[TensorId, Ra
 
 
 class _Costs:
-    """What rounding some activations alone costs, by their range.
+    """What rounding some activations alone costs, that share parameters, by their range.
 
     What rounding costs goes with the square of the range, and is measured once. What clipping costs is measured for each range,
     without any rounding, on all samples that go beyond: single samples decide how an error of both comes out, so that the least
-    of many would be one by chance.
-
-    Parameters
-    ----------
-    clipped
-        What clips others already: a sample that is beyond one range is beyond others, too, and errors of both add up.
-    group
-        Activations that share parameters, which are `params`.
-    lows, highs
-        The least and the greatest value of any of them, by sample.
+    of many would be one by chance. What is clipped of others already counts beside it: a sample that is beyond one range is
+    beyond others, too, and errors of both add up. `lows` and `highs` are the least and the greatest value of any, by sample.
     """
 
     def __init__(
