@@ -39,7 +39,7 @@ def slower(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan
 def _cycles(view: DataflowView, plan: QuantizationPlan) -> float:
     """Return the modelled cycles of a float model of which all is integer but what a plan leaves float."""
     floats = {each.tensor for each in plan.float_ops}
-    sizes = {binding.var.name: _size(binding.var) for binding in view.bindings}
+    sizes = {binding.var.name: size_of(binding.var) for binding in view.bindings}
     read = {name for layer in plan.layers for name in layer.inputs}
     functions = function_cycles(view, plan.layers, read - plan.activations.keys())
     products = sum(float_macs(binding.value) for binding in view.bindings if binding.var.name in floats)
@@ -60,9 +60,10 @@ def function_cycles(view: DataflowView, layers: Iterable[IntegerLayer], names: C
             continue
         chain = chain_from(view, variables[name], max_inputs=1)
         if chain is not None and all(step.op != SLOW for step in chain.function.steps):
-            found[name] = _size(variables[name]) * chain.function.operations / _OPERATIONS
+            found[name] = size_of(variables[name]) * chain.function.operations / _OPERATIONS
     return found
 
 
-def _size(var: relax.Expr) -> int:
+def size_of(var: relax.Expr) -> int:
+    """Return how many numbers an expression has, typically."""
     return typical(prod(static_shape(var) or (0,)))

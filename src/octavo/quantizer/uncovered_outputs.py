@@ -13,21 +13,19 @@ model's time, by the modelled cycles of `octavo explain`: what has no range does
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
-from typing import Any
 
 from tvm.relax import Expr, Var
 
 from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, memory_cycles, model_cycles
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
-from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId, readable_name
 from ..profiling import Profile, adequacy_of
-from ..runtime.shapes import typical
 from ..target.op_facts import WEIGHTED
 from .placement.candidates import computed_of_inputs
+from .price import size_of
 
 _SHARE = 0.01
 """Of the model's modelled time in integers: what all that stays float for this may take. Timings differ by more."""
@@ -76,9 +74,5 @@ def _float_cycles(view: DataflowView, var: Var) -> float:
     """Return the modelled cycles of the op that makes a variable, in float: its products, and all that it reads and writes."""
     value = view.definition(var)
     operands: list[Expr] = list(value.args) if hasattr(value, "args") else []
-    values = _values(var) + sum(map(_values, operands))
+    values = size_of(var) + sum(map(size_of, operands))
     return float_macs(value) / FLOAT_MACS + memory_cycles(FLOAT_BYTES * values)
-
-
-def _values(value: Any) -> int:
-    return typical(prod(static_shape(value) or (0,)))

@@ -197,7 +197,8 @@ class ModelEqualizer:
         totals = {var: GroupValues(self._found.of[var]) for var in rounded if var not in known}
         samples = self._given.samples_for(self._simple)
         samples = samples if totals else samples[:_SAMPLES]
-        totals |= {var: GroupValues.by_channel(static_shape(var) or ()) for var in self._streams}
+        shapes = {var: shape for var in self._streams if (shape := static_shape(var))}
+        totals |= {var: GroupValues(np.arange(shape[-1]).reshape(*[1] * (len(shape) - 1), -1)) for var, shape in shapes.items()}
         if totals:
             names = [var.name for var in totals]
             for _, values in self._given.floats(self._simple, names).on(samples, names):

@@ -7,7 +7,6 @@ takes them out again. A group that reaches anything else keeps its factor 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,46 +54,25 @@ def find_groups(model: Model, kept: Iterable[str] = (), *, has_functions: bool =
     return finder.found(kept)
 
 
-@dataclass(slots=True)
 class Finder:
     """Follows groups through a graph, variable by variable."""
 
-    model: Model
-    view: DataflowView = field(init=False)
-    constants: Constants = field(init=False)
-    groups: dict[Var, Groups] = field(default_factory=dict[Var, Groups])
-    functions: dict[Var, Var] = field(default_factory=dict[Var, Var])
-    _parent: list[int] = field(default_factory=lambda: [0])
-    _joins: int = 0
-    readers: list[Reader] = field(default_factory=list[Reader])
-    met: list[tuple[int, int]] = field(default_factory=list["tuple[int, int]"])
-    _clamps: dict[Var, float] = field(default_factory=dict[Var, float])
-    _noise: dict[Var, tuple[Var, ...]] = field(default_factory=dict[Var, tuple[Var, ...]])
-
-    def __post_init__(self) -> None:
-        """Read the graph."""
-        self.view = DataflowView(self.model.module["main"])
-        self.constants = Constants(self.view, self.model.params)
+    def __init__(self, model: Model) -> None:
+        self.view = DataflowView(model.module["main"])
+        self.constants = Constants(self.view, model.params)
+        self.groups, self.functions = dict[Var, Groups](), dict[Var, Var]()
+        self.readers, self.met = list[Reader](), list[tuple[int, int]]()
+        self._parent, self._joins = [0], 0
+        self._clamps, self._noise = dict[Var, float](), dict[Var, tuple[Var, ...]]()
 
     def found(self, kept: Iterable[str]) -> ChannelGroups:
-        """Go through the graph; see `find_groups`."""
+        """Go through the graph, and return what was found, the numbers of groups made dense; see `find_groups`."""
         for binding in self.view.bindings:
             self.visit(binding.var, binding.value)
         names = set(kept)
         for var, groups in self.groups.items():
             if self.view.is_returned(var) or var.name in names:
                 self.pin(groups)
-        return self.result()
-
-    # ------------------------------------------------------------------------------------------------------------- groups
-
-    def pin(self, groups: Groups | None) -> None:
-        """Keep the factors of these groups 1."""
-        for number in () if groups is None else {*groups.reshape(-1).tolist()}:
-            self.join(0, number)
-
-    def result(self) -> ChannelGroups:
-        """Return what was found, the numbers of groups made dense."""
         self._join_opposites()
         roots = np.array(self._parent, np.int64)
         while not np.array_equal(roots, roots[roots]):
@@ -110,6 +88,13 @@ class Finder:
             functions=frozenset(var for var in self.functions if var in of),
             noise=self._noise,
         )
+
+    # ------------------------------------------------------------------------------------------------------------- groups
+
+    def pin(self, groups: Groups | None) -> None:
+        """Keep the factors of these groups 1."""
+        for number in () if groups is None else {*groups.reshape(-1).tolist()}:
+            self.join(0, number)
 
     def fresh(self, rank: int, axis: int, size: int) -> Groups:
         """Return new groups along an axis."""

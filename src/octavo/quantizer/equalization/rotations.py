@@ -9,7 +9,7 @@ moved into what reads it (Ashkboos et al., SliceGPT, 2024). Channels that reach 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -124,12 +124,12 @@ def check_rotations(model: Model, rotations: Mapping[TensorId, Rotation]) -> Non
         )
 
 
-@dataclass(slots=True)
 class _Finder(Finder):
     """Follows channels through ops that are linear in them."""
 
-    norms: dict[Var, Norm] = field(default_factory=dict[Var, Norm])
-    _squares: dict[Var, Groups] = field(default_factory=dict[Var, Groups])
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.norms, self._squares = dict[Var, Norm](), dict[Var, Groups]()
 
     def visit(self, var: Var, value: Expr) -> None:
         """Take one binding; squares may be summed, and a norm's own factors be moved into products."""
@@ -141,7 +141,7 @@ class _Finder(Finder):
         if squared is not None:
             self._squares[var] = squared
             return
-        Finder.visit(self, var, value)
+        super().visit(var, value)
         norm = next((self.norms[each] for each in read if each in self.norms), None)
         if norm is None:
             return
@@ -197,12 +197,12 @@ class _Finder(Finder):
             if table is not None:
                 is_rows = len(table.shape) == 2 and call.attrs.axis is not None and int(call.attrs.axis) == 0
                 return self.fresh(rank, rank - 1, table.shape[1]) if is_rows and self.is_read_once(table) else None
-        return Finder.passed(self, var, value) if isinstance(value, Var) or name in _LINEAR else None
+        return super().passed(var, value) if isinstance(value, Var) or name in _LINEAR else None
 
     def binary(self, var: Var, name: str, args: Sequence[Any]) -> Groups | None:
         """Pass sums, and products by what is the same for all channels, or by a norm's factors."""
         if name not in ("multiply", "divide"):
-            return Finder.binary(self, var, name, args)
+            return super().binary(var, name, args)
         groups, rank = self.groups.get(args[0]), len(static_shape(var) or ())
         other = args[1]
         if name == "multiply" and groups is None:
@@ -230,11 +230,11 @@ class _Finder(Finder):
             self.pin(self.groups.get(call.args[0]))
             if int(call.attrs.groups) > 1:
                 return None
-        return Finder.product(self, var, call)
+        return super().product(var, call)
 
     def of_product(self, var: Var, call: Any) -> Groups | None:
         """Rotate alike what a product of two activations sums over."""
-        found = Finder.of_product(self, var, call)
+        found = super().of_product(var, call)
         for pair in self.met:
             self.join(*pair)
         self.met.clear()
@@ -253,7 +253,7 @@ class _Finder(Finder):
                 if constant is not None and self.is_read_once(constant) and constant.shape[axis] == known.size:
                     self.groups[each] = self.fresh(rank, axis, known.size)
                     given.append(each)
-        found = Finder.concat(self, call, rank)
+        found = super().concat(call, rank)
         for each in given:
             if found is None:
                 self.pin(self.groups[each])

@@ -54,11 +54,6 @@ class GroupValues:
         self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
         self._sum, self._squares, self._count = np.zeros(size), np.zeros(size), np.zeros(size)
 
-    @classmethod
-    def by_channel(cls, shape: tuple[int, ...]) -> GroupValues:
-        """Return what sums up each channel of the last axis by itself."""
-        return cls(np.arange(shape[-1]).reshape((1,) * (len(shape) - 1) + (-1,)))
-
     def add(self, value: Array) -> None:
         """Take one sample's values."""
         _extend(self._low, self._high, self._groups, value.min(axis=self._axes), value.max(axis=self._axes))

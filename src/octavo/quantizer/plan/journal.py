@@ -39,7 +39,9 @@ class JournalEntry:
         if self.gain_db is None:
             left = f", {verdict}" if self.proposal and not self.kept else ""
             return f"{self.step}: {self.proposal or 'nothing to propose'}{left}"
-        gain = f"{self.gain_db:+.2f} dB ({_number(self.standard_error_db)} standard error)"
+        error = self.standard_error_db
+        known = "unknown" if error is None or math.isinf(error) else f"{error:.2f}"
+        gain = f"{self.gain_db:+.2f} dB ({known} standard error)"
         return f"{self.step}: {self.proposal}: {gain}, {verdict}"
 
 
@@ -94,7 +96,3 @@ class Journal:
         return (
             f"{kept} kept: outputs {self.sqnr_db:.1f} dB above their error on {self.held_back} samples held back{gained}{unseen}"
         )
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None or math.isinf(value) else f"{value:.2f}"
