@@ -25,7 +25,7 @@ from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
 from octavo.quantizer.corrections.layers import products_of
-from octavo.quantizer.corrections.weights import Inputs, Weights, rounded_weights
+from octavo.quantizer.corrections.weights import Inputs, rounded_weights
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.steps import Correct, Equalize
 from octavo.quantizer.steps.per_row import PerRow
@@ -359,10 +359,10 @@ def test_weights_without_a_bias_behind_them_move_means_least(rng: np.random.Gene
     [product] = products_of(model, DataflowView(model.module["main"])).values()
     values = [np.rint(50 + 3 * rng.normal(size=(200, 24))).astype(np.float32) for _ in range(3)]
     inputs = Inputs(values=values, factors=np.ones(1, np.float32), unit=np.ones((), np.float32))
-    weights = Weights(values=weight, params=symmetric_params(weight, "int8", axis=1), is_free=False)
+    params = symmetric_params(weight, "int8", axis=1)
 
     def moved(*, has_bias: bool) -> float:
-        found = rounded_weights(product, weights, inputs, has_bias=has_bias)
+        found = rounded_weights(product, weight, params, inputs, has_bias=has_bias)
         assert found is not None
         return float(np.square(np.mean(values, axis=(0, 1)) @ (dequantize(*found) - weight)).mean())
 

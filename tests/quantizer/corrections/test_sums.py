@@ -56,7 +56,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], count: int, scale: n
 
 def windows(product: Product, x: np.ndarray) -> np.ndarray:
     """Return what lies under each tap at every position, 0 in the padding: (groups, positions, rows x columns x channels)."""
-    kernel_h, kernel_w, inputs, _ = product.indices.shape
+    kernel_h, kernel_w, inputs, _ = product.shape
     window, (top, left, bottom, right) = product.window, product.window.padding
     padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
     rows = (padded.shape[1] - (kernel_h - 1) * window.dilation[0] - 1) // window.strides[0] + 1

@@ -37,7 +37,7 @@ from .weights import (
     FINE_BITS,
     Inputs,
     Rows,
-    Weights,
+    are_free,
     exact_rows,
     fine_unit,
     places_of,
@@ -206,19 +206,18 @@ class _Run:
         params, is_kept, found = self._plan.weights[name], name in self._kept, None
         if recipe.weight_rounding == "gram" and name not in self._shared:
             values = self._program.simple.params[name] * self._gain(name)
+            is_free = not is_kept and (bool(layer.entry.block) or are_free(values, params, recipe))
             if layer.entry.block:
-                weights = Weights(values=values, params=params, is_free=not is_kept)
-                found = rounded_in_blocks(product, weights, inputs)
+                found = rounded_in_blocks(product, values, params, inputs, is_free=is_free)
             else:
-                weights = Weights.of(values, params, recipe, is_kept=is_kept)
                 # Other weights move means, which a bias then has to bring back.
                 has_bias = self._moves_biases and layer.bias is not None
                 exact, gains = self._floats.rows.get(product.name) if has_bias else None, self._bias_gain(layer).reshape(-1)
                 exact = exact if exact is None or (gains == 1).all() else [each * gains for each in exact]
-                found = rounded_weights(product, weights, inputs, exact, has_bias=has_bias)
+                found = rounded_weights(product, values, params, inputs, exact, is_free=is_free, has_bias=has_bias)
             if found is not None:
                 self.weights[name], params = found
-                if weights.is_free:
+                if is_free:
                     self.scales[name] = params.scale
         return (self._plan.weight_values[name], params) if found is None else found
 

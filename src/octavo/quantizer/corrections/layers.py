@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.weighted import TRANSPOSED, Weighted, weighted_ops
 from ...ir.identity import TensorId
 from ...numerics.window import UNIT_WINDOW, Window
-from ...runtime.size import names_in
+from ...runtime.size import is_open, names_in
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,18 +32,14 @@ class Product:
 
     Parameters
     ----------
-    name
-        Variable of its result.
-    read
-        Variable that it reads.
+    name, read
+        Variables of its result, and of what it reads.
     axis
         Of the channels in that.
-    weight
-        Parameter that has its weights.
-    matrix
-        The parameter as a product of matrices reads it, [in, out]; None of a convolution.
-    indices
-        Where each weight of a convolution lies in the parameter: int64, HWIO with the inputs of one group.
+    constant
+        Its weights, as it reads them.
+    order
+        Of their axes, as HWIO; empty of a product of matrices, [in, out].
     window
         How it moves; of a transposed convolution, how that is moved over its results.
     sizes
@@ -54,9 +51,8 @@ class Product:
     name: str
     read: str
     axis: int
-    weight: TensorId
-    matrix: Constant | None = None
-    indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    constant: Constant
+    order: tuple[int, ...] = ()
     window: Window = UNIT_WINDOW
     groups: int = 1
     is_transposed: bool = False
@@ -64,14 +60,23 @@ class Product:
     has_open_rows: bool = False
 
     @property
+    def weight(self) -> TensorId:
+        """Parameter that has its weights."""
+        return self.constant.name
+
+    @property
     def is_matmul(self) -> bool:
         """Whether it is a product of matrices."""
-        return self.matrix is not None
+        return not self.order
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of its weights: HWIO with the inputs of one group, or [in, out]."""
-        return self.indices.shape if self.matrix is None else self.matrix.shape
+        if self.is_matmul:
+            return self.constant.shape
+        height, width, inputs, outputs = (self.constant.shape[axis] for axis in self.order)
+        groups = self.groups if self.is_transposed else 1  # whose weights are of all inputs, and of the outputs of one group
+        return height, width, inputs // groups, groups * outputs
 
     @property
     def outputs(self) -> int:
@@ -85,13 +90,19 @@ class Product:
 
     def weights_of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return its weights, in its `shape`, out of what a parameter holds: not to be written to."""
-        return values.reshape(-1)[self.indices] if self.matrix is None else np.asarray(self.matrix.as_read(values), order="C")
+        found = self.constant.as_read(values)
+        found = found if self.is_matmul else found.transpose(self.order)
+        if self.is_transposed:
+            height, width, inputs, outputs = self.shape
+            by_group = found.reshape(height, width, self.groups, inputs, outputs // self.groups)
+            found = by_group.transpose(0, 1, 3, 2, 4).reshape(self.shape)
+        return np.asarray(found, order="C")
 
     def in_parameter(self, weights: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return its weights as a parameter of a shape holds them: what `weights_of` takes them out of."""
-        if self.matrix is not None and not self.matrix.moves:
+        if self.is_matmul and not self.constant.moves:
             return np.asarray(weights, order="C").reshape(shape)
-        places = self.indices if self.matrix is None else self.matrix.positions
+        places = self.weights_of(np.arange(math.prod(shape), dtype=np.int64).reshape(shape))
         found = np.empty(math.prod(shape), weights.dtype)
         found[places.reshape(-1)] = weights.reshape(-1)
         return found.reshape(shape)
@@ -120,17 +131,34 @@ class Product:
         """
         if self.is_matmul:
             return total.reshape(-1, total.shape[-1]).sum(axis=0) @ weights / positions
-        sums = self._sums_by_tap(total.sum(axis=0))
+        image = total.sum(axis=0)
+        by_row = [image[self._read_by(0, tap, image.shape[0])].sum(axis=0) for tap in range(self.shape[0])]
+        columns = [self._read_by(1, tap, image.shape[1]) for tap in range(self.shape[1])]
+        sums = np.array([[row[places].sum(axis=0) for places in columns] for row in by_row])
+        return self._of_taps(sums, weights) / positions
+
+    def mean_of(self, means: Floats, size: Sequence[int], weights: Floats) -> Floats:
+        """Return the mean of its result where channels of what it reads have these means everywhere, (outputs,).
+
+        `size` are rows and columns of an image that a convolution reads; what is open counts as endless.
+        """
+        if self.is_matmul:
+            return means @ weights
+        rows, columns = (np.array([self._share(axis, tap, size[axis]) for tap in range(self.shape[axis])]) for axis in (0, 1))
+        return self._of_taps(rows[:, np.newaxis, np.newaxis] * columns[:, np.newaxis] * means, weights)
+
+    def _of_taps(self, sums: Floats, weights: Floats) -> Floats:
+        """Return the results of what each tap reads, (taps of a column, of a row, channels)."""
         by_group = sums.reshape(*sums.shape[:2], self.groups, -1).transpose(2, 0, 1, 3).reshape(self.groups, 1, -1)
         by_output = weights.reshape(*weights.shape[:3], self.groups, -1).transpose(3, 0, 1, 2, 4)
-        found = by_group @ by_output.reshape(self.groups, by_group.shape[2], -1)
-        return found.reshape(-1) / positions
+        return (by_group @ by_output.reshape(self.groups, by_group.shape[2], -1)).reshape(-1)
 
-    def _sums_by_tap(self, total: Floats) -> Floats:
-        """Return the sum of all that each tap reads of an image, (taps of a column, of a row, channels)."""
-        by_row = [total[self._read_by(0, tap, total.shape[0])].sum(axis=0) for tap in range(self.indices.shape[0])]
-        columns = [self._read_by(1, tap, total.shape[1]) for tap in range(self.indices.shape[1])]
-        return np.array([[row[places].sum(axis=0) for places in columns] for row in by_row])
+    def _share(self, axis: int, tap: int, size: int) -> float:
+        """Return at which share of the result's rows, or columns, a tap reads a value, and no padding."""
+        outputs = self.sizes[1 + axis]
+        if is_open(size) or is_open(outputs):
+            return 1 / self.window.strides[axis] if self.is_transposed else 1.0
+        return len(self._read_by(axis, tap, size)) / outputs
 
     def _read_by(self, axis: int, tap: int, size: int) -> npt.NDArray[np.int64]:
         """Return which of so many rows, or columns, a tap reads for some row of the result: each of them once."""
@@ -144,44 +172,35 @@ class Product:
 
 def products_of(model: Model, view: DataflowView) -> dict[str, Product]:
     """Return the products with weights of a float model, by the variables of their results, in the order of the graph."""
-    constants = Constants(view, model.params)
     found: dict[str, Product] = {}
-    for var, op in weighted_ops(view, constants):
-        if not isinstance(op.call.args[0], Var):
-            continue
-        name, read = var.name, view.root_of(op.call.args[0]).name
-        if call_to(op.call, "matmul") is not None:
-            is_open = bool(names_in(static_shape(op.call.args[0]) or ()))
-            weight, matrix = op.weight.name, op.weight
-            found[name] = Product(name=name, read=read, axis=-1, weight=weight, matrix=matrix, has_open_rows=is_open)
-        elif not names_in(static_shape(op.call) or ()):  # windows of images of different sizes are no rows to put together
-            found[name] = _convolution(name, read, op)
+    for var, op in weighted_ops(view, Constants(view, model.params)):
+        read, is_matmul = op.call.args[0], call_to(op.call, "matmul") is not None
+        # Windows of images of different sizes are no rows to put together.
+        if isinstance(read, Var) and (is_matmul or not names_in(static_shape(op.call) or ())):
+            found[var.name] = product_of(var.name, view.root_of(read), op)
     return found
 
 
-def _convolution(name: str, read: str, op: Weighted) -> Product:
+def product_of(name: str, read: Var, op: Weighted) -> Product:
+    """Return a product by the name of its result's variable, and what it reads."""
+    if call_to(op.call, "matmul") is not None:
+        has_open_rows = bool(names_in(static_shape(op.call.args[0]) or ()))
+        return Product(name=name, read=read.name, axis=-1, constant=op.weight, has_open_rows=has_open_rows)
     attrs: Any = op.call.attrs
-    layout, groups, is_transposed = str(attrs.data_layout), int(attrs.groups), call_to(op.call, TRANSPOSED) is not None
-    shape = static_shape(op.call)
+    layout, shape, padding = str(attrs.data_layout), static_shape(op.call), [int(each) for each in attrs.padding]
     assert shape is not None, "a product whose weights can be read has one"
-    indices = op.weight.positions.transpose([str(attrs.kernel_layout).index(axis) for axis in "HWIO"])
-    if is_transposed:  # of all inputs, and of the outputs of one group
-        taps, (inputs, outputs) = indices.shape[:2], indices.shape[2:]
-        by_group = indices.reshape(*taps, groups, inputs // groups, outputs)
-        indices = by_group.transpose(0, 1, 3, 2, 4).reshape(*taps, inputs // groups, groups * outputs)
-    padding = [int(each) for each in attrs.padding]
     return Product(
         name=name,
-        read=read,
+        read=read.name,
         axis=layout.index("C"),
-        weight=op.weight.name,
-        indices=indices,
+        constant=op.weight,
+        order=tuple(str(attrs.kernel_layout).index(axis) for axis in "HWIO"),
         window=Window(
             strides=(int(attrs.strides[0]), int(attrs.strides[1])),
             padding=(padding[0], padding[1], padding[-2], padding[-1]),
             dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
         ),
-        groups=groups,
-        is_transposed=is_transposed,
+        groups=int(attrs.groups),
+        is_transposed=call_to(op.call, TRANSPOSED) is not None,
         sizes=tuple(shape[str(attrs.out_layout or layout).index(axis)] for axis in "NHW"),
     )

@@ -245,27 +245,14 @@ def places_of(product: Product, shape: tuple[int, ...], samples: int) -> npt.NDA
     return np.arange(min(wanted, positions), dtype=np.int64) * positions // min(wanted, positions)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Weights:
-    """The float weights of a layer in the model that is quantized, which may be equalized, as the parameter holds them.
-
-    They are free if their scales may become others: those that their values alone ask for.
-    """
-
-    values: npt.NDArray[np.float32]
-    params: QuantParams
-    is_free: bool
-
-    @staticmethod
-    def of(values: npt.NDArray[np.float32], params: QuantParams, recipe: Recipe, *, is_kept: bool) -> Weights:
-        """Return weights that keep their scales where somebody chose them, or they have the usual width."""
-        granularity, bits = params.granularity, params.num_bits
-        is_free = False
-        if recipe.weight_range == "auto" and bits != WEIGHT_BITS and not is_kept and isinstance(granularity, PerAxis):
-            usual = symmetric_params(values, params.dtype, axis=granularity.axis, bits=bits)
-            is_same = usual.granularity == granularity and np.array_equal(usual.zero_point, params.zero_point)
-            is_free = is_same and np.allclose(usual.scale, params.scale, rtol=_SAME_SCALE, atol=0)
-        return Weights(values=values, params=params, is_free=is_free)
+def are_free(values: npt.NDArray[np.float32], params: QuantParams, recipe: Recipe) -> bool:
+    """Return whether scales of weights may become others: not of the usual width, nor others than their values alone ask for."""
+    granularity, bits = params.granularity, params.num_bits
+    if recipe.weight_range != "auto" or bits == WEIGHT_BITS or not isinstance(granularity, PerAxis):
+        return False
+    usual = symmetric_params(values, params.dtype, axis=granularity.axis, bits=bits)
+    is_same = usual.granularity == granularity and np.array_equal(usual.zero_point, params.zero_point)
+    return is_same and np.allclose(usual.scale, params.scale, rtol=_SAME_SCALE, atol=0)
 
 
 def tells_errors(product: Product, shape: tuple[int, ...], samples: int) -> bool:
@@ -273,19 +260,21 @@ def tells_errors(product: Product, shape: tuple[int, ...], samples: int) -> bool
     return samples * len(places_of(product, shape, samples)) >= MIN_ROWS * product.inputs
 
 
-def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams] | None:
+def rounded_in_blocks(
+    product: Product, values: npt.NDArray[np.float32], params: QuantParams, inputs: Inputs, *, is_free: bool
+) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return what `rounded_weights` does of weights that have a scale for each block of inputs.
 
     Nothing behind the layer takes back what its results are off on average, so that counts, too.
     """
-    blocks, size = weights.params.granularity, product.inputs
+    blocks, size = params.granularity, product.inputs
     assert isinstance(blocks, PerBlock), "checked by the caller"
     if not tells_errors(product, inputs.shape, len(inputs.values)):
         return None
-    wanted = product.weights_of(weights.values).T[np.newaxis].astype(np.float64)
+    wanted = product.weights_of(values).T[np.newaxis].astype(np.float64)
     of_outputs = (1, 0) if blocks.axis == 0 else (0, 1)
-    scale = weights.params.scale.transpose(of_outputs).astype(np.float64)[np.newaxis].copy()
-    zero_point = weights.params.zero_point.transpose(of_outputs)[np.newaxis]
+    scale = params.scale.transpose(of_outputs).astype(np.float64)[np.newaxis].copy()
+    zero_point = params.zero_point.transpose(of_outputs)[np.newaxis]
     found = np.empty(wanted.shape, np.int64)
     step = max(1, MAX_INPUTS // blocks.size) * blocks.size
     for start in range(0, size, step):
@@ -296,19 +285,25 @@ def rounded_in_blocks(product: Product, weights: Weights, inputs: Inputs) -> tup
             gram,
             scale[:, :, own],
             zero_point[:, :, own],
-            qmin=weights.params.qmin,
-            qmax=weights.params.qmax,
-            refits=REFITS if weights.is_free else 0,
+            qmin=params.qmin,
+            qmax=params.qmax,
+            refits=REFITS if is_free else 0,
         )
-    integers = product.in_parameter(found[0].T.astype(weights.params.dtype), weights.values.shape)
+    integers = product.in_parameter(found[0].T.astype(params.dtype), values.shape)
     of_blocks = scale[0] if blocks.axis else scale[0].T
-    scales = half_scales(of_blocks) if weights.is_free else of_blocks.astype(np.float32)
-    params = replace(weights.params, scale=np.ascontiguousarray(scales))
-    return integers, params
+    scales = half_scales(of_blocks) if is_free else of_blocks.astype(np.float32)
+    return integers, replace(params, scale=np.ascontiguousarray(scales))
 
 
 def rounded_weights(
-    product: Product, weights: Weights, inputs: Inputs, exact: Rows | None = None, *, has_bias: bool = True
+    product: Product,
+    values: npt.NDArray[np.float32],
+    params: QuantParams,
+    inputs: Inputs,
+    exact: Rows | None = None,
+    *,
+    is_free: bool = False,
+    has_bias: bool = True,
 ) -> tuple[npt.NDArray[Any], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, as the parameter holds them, and theirs.
 
@@ -316,31 +311,35 @@ def rounded_weights(
 
     Parameters
     ----------
+    values, params
+        The float weights in the model that is quantized, as the parameter holds them, and the parameters of their integers.
     exact
         What the layer should give: then weights make up, too, for what is wrong with its inputs, as far as they can.
+    is_free
+        Whether their scales may become others.
     has_bias
         Whether one takes back what results are off on average.
     """
-    if product.is_transposed or np.any(weights.params.zero_point):
+    if product.is_transposed or np.any(params.zero_point):
         return None
     groups, outputs, size = product.groups, product.outputs, product.inputs
-    if not weights.is_free and not tells_errors(product, inputs.shape, len(inputs.values)):
+    if not is_free and not tells_errors(product, inputs.shape, len(inputs.values)):
         return None
-    wanted: npt.NDArray[np.floating[Any]] = product.weights_of(weights.values).reshape(size, groups, -1).transpose(1, 2, 0)
-    scale = np.broadcast_to(np.ravel(weights.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
-    bounds, given, known = {"qmin": weights.params.qmin, "qmax": weights.params.qmax}, weights.params, None
+    wanted: npt.NDArray[np.floating[Any]] = product.weights_of(values).reshape(size, groups, -1).transpose(1, 2, 0)
+    scale = np.broadcast_to(np.ravel(params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
+    bounds, known = {"qmin": params.qmin, "qmax": params.qmax}, None
     if exact is not None and size <= BLOCK_INPUTS:
         unit = float(inputs.unit)
         errors = inherited_errors(product, inputs, wanted.astype(np.float64) * unit, exact)
         wanted, known = errors.made_up_for() / unit, errors.covariances()
-    found = np.empty((groups, size, outputs // groups), given.dtype).transpose(0, 2, 1)
+    found = np.empty((groups, size, outputs // groups), params.dtype).transpose(0, 2, 1)
 
     def gram(some: slice) -> Callable[[], Gram]:
         return inputs.gram(product, some, has_bias=has_bias) if known is None else partial(Gram.of, known.shrunk())
 
-    if weights.is_free and size <= MAX_INPUTS:
+    if is_free and size <= MAX_INPUTS:
         found[:], scales = gptq_round_and_scale(wanted, gram(slice(0, size))(), scale, **bounds)
-        given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
+        params = replace(params, scale=scales.reshape(params.scale.shape).astype(np.float32))
     else:
         step = -(-size // -(-size // (BLOCK_INPUTS if size <= BLOCK_INPUTS else _PART_INPUTS)))
         parts = [slice(start, start + step) for start in range(0, size, step)]
@@ -353,4 +352,4 @@ def rounded_weights(
         for first in range(0, len(parts), THREADS):
             in_order(rounded, [(some, gram(some)) for some in parts[first : first + THREADS]])
     integers = found.reshape(outputs, -1).T.reshape(product.shape)
-    return product.in_parameter(integers, weights.values.shape), given
+    return product.in_parameter(integers, values.shape), params

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from tvm.relax import Var
@@ -22,47 +22,6 @@ from .layer import Layer
 
 _WIDE = 16
 """Bits of what is no usual activation."""
-
-
-class OpNames:
-    """The names that ops of one model answer to: TensorIds, source names of tensors, op names in the source's terms or Relax's.
-
-    In what names them * and ? stand for other characters. A convolution that took over a normalization answers to its own name.
-    """
-
-    def __init__(self, form: EqualizedFloat) -> None:
-        self._view, self._tensors = form.view, form.model.tensors
-        self._gone = {str(fold.tensor): fold.gone for fold in form.folds if fold.op == "nn.batch_norm"}
-
-    @cached_property
-    def _makes(self) -> dict[str, tuple[str, ...]]:
-        return _made_by_unnamed(self._view, self._tensors)
-
-    def hit(self, names: Collection[str], op: str, members: Iterable[str]) -> str | None:
-        """Return the first of some names that is an op's, made of the variables `members`, or None."""
-        if not names:
-            return None
-        members = tuple(members)
-        known = {op, *members}
-        for name in members:
-            for key in (name, self._gone.get(name), *self._makes.get(name, ())):
-                entry = None if key is None else self._tensors.get(TensorId(key))
-                known.update(() if entry is None else _names_of(entry))
-        return next((name for name in names if any(fits(name, each) for each in known)), None)
-
-    def check(self, names: Collection[str], *, field: str = "exclude", takes_tensors: bool = False) -> None:
-        """Raise QuantizationError for a name in a field of the recipe that fits no op, or tensor, of the model."""
-        if not names:
-            return
-        known = {name for binding in self._view.bindings for name in (binding.var.name, op_name(binding.value))}
-        for entry in self._tensors.values():
-            if takes_tensors or entry.kind == "activation":
-                known.update(_names_of(entry))
-        unknown = [name for name in names if not any(fits(name, each) for each in known)]
-        if unknown:
-            hint = _hint(unknown[0], sorted(known))
-            what = "op or tensor" if takes_tensors else "op or result"
-            raise QuantizationError(f"recipe: {field} names {unknown[0]!r}, but the model has no such {what}; {hint}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,15 +49,47 @@ class PlanInputs:
     target: TargetDescription
     targets: tuple[TargetDescription, ...]
     applied: AppliedPlan | None
-    names: OpNames = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up the names of the recipe."""
-        names, recipe = OpNames(self.form), self.recipe
-        names.check(recipe.exclude)
-        names.check(recipe.overrides.keys(), field="overrides", takes_tensors=True)
-        names.check(self._named_widths.keys(), field="weight_bits")
-        object.__setattr__(self, "names", names)
+        self._check_names(self.recipe.exclude, "exclude")
+        self._check_names(self.recipe.overrides.keys(), "overrides", takes_tensors=True)
+        self._check_names(self._named_widths.keys(), "weight_bits")
+
+    def _check_names(self, names: Collection[str], field: str, *, takes_tensors: bool = False) -> None:
+        """Raise QuantizationError for a name in a field of the recipe that fits no op, or tensor, of the model."""
+        if not names:
+            return
+        known = {name for binding in self.form.view.bindings for name in (binding.var.name, op_name(binding.value))}
+        for entry in self.form.model.tensors.values():
+            if takes_tensors or entry.kind == "activation":
+                known.update(_names_of(entry))
+        unknown = [name for name in names if not any(fits(name, each) for each in known)]
+        if unknown:
+            hint = _hint(unknown[0], sorted(known))
+            what = "op or tensor" if takes_tensors else "op or result"
+            raise QuantizationError(f"recipe: {field} names {unknown[0]!r}, but the model has no such {what}; {hint}")
+
+    @cached_property
+    def _made_by(self) -> dict[str, tuple[str, ...]]:
+        """By variables the tensors that are computed by them in the source: normalizations that were folded, steps of one op."""
+        gone = {str(fold.tensor): (str(fold.gone),) for fold in self.form.folds if fold.op == "nn.batch_norm"}
+        return _made_by_unnamed(self.form.view, self.form.model.tensors) | gone
+
+    def named(self, names: Collection[str], op: str, members: Iterable[str]) -> str | None:
+        """Return the first of some names that an op, made of the variables `members`, answers to, or None.
+
+        It answers to TensorIds, source names of tensors, op names in the source's terms or Relax's; in names * and ? stand for
+        other characters. A convolution that took over a normalization answers to its own name.
+        """
+        if not names:
+            return None
+        known = {op, *members}
+        for name in members:
+            for key in (name, *self._made_by.get(name, ())):
+                entry = self.form.model.tensors.get(TensorId(key))
+                known.update(() if entry is None else _names_of(entry))
+        return next((name for name in names if any(fits(name, each) for each in known)), None)
 
     @property
     def _named_widths(self) -> Mapping[str, int]:
@@ -108,7 +99,7 @@ class PlanInputs:
     def named_width(self, layer: Layer) -> int | None:
         """Return the width of a layer's weights that the recipe says by name."""
         widths = self._named_widths
-        name = self.names.hit(widths.keys(), layer.support.op, [var.name for var in layer.members])
+        name = self.named(widths.keys(), layer.support.op, [var.name for var in layer.members])
         return None if name is None else widths[name]
 
     def override(self, op: str, members: Iterable[str]) -> Override:
@@ -118,7 +109,7 @@ class PlanInputs:
         """
         members, found = tuple(members), Override()
         for name, said in self.recipe.overrides.items():
-            found = found if self.names.hit((name,), op, members) is None else found.with_later(said)
+            found = found if self.named((name,), op, members) is None else found.with_later(said)
         return found
 
     def override_of(self, layer: Layer) -> Override:

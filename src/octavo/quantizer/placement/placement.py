@@ -151,7 +151,7 @@ class Placer:
         own = self.inputs.override_of(layer).exclude
         if own is not None:
             return "an override of the recipe excludes it" if own else None
-        hit = self.inputs.names.hit(self.inputs.recipe.exclude, layer.support.op, [var.name for var in layer.members])
+        hit = self.inputs.named(self.inputs.recipe.exclude, layer.support.op, [var.name for var in layer.members])
         return None if hit is None else f"the recipe excludes {hit}"
 
     def _keep(self, candidates: list[Layer], between: Collection[Var]) -> tuple[set[Var], set[Var]]:
