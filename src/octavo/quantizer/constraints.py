@@ -208,7 +208,6 @@ class TensorConstraints:
             yield name, Request(who=who, tensor=_POWER_OF_TWO)
 
     def _asked_besides(self, key: Key) -> Iterator[tuple[Key, Request]]:
-        """Yield what recipe and requests ask of an activation."""
         dtype, request = self.inputs.recipe.activation_dtype, self.inputs.choices.requests.get(_name(key))
         if dtype is not None:
             yield key, Request(who="the recipe", tensor=TensorSupport(dtypes=(dtype,)))

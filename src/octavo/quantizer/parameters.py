@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,22 +12,25 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ..errors import QuantizationError
-from ..ir.graph.dataflow import call_to
+from ..ir.graph.dataflow import call_to, static_shape
 from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.graph.weighted import Bias
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
-from ..numerics import QuantParams, bias_params, quantize
+from ..numerics import QuantParams, bias_params, dequantize, quantize
+from ..numerics.statistics.histogram_estimates import moments
 from ..target.vocabulary import FLOAT32, HALF_EVEN
-from .analytic_shifts import analytic_shifts
 from .constraints import Key, TensorConstraints
+from .corrections.layers import product_of
+from .equalized_float import EqualizedFloat
 from .placement import Layer, Placement, PlanInputs
 from .plan import Adjustment, IntegerLayer, QuantizationPlan
-from .ranges import QuantScheme
+from .ranges import QuantScheme, TensorRange
 from .recipe import Override
 from .weights import WeightParameters
 
 Shifts = Mapping[TensorId, npt.NDArray[np.float32]]
+"""Real numbers that are added to biases, (output channels,), by the outputs of their layers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,7 +58,7 @@ class ParameterChooser:
         values = {name: self._integers(name, params) for name, params in weights.items()}
         shifts: Shifts = inputs.choices.corrections.bias_shifts
         if inputs.recipe.bias_correction == "analytic" and not shifts:
-            shifts = analytic_shifts(inputs.form, layers, weights, values)
+            shifts = _analytic_shifts(inputs.form, layers, weights, values)
         biases: dict[TensorId, QuantParams] = {}
         entries = tuple(map(self._entry, layers, self._bias_names()))
         for layer, entry in zip(layers, entries, strict=True):
@@ -149,7 +152,6 @@ class ParameterChooser:
         return requested
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
-        """Return the integers of a weight."""
         rounded, value = self.inputs.choices.corrections.weight_values.get(name), self.inputs.form.model.params[name]
         if rounded is None:
             return self.weights.numbers.integers(name, value, params)
@@ -184,7 +186,6 @@ class ParameterChooser:
         return {each.output for each in self.placement.layers if each.moves and len({*each.operands}) == 1}
 
     def _params(self, key: Key) -> QuantParams:
-        """Return the parameters of a tensor."""
         scheme = self._constraints.scheme(key)
         if scheme.is_fixed:
             return scheme.params(0.0, 0.0)
@@ -222,3 +223,43 @@ class ParameterChooser:
                 "profile the model again, or choose another range_estimator"
             )
         return low, high
+
+
+def _analytic_shifts(
+    form: EqualizedFloat,
+    layers: Iterable[Layer],
+    weights: Mapping[TensorId, QuantParams],
+    integers: Mapping[TensorId, npt.NDArray[Any]],
+) -> Shifts:
+    """Return what is to be added to biases, by the outputs of their layers, for what rounding their weights moves results by.
+
+    The mean of what a layer gives moves by the errors of its weights times the means of what it reads (Nagel et al., Data-Free
+    Quantization Through Weight Equalization and Bias Correction, 2019, section 4.2). A profile has the ranges of channels, and of
+    all values together the mean: each channel's is taken to lie at the same share of its range. Nothing is run.
+    """
+    found: dict[TensorId, npt.NDArray[np.float32]] = {}
+    for layer in layers:
+        source = None if layer.op is None or layer.bias is None else form.sources.source(layer.inputs[0])
+        if layer.op is None or source is None or layer.reads_reals or form.statistics is None:
+            continue
+        x, read = layer.inputs[0], form.statistics[source]
+        product, shape, name = product_of(layer.core.name, x, layer.op), list(static_shape(x) or ()), layer.op.weight.name
+        error = dequantize(integers[name], weights[name]).astype(np.float64) - form.model.params[name]
+        if read.histogram.total:
+            means = _means(read, x, source, product.axis % len(shape))
+            del shape[product.axis]
+            found[layer.name] = -product.mean_of(means, shape[1:], product.weights_of(error)).astype(np.float32)
+    return found
+
+
+def _means(read: TensorRange, x: Var, source: TensorId, axis: int) -> npt.NDArray[np.float64]:
+    """Return the means of channels along an axis of what a layer reads: that of all values where the profile has no ranges."""
+    mean = moments(read.histogram, read.minimum, read.maximum).mean
+    shape = static_shape(x) or ()
+    if source != x.name or read.channel_axis != axis or read.channel_minimum.size != shape[axis]:
+        return np.full(shape[axis], mean)
+    has_values = np.isfinite(read.channel_minimum)
+    low, high = (np.where(has_values, ends, 0).astype(np.float64) for ends in (read.channel_minimum, read.channel_maximum))
+    width = float((high - low).mean())
+    share = min(max((mean - float(low.mean())) / width, 0.0), 1.0) if width > 0 else 0.0
+    return low + share * (high - low)

@@ -14,6 +14,7 @@ from tvm.relax import Var
 from ..compiler.partition.pipeline import integer_claims
 from ..compiler.target_choice import ResolvedTarget
 from ..errors import QuantizationError
+from ..ir.graph.dataflow import static_shape
 from ..ir.graph.model import Model, check_fingerprint
 from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
@@ -35,7 +36,7 @@ from .plan import IntegerLayer, QuantizationPlan, QuantizedModel
 from .plan.equalization import Equalization
 from .qdq import is_quantized, write_qdq
 from .recipe import Override, Recipe
-from .request import Request, TensorChoice, tensor_choices
+from .request import Request, TensorChoice
 from .weights import WeightNumbers, WeightParameters
 
 _ROOM = 4
@@ -252,8 +253,25 @@ class Planner:
         return Planned(choices=choices, plan=plan, write=write, overridden=overridden, is_sure=is_sure)
 
     def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:
-        """Return each activation and weight of a planned model, in the order of the graph."""
-        return tensor_choices(self.model, self.form(planned.choices.equalization), planned.plan)
+        """Return what a callback is asked: each activation and weight of a planned model, in the order of the graph."""
+        form, plan, source = self.form(planned.choices.equalization), planned.plan, self.model
+
+        def choice(name: TensorId) -> TensorChoice:
+            var, value = form.view.variables[name], form.model.params.get(name)
+            entry = form.model.tensors.get(name)
+            known = form.sources.source(var) if value is None or value is source.params.get(name) else None
+            return TensorChoice(
+                id=name,
+                name="" if entry is None else entry.source_name,
+                op="" if entry is None else entry.op,
+                kind="weight" if value is not None else "input" if name in source.input_ids else "activation",
+                shape=static_shape(var) or (),
+                params=plan.activations[name] if value is None else plan.weights[name],
+                values=value,
+                read_statistics=lambda: None if form.statistics is None or known is None else form.statistics[known],
+            )
+
+        return {name: choice(name) for name in (*plan.activations, *plan.weights)}
 
     def support(self, layer: IntegerLayer) -> OpSupport | None:
         """Return what the target of a layer says of its op."""

@@ -349,7 +349,6 @@ _OVERRIDE_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _check(where: str, said: Any, rules: Mapping[str, tuple[str, Callable[[Any], bool]]]) -> None:
-    """Raise QuantizationError for a field that is not what it must be."""
     for name, (expected, is_fine) in rules.items():
         value = getattr(said, name)
         check_value(is_fine(value), QuantizationError, f"{where}{name}", expected, value)

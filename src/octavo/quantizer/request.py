@@ -9,13 +9,9 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from ..errors import QuantizationError, brief
-from ..ir.graph.dataflow import static_shape
-from ..ir.graph.model import Model
 from ..ir.identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, QuantParams
 from ..target.tensor_support import TensorSupport
-from .equalized_float import EqualizedFloat
-from .plan import QuantizationPlan
 from .ranges import QuantScheme, TensorRange
 
 
@@ -146,27 +142,3 @@ def ask(params: ParamsOf, choices: Mapping[TensorId, TensorChoice]) -> dict[str,
             raise QuantizationError(f"params: {name}: expected QuantParams, a TensorSupport or None, got {brief(answer)}")
         requests[str(name)] = Request(who="params", tensor=answer)
     return requests
-
-
-def tensor_choices(source: Model, form: EqualizedFloat, plan: QuantizationPlan) -> dict[TensorId, TensorChoice]:
-    """Return what a callback is asked: each activation and weight of a plan, in the order of the graph.
-
-    `source` is the model as it was imported, `form` what is quantized of it.
-    """
-
-    def choice(name: TensorId) -> TensorChoice:
-        var, value = form.view.variables[name], form.model.params.get(name)
-        entry = form.model.tensors.get(name)
-        known = form.sources.source(var) if value is None or value is source.params.get(name) else None
-        return TensorChoice(
-            id=name,
-            name="" if entry is None else entry.source_name,
-            op="" if entry is None else entry.op,
-            kind="weight" if value is not None else "input" if name in source.input_ids else "activation",
-            shape=static_shape(var) or (),
-            params=plan.activations[name] if value is None else plan.weights[name],
-            values=value,
-            read_statistics=lambda: None if form.statistics is None or known is None else form.statistics[known],
-        )
-
-    return {name: choice(name) for name in (*plan.activations, *plan.weights)}

@@ -256,7 +256,6 @@ class WeightParameters:
         return tuple(name for name in allowed if name in (bias or allowed) and name in (requested or allowed))
 
     def _given(self, layer: Layer) -> QuantParams | None:
-        """Return the very parameters that are asked for."""
         request = self.inputs.request_of_weight(layer)
         return None if request is None else request.params
 

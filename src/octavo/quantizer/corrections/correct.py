@@ -171,7 +171,6 @@ class _Run:
                 operands |= program.operands(layer.entry.output, self._corrected(layer, known[key]))
 
     def _inputs(self, layer: _Layer, values: Sequence[npt.NDArray[np.float32]]) -> Inputs:
-        """Return what a layer reads, channels last, sample by sample."""
         name, product = layer.entry.inputs[0], layer.product
         factors = self._rounding.factors.get(name, np.ones((), np.float32))
         by_channel = product.channels_last(factors) if factors.ndim else factors.reshape(1)
@@ -236,7 +235,6 @@ class _Run:
         return dequantize(quantize(value, params), params)
 
     def _gain(self, name: TensorId) -> npt.NDArray[np.float32]:
-        """Return what equalization multiplies a constant by."""
         return self._rounding.gains.get(name, np.ones((), np.float32))
 
     def _bias_gain(self, layer: _Layer) -> npt.NDArray[np.float32]:
@@ -282,7 +280,6 @@ def _run_float(program: RoundedProgram, products: Iterable[Product], samples: Sa
 
 
 def _mean(program: RoundedProgram, parts: Sequence[_Sums], samples: int) -> npt.NDArray[np.float64]:
-    """Return the mean of a product over so many samples."""
     first, *more = parts
     total = sum((each.total for each in more), first.total)
     program.floats.pages.read(program.simple.params[first.product.weight].nbytes)

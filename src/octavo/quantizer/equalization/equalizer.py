@@ -258,7 +258,6 @@ def _uneven(streams: Mapping[Var, ChannelValues]) -> Iterator[tuple[TensorId, st
 
 
 def _are_same(before: Sequence[Array], now: Sequence[Array], share: float) -> bool:
-    """Return whether results of one sample are the same."""
     return all(_is_same(*pair, share) for pair in zip(before, now, strict=True))
 
 

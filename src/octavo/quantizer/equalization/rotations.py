@@ -262,7 +262,6 @@ class _Finder(Finder):
 
 
 def _sums_all(value: Any, squared: Groups) -> bool:
-    """Return whether an op sums over all channels."""
     call = call_to(value, "mean", "sum")
     axes: Collection[int] = range(squared.ndim)
     if call is not None and call.attrs.axis is not None:

@@ -1,7 +1,6 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
-from .applied_plan import AppliedPlan
-from .inputs import PlanInputs
+from .inputs import AppliedPlan, PlanInputs
 from .layer import Declined, Layer, Placement, reads_rows
 from .placement import Placer
 from .reasons import together

@@ -184,7 +184,6 @@ def _check_ops(layers: tuple[IntegerLayer, ...], float_ops: tuple[FloatOp, ...],
 
 
 def _each(where: str, value: Any, one: Callable[[str, Any], FoundT]) -> dict[TensorId, FoundT]:
-    """Return what an object says of each tensor."""
     return {TensorId(key): one(f"{where}: {key}", each) for key, each in a_mapping(where, value).items()}
 
 

@@ -67,7 +67,6 @@ def _with_params(choices: Choices, params: Mapping[TensorId, QuantParams]) -> Ch
 
 
 def _wide(params: QuantParams) -> QuantParams:
-    """Return parameters of 16 bits for the same range."""
     scheme = QuantScheme(dtype="int16", symmetric=True, power_of_two=QuantScheme.of(params).power_of_two)
     return scheme.params(*range_of(params))
 
