@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -83,21 +83,3 @@ class Choices:
 
 def _merged(first: Any, more: Any) -> Any:
     return {**first, **more} if more and isinstance(more, Mapping) else more or first
-
-
-def float_without_loss(
-    chosen: Mapping[TensorId, str], choices: Choices, plan: QuantizationPlan, plan_of: Callable[[Choices], QuantizationPlan]
-) -> Choices | None:
-    """Return choices with as many of the chosen activations float as cost no op its integers; None of none.
-
-    Activations come with the reasons. `plan` is that of `choices` alone, `plan_of` returns those of others.
-    """
-    while chosen:
-        found = Choices(float_tensors=chosen).with_more(choices)
-        kept = {layer.output for layer in plan_of(found).layers}
-        gone = {name for layer in plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
-        if not gone:
-            return found
-        left = {name: reason for name, reason in chosen.items() if name not in gone}
-        chosen = left if len(left) < len(chosen) else {}
-    return None

@@ -101,7 +101,6 @@ def announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
     """Return the model once it is announced what holds each tensor: the variable of its name, of integers now."""
     names = {*DataflowView(quantized.module["main"]).names}
     gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
-    holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
     if rotations := quantized.plan.equalization.rotations:
         shifted = find_rotatable(planner.simple).without_shifts(rotations)
         gone |= {str(tensor): "what a norm before it adds to it is in its bias" for tensor in shifted}
@@ -116,7 +115,7 @@ def announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
         else:
             inverse = 1 / factors.reshape(-1).astype(np.float64)
             relations[str(tensor)] = Relation(axis=axes[0] if axes else None, factors=inverse)
-    holders = {tensor: var for tensor, var in holders.items() if tensor not in gone}
+    holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
     found = Announced(holders=holders, fused_into={}, gone=gone, relations=relations)
     announce("octavo.quantize", quantized.bound, {}, found)
     return quantized

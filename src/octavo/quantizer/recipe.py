@@ -92,10 +92,6 @@ class Override:
             schemes=None if self.activation_scheme is None else (self.activation_scheme,),
         )
 
-    def with_later(self, later: Override) -> Override:
-        """Return both; where both say something the later one counts."""
-        return replace(self, **later.given)
-
     @staticmethod
     def of(where: str, value: Any) -> Override:
         """Return an Override, or the one that a mapping of its fields says; QuantizationError for anything else."""

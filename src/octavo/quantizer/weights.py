@@ -41,12 +41,8 @@ _ACTIVATION_SPAN = 255
 """Largest |x - zero_point| of an 8-bit activation."""
 
 
-@dataclass(slots=True, eq=False)
-class _Known:
-    """What was found last of one array, by what it is, beside what decided it."""
-
-    value: weakref.ref[_Floats]
-    found: dict[str, tuple[object, Any]] = field(default_factory=dict[str, "tuple[object, Any]"])
+_Known = tuple["weakref.ref[_Floats]", dict[str, tuple[object, Any]]]
+"""What was found last of one array, by what it is, beside what decided it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,12 +57,13 @@ class WeightNumbers:
     def find(self, name: TensorId, value: _Floats, what: str, decided_by: object, find: Callable[[], FoundT]) -> FoundT:
         """Return what was found of the same array for the same, else what is found now."""
         known = self._known.get(name)
-        if known is None or known.value() is not value:
-            known = self._known[name] = _Known(weakref.ref(value))
-        if what not in known.found or known.found[what][0] != decided_by:
-            known.found.pop(what, None)  # not kept while its successor is made
-            known.found[what] = decided_by, find()
-        return known.found[what][1]
+        if known is None or known[0]() is not value:
+            known = self._known[name] = weakref.ref(value), {}
+        found = known[1]
+        if what not in found or found[what][0] != decided_by:
+            found.pop(what, None)  # not kept while its successor is made
+            found[what] = decided_by, find()
+        return found[what][1]
 
     def integers(self, name: TensorId, value: _Floats, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""

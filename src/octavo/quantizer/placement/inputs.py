@@ -217,7 +217,7 @@ class PlanInputs:
         """
         members, found = tuple(members), Override()
         for name, said in self.recipe.overrides.items():
-            found = found if self.named((name,), op, members) is None else found.with_later(said)
+            found = found if self.named((name,), op, members) is None else replace(found, **said.given)
         return found
 
     def override_of(self, layer: Layer) -> Override:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from ...compiler.explanation import model_cycles
 from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
-from ..choices import Choices, float_without_loss
+from ..choices import Choices
 from ..planner import Planned
 from ..price import function_cycles, slower
 from ..recipe import Recipe
@@ -138,7 +138,15 @@ class FuseFunctions(Step):
         supports = {layer.output: planner.support(layer) for layer in planned.plan.layers if layer.output not in named}
         able = [name for name, support in supports.items() if support is not None and support.float_function]
         chosen = _worth_their_time(planned, able, evidence) if able else {}
-        return float_without_loss(chosen, planned.choices.uncorrected, planned.plan, lambda each: planner.planned(each).plan)
+        while chosen:
+            found = Choices(float_tensors=chosen).with_more(planned.choices.uncorrected)
+            kept = {layer.output for layer in planner.planned(found).plan.layers}
+            gone = {name for layer in planned.plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
+            if not gone:
+                return found
+            left = {name: reason for name, reason in chosen.items() if name not in gone}
+            chosen = left if len(left) < len(chosen) else {}
+        return None
 
 
 def _worth_their_time(planned: Planned, able: Collection[TensorId], evidence: Evidence) -> dict[TensorId, str]:
