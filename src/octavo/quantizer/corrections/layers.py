@@ -91,12 +91,14 @@ class Product:
     def weights_of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return its weights, in its `shape`, out of what a parameter holds: not to be written to."""
         found = self.constant.as_read(values)
-        found = found if self.is_matmul else found.transpose(self.order)
+        if self.is_matmul:
+            return np.asarray(found, order="C")
+        found = found.transpose(self.order)
         if self.is_transposed:
             height, width, inputs, outputs = self.shape
             by_group = found.reshape(height, width, self.groups, inputs, outputs // self.groups)
             found = by_group.transpose(0, 1, 3, 2, 4).reshape(self.shape)
-        return np.asarray(found, order="C")
+        return found.copy(order="K")  # as the parameter lies: by that NumPy adds products up
 
     def in_parameter(self, weights: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return its weights as a parameter of a shape holds them: what `weights_of` takes them out of."""
