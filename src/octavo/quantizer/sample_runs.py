@@ -40,7 +40,13 @@ class Programs:
     _refusal: str = ""
 
     def floats(self, model: Model, names: Sequence[str], gains: Mapping[str, Array] = NO_GAINS) -> FloatProgram:
-        """Return what runs a float model (`FloatProgram.of`): one that is known, of other constants, if nothing else differs."""
+        """Return what runs a float model: one that is known, of other constants, where nothing else is different.
+
+        Parameters
+        ----------
+        names, gains
+            See `FloatProgram.of`.
+        """
         names = [*names, *gains]
         found = next((found for each in self._known.values() if (found := each.floats.of(model, names, gains)) is not None), None)
         made = found or FloatProgram(model, names, self.here).of(model, names, gains)
@@ -48,7 +54,12 @@ class Programs:
         return made
 
     def of(self, plan: QuantizationPlan, equalizer: Equalizer | None = None) -> RoundedProgram:
-        """Return that of the model, rotated as a plan says; what an equalizer asks of the model needs no other program then.
+        """Return that of the model, rotated as a plan says.
+
+        Parameters
+        ----------
+        equalizer
+            What that asks of the model needs no other program then.
 
         Raises
         ------
