@@ -59,7 +59,9 @@ class Placer:
         if self.inputs.followed is None:
             self._revise(candidates, integer)
             floats |= self._float_results(candidates, integer)
-            floats |= self._summed(candidates, integer)
+            # What goes into additions alone they read in float32: 8 bits would only lose some.
+            products = {layer.output for layer in candidates if layer.output in integer and self._may_leave_float(layer)}
+            floats |= {var for layer in candidates if layer.output in integer for var in self._real_inputs(layer, products)}
         layers = tuple(
             replace(layer, leaves_float=layer.output in floats, floats=self._real_inputs(layer, floats))
             for layer in candidates
@@ -253,7 +255,10 @@ class Placer:
         floats = {layer.output for layer in layers if self._may_leave_float(layer) or self._passes(layer)}
         while True:  # the largest set of which no integer op reads any, and in which what passes on reads only the set
             needed = {data for layer in layers if layer.pulls or layer.output not in floats for data in layer.quantized_inputs}
-            needed |= {layer.output for layer in layers if not layer.pulls and not self._reads(layer, floats)}
+            for layer in layers:
+                reads = any if layer.support.op in _OF_TWO else all  # float32 results of products
+                if not layer.pulls and not reads(var in floats for var in layer.inputs):
+                    needed.add(layer.output)
             if floats.isdisjoint(needed):
                 break
             floats -= needed
@@ -261,16 +266,6 @@ class Placer:
         integer.difference_update(layer.output for layer in passed)
         self.reasons.update({layer.core: "no integer op needs its result, and what it reads is float" for layer in passed})
         return {layer.output for layer in layers if layer.output in floats and layer.pulls}
-
-    def _reads(self, layer: Layer, floats: Collection[Var]) -> bool:
-        """Return whether an op reads float32 results of products: all that it reads, or one of two."""
-        read = [var in floats for var in layer.inputs]
-        return any(read) if layer.support.op in _OF_TWO else all(read)
-
-    def _summed(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
-        """Return the products whose results go into additions alone, which read them in float32: 8 bits would only lose some."""
-        products = {layer.output for layer in candidates if layer.output in integer and self._may_leave_float(layer)}
-        return {var for layer in candidates if layer.output in integer for var in self._real_inputs(layer, products)}
 
     def _real_inputs(self, layer: Layer, floats: Collection[Var]) -> tuple[Var, ...]:
         """Return what an addition reads of products that leave float32; such have one reader, and the shape of the sum.
