@@ -119,7 +119,7 @@ class Corrector:
     def _run_float(self) -> _FloatRun:
         if self._floats is None:
             wanted = [each for each in self._products.values() if self.program.variable(each.read) is not None]
-            self._floats = _run_float(self.program, wanted, self._samples)
+            self._floats = run_float(self.program, wanted, self._samples)
             trim_heap(self.program.simple.constant_bytes)  # of sums, and of what files hold
         return self._floats
 
@@ -263,7 +263,7 @@ class _Sums:
     rows: list[npt.NDArray[np.float32]] = field(default_factory=list["npt.NDArray[np.float32]"])
 
 
-def _run_float(program: RoundedProgram, products: Iterable[Product], samples: Samples) -> _FloatRun:
+def run_float(program: RoundedProgram, products: Iterable[Product], samples: Samples) -> _FloatRun:
     """Return what products give which read what the program has a name for."""
     readers: dict[Any, list[Product]] = {}
     for product in products:
