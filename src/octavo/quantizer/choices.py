@@ -22,6 +22,9 @@ class Choices:
         By what channels are divided before anything is quantized.
     float_tensors
         Activations that stay float, each with the reason.
+    float_results
+        Results of ops that stay float, each with the reason. In contrast to `float_tensors` products that read them quantize
+        copies.
     wide_weights
         Weights that keep 8 bits where a recipe lets some, each with the reason; without any those of the smallest layers do.
     per_row
@@ -38,6 +41,7 @@ class Choices:
 
     equalization: Equalization = field(default_factory=Equalization)
     float_tensors: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
+    float_results: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     wide_weights: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     per_row: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     ranges: Mapping[TensorId, tuple[float, float]] = field(default_factory=dict[TensorId, "tuple[float, float]"])
@@ -65,6 +69,7 @@ class Choices:
             "%d tensors rotated": len(self.equalization.rotations.keys() - others.equalization.rotations.keys()),
             "factors of %d tensors": len(self.equalization.factors.keys() - others.equalization.factors.keys()),
             "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
+            "%d results float": len(self.float_results.keys() - others.float_results.keys()),
             "%d layers per row": len(self.per_row.keys() - others.per_row.keys()),
             "%d ranges": sum(ends != others.ranges.get(name) for name, ends in self.ranges.items()),
             "%d weights rounded by what their layers read": len(corrected.weight_values.keys() - known.weight_values.keys()),

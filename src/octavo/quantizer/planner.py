@@ -293,6 +293,7 @@ class Planner:
         decided_by = (
             {name: (each.who, each) for name, each in choices.requests.items()},
             choices.float_tensors,
+            choices.float_results,
             choices.per_row,
             choices.wide_weights,
             choices.ranges,

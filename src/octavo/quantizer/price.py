@@ -45,7 +45,8 @@ def _cycles(view: DataflowView, plan: QuantizationPlan) -> float:
     products = sum(float_macs(binding.value) for binding in view.bindings if binding.var.name in floats)
     # What reads reals leaves float32, and quantizes in a pass of its own.
     of_rows = [layer for layer in plan.layers if layer.reads_reals]
-    reals = [*floats, *(layer.output for layer in of_rows), *(name for layer in of_rows for name in layer.inputs)]
+    leaving = (layer.output for layer in plan.layers if layer.reads_reals or layer.leaves_copies)
+    reals = [*floats, *leaving, *(name for layer in of_rows for name in layer.inputs)]
     more = (FLOAT_BYTES - 1) * memory_cycles(sum(sizes.get(name, 0) for name in reals))
     return model_cycles(view) + products * (1 / FLOAT_MACS - 1 / INT8_MACS) + more + sum(functions.values())
 

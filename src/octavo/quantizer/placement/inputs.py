@@ -84,6 +84,7 @@ class AppliedPlan:
         return Choices(
             equalization=plan.equalization,
             requests={str(name): Request(who="the plan", tensor=params) for name, params in given.items()},
+            float_results={layer.output: "the plan says so" for layer in plan.layers if layer.leaves_copies},
             per_row={layer.output: "the plan says so" for layer in plan.layers if layer.per_row},
             corrections=plan.corrections,
         )
@@ -238,7 +239,8 @@ class PlanInputs:
     def followed(self) -> AppliedPlan | None:
         """The plan whose layers are made, and no others: nothing is chosen that decides these but what it says."""
         own = Choices() if self.applied is None else self.applied.choices
-        is_own = all(getattr(self.choices, name) == getattr(own, name) for name in ("requests", "float_tensors", "per_row"))
+        names = ("requests", "float_tensors", "float_results", "per_row")
+        is_own = all(getattr(self.choices, name) == getattr(own, name) for name in names)
         return self.applied if is_own else None
 
     def has_range(self, var: Var) -> bool:

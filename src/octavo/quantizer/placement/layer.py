@@ -52,6 +52,8 @@ class Layer:
         Those of `inputs` that it reads in float32, and quantizes per row when run; the second of two per column.
     block
         How many of its inputs share a scale of its weight; 0: all. It reads them in float32, or per row, and leaves float32.
+    leaves_copies
+        Whether it is a product that leaves float32, of which other products read rounded copies.
     constants
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     order
@@ -72,6 +74,7 @@ class Layer:
     floats: tuple[Var, ...] = ()
     per_row: tuple[Var, ...] = ()
     block: int = 0
+    leaves_copies: bool = False
     constants: tuple[Constant, ...] = ()
     order: tuple[int, ...] = ()
     taker: str = ""
@@ -146,6 +149,7 @@ class Layer:
             target=self.taker,
             per_row=tuple(TensorId(var.name) for var in self.per_row),
             block=self.block,
+            leaves_copies=self.leaves_copies,
         )
 
 

@@ -138,16 +138,18 @@ class Placer:
         raise QuantizationError(f"the plan: {missing.op} {missing.output} cannot be integer: {reason}")
 
     def _reading_reals(self, layer: Layer) -> Layer:
-        """Return a layer with blocks of weights, and with its activations quantized per row, where these are chosen.
+        """Return a layer with blocks of weights, its activations quantized per row, and its result float, where these are chosen.
 
         A product of a tensor with itself would read that in two ways.
         """
-        block = self.block_of(layer)
+        block, copied = self.block_of(layer), self.inputs.choices.float_results
         # Where some read floats, others read what is nearest to them that the target has.
         is_usual = self.inputs.recipe.weight_block is not None and bool(block) != self.inputs.recipe.is_weight_only
         is_chosen = layer.name in self.inputs.choices.per_row or is_usual
         takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs) and not layer.constants
-        return replace(layer, block=block, per_row=layer.inputs if is_chosen and takes_rows else ())
+        per_row = layer.inputs if is_chosen and takes_rows else ()
+        leaves_copies = layer.name in copied and self._may_leave_float(layer) and not (block or per_row)
+        return replace(layer, block=block, per_row=per_row, leaves_copies=leaves_copies)
 
     def _excluded(self, layer: Layer) -> str | None:
         own = self.inputs.override_of(layer).exclude
@@ -172,7 +174,7 @@ class Placer:
                 floats.update(layer.inputs)
             real = self._real_inputs(layer, floats)
             reason = self._no_range(layer, made.union(real)) or self._not_worth(layer, made.union(pulled, real, between))
-            leaves = layer.output in between or layer.gives_places
+            leaves = layer.output in between or layer.gives_places or layer.leaves_copies
             leaves = leaves or (self._may_leave_float(layer) and not self._can_be_integer(layer.output))
             reason = reason or self.refuse(replace(layer, floats=real, leaves_float=leaves))
             if reason is None:
@@ -332,6 +334,8 @@ class Placer:
             needed.append(layer.output)
         if layer.name in self.inputs.choices.float_tensors and not self._may_leave_float(layer):
             return f"its result stays float: {self.inputs.choices.float_tensors[layer.name]}"
+        if layer.name in self.inputs.choices.float_results and not layer.pulls:
+            return f"its result stays float: {self.inputs.choices.float_results[layer.name]}"
         left = (data for data in layer.inputs if data.name in self.inputs.choices.float_tensors and data not in integer)
         unfit = next((TensorId(data.name) for data in left), None)
         if unfit is not None:

@@ -42,6 +42,8 @@ class IntegerLayer:
     block
         How many of its inputs share a scale of its weight, which has 4 bits or fewer then; 0: all. Without `per_row` it reads its
         input as it is; it leaves float32, and adds its bias in float32.
+    leaves_copies
+        Whether a product leaves float32 for what reads its result unrounded, and other products read rounded copies of that.
     """
 
     op: str
@@ -55,6 +57,7 @@ class IntegerLayer:
     target: str = ""
     per_row: tuple[TensorId, ...] = ()
     block: int = 0
+    leaves_copies: bool = False
 
     @property
     def reads_reals(self) -> bool:

@@ -41,7 +41,7 @@ _MORE_KEYS = ("equalization", "rotations", "bias_shifts", "weight_values", "deri
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "block", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
 _INTEGERS = ("dtype", "shape", "params", "data")
-_LATER = ("per_row", "block", "weight_block", "block_activations", "rotations", "carried")
+_LATER = ("per_row", "block", "leaves_copies", "weight_block", "block_activations", "rotations", "carried")
 """Fields that files from before lack: they are as by default there."""
 _RECIPE = tuple(each.name for each in fields(Recipe) if each.name != "tensors")
 FoundT = TypeVar("FoundT")

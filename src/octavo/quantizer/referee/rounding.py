@@ -168,7 +168,7 @@ class Rounding:
     layers
         Integer ops by their outputs, each with what its weight, bias and constants are in place of the model's.
     rows
-        By the outputs of those whose inputs have no static parameters what each of these may be for them; they leave float32.
+        By the outputs of those that leave float32 what each of their inputs may be for them that has no static parameters.
     factors
         By what equalization divides activations.
     gains
@@ -320,10 +320,10 @@ def rounding_of(simple: Model, plan: QuantizationPlan, gains: Gains | None = Non
                 name: RowSteps(axis=-1 if name == layer.inputs[0] else -2, factors=factors.get(name, _ONE))
                 if layer.per_row
                 else UNROUNDED
-                for name in layer.inputs
+                for name in (layer.inputs if layer.reads_reals else ())
             }
             for layer in plan.layers
-            if layer.reads_reals
+            if layer.reads_reals or layer.leaves_copies
         },
         factors=factors,
         gains=of_constants,

@@ -3,6 +3,7 @@
 from . import equalize, widen
 from .correct import Correct
 from .equalize import Equalize, Rotate
+from .float_trunk import FloatTrunk
 from .keep_float import FuseFunctions, KeepFloat
 from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
 from .per_row import PerRow
@@ -12,6 +13,7 @@ from .widen import WidenSome
 
 _ORDER: list[type[Step]] = [
     PerRow,
+    FloatTrunk,
     Rotate,
     Equalize,
     ExactInputs,

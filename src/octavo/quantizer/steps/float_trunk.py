@@ -1,0 +1,74 @@
+"""Leave the sums of a residual trunk float: each block adds to them, and what reads them multiplies rounded copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ...ir.identity import TensorId
+from ...target import BATCH_MATMUL
+from ..choices import Choices
+from ..plan import QuantizationPlan
+from ..plan.entries import IntegerLayer
+from ..planner import Planned
+from ..recipe import Recipe
+from .evidence import Evidence
+from .step import Step
+
+_REASON = "it is summed up unrounded, and products read copies of 8 bits"
+_BETWEEN = "it lies between products, which alone need 8 bits"
+_SUMS = ("add", "subtract")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatTrunk(Step):
+    """Ops between products in float32, whose results products quantize for themselves.
+
+    Parameters
+    ----------
+    ops
+        Sums that another one adds to, or an op that is float; or all.
+    """
+
+    name: ClassVar = "float trunk"
+    ops: Literal["sums", "all"] = "sums"
+
+    @property
+    def min_gain_db(self) -> float:
+        """What is worth tensors of four bytes."""
+        return 1.0
+
+    @property
+    def detail(self) -> str:
+        """Which ops."""
+        return self.ops
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[FloatTrunk]:
+        """Return both, the one that costs less time first, where ops may be float by choice."""
+        return [cls(ops="sums"), cls(ops="all")] if recipe.corrects and recipe.may_leave_float else []
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with these float; None where there are none, or somebody else's hardware has its own times."""
+        if evidence.planner.chosen.backends:
+            return None
+        named, plan = planned.named, planned.plan
+        free = [each for each in plan.layers if not _is_product(each) and each.output not in named]
+        chosen = dict.fromkeys(_trunk(free, plan), _REASON)
+        if self.ops == "all":
+            chosen = {**dict.fromkeys((each.output for each in free), _BETWEEN), **chosen}
+        return planned.choices.with_more(Choices(float_results=chosen)).uncorrected if chosen else None
+
+
+def _trunk(layers: list[IntegerLayer], plan: QuantizationPlan) -> list[TensorId]:
+    """Return sums of two activations that share one, or read each other, and the results of products that these read."""
+    sums = {each.output: each for each in layers if each.op in _SUMS and len(set(each.inputs)) == 2 and not each.constants}
+    touched = Counter(name for each in sums.values() for name in (each.output, *each.inputs))
+    found = [each for each in sums.values() if any(touched[name] > 1 for name in (each.output, *each.inputs))]
+    read = {name for each in found for name in each.inputs} & plan.activations.keys()
+    return [*(each.output for each in found), *(each.output for each in plan.layers if _is_product(each) and each.output in read)]
+
+
+def _is_product(layer: IntegerLayer) -> bool:
+    return layer.weight is not None or layer.op == BATCH_MATMUL
