@@ -148,7 +148,7 @@ class Placer:
         is_chosen = layer.name in self.inputs.choices.per_row or is_usual
         takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs) and not layer.constants
         per_row = layer.inputs if is_chosen and takes_rows else ()
-        leaves_copies = layer.name in copied and self._may_leave_float(layer) and not (block or per_row)
+        leaves_copies = layer.name in copied and layer.op is not None and layer.may_leave_float and not (block or per_row)
         return replace(layer, block=block, per_row=per_row, leaves_copies=leaves_copies)
 
     def _excluded(self, layer: Layer) -> str | None:

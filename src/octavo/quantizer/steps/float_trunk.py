@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ...ir.identity import TensorId
 from ...target import BATCH_MATMUL
 from ..choices import Choices
-from ..plan import QuantizationPlan
 from ..plan.entries import IntegerLayer
 from ..planner import Planned
 from ..recipe import Recipe
@@ -55,19 +55,20 @@ class FloatTrunk(Step):
             return None
         named, plan = planned.named, planned.plan
         free = [each for each in plan.layers if not _is_product(each) and each.output not in named]
-        chosen = dict.fromkeys(_trunk(free, plan), _REASON)
+        able = [each for each in plan.layers if each.weight is not None and each.output not in named and not each.reads_reals]
+        chosen = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
         if self.ops == "all":
             chosen = {**dict.fromkeys((each.output for each in free), _BETWEEN), **chosen}
         return planned.choices.with_more(Choices(float_results=chosen)).uncorrected if chosen else None
 
 
-def _trunk(layers: list[IntegerLayer], plan: QuantizationPlan) -> list[TensorId]:
+def _trunk(layers: Collection[IntegerLayer], products: Sequence[TensorId]) -> list[TensorId]:
     """Return sums of two activations that share one, or read each other, and the results of products that these read."""
     sums = {each.output: each for each in layers if each.op in _SUMS and len(set(each.inputs)) == 2 and not each.constants}
     touched = Counter(name for each in sums.values() for name in (each.output, *each.inputs))
     found = [each for each in sums.values() if any(touched[name] > 1 for name in (each.output, *each.inputs))]
-    read = {name for each in found for name in each.inputs} & plan.activations.keys()
-    return [*(each.output for each in found), *(each.output for each in plan.layers if _is_product(each) and each.output in read)]
+    read = {name for each in found for name in each.inputs}
+    return [*(each.output for each in found), *(name for name in products if name in read)]
 
 
 def _is_product(layer: IntegerLayer) -> bool:
