@@ -28,7 +28,12 @@ _OPERATIONS = 64
 
 def demanded_db(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:
     """Return what outputs must gain for the time that one plan of a float model takes more than another, in dB; 0 for none."""
-    return min(max(_DB * slower(view, before, after), 0.0), _MAX_DB)
+    return min(worth_db(view, before, after), _MAX_DB)
+
+
+def worth_db(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:
+    """Return the gain in dB that the time is worth which one plan takes more than another; 0 where it takes none."""
+    return max(_DB * slower(view, before, after), 0.0)
 
 
 def slower(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:

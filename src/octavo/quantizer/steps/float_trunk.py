@@ -7,18 +7,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
 from ...target import BATCH_MATMUL
 from ..choices import Choices
 from ..plan.entries import IntegerLayer
 from ..planner import Planned
+from ..price import worth_db
 from ..recipe import Recipe
+from ..referee.rounding import Rounding
+from ..referee.score import in_db
 from .evidence import Evidence
 from .step import Step
 
 _REASON = "it is summed up unrounded, and products read copies of 8 bits"
 _BETWEEN = "it lies between products, which alone need 8 bits"
 _SUMS = ("add", "subtract")
+_PRICE = 2.0
+"""So often what modelled time is worth: float ops, and copies, are passes of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +56,32 @@ class FloatTrunk(Step):
         return [cls(ops="sums"), cls(ops="all")] if recipe.corrects and recipe.may_leave_float else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
-        """Return choices with these float; None where there are none, or somebody else's hardware has its own times."""
-        if evidence.planner.chosen.backends:
-            return None
-        named, plan = planned.named, planned.plan
+        """Return choices with these float.
+
+        None where there are none, where somebody else's hardware has its own times, or where less is gained than their time is
+        worth.
+        """
+        planner, named, plan = evidence.planner, planned.named, planned.plan
+        referee = None if planner.chosen.backends else evidence.referee(plan)
         free = [each for each in plan.layers if not _is_product(each) and each.output not in named]
         able = [each for each in plan.layers if each.weight is not None and each.output not in named and not each.reads_reals]
         chosen = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
         if self.ops == "all":
             chosen = {**dict.fromkeys((each.output for each in free), _BETWEEN), **chosen}
-        return planned.choices.with_more(Choices(float_results=chosen)).uncorrected if chosen else None
+        if not chosen or referee is None:
+            return None
+        found = planned.choices.with_more(Choices(float_results=chosen)).uncorrected
+        other = planner.planned(found).plan
+        worth = _PRICE * worth_db(DataflowView(planner.simple.module["main"]), plan, other)
+        roundings = [_of_activations(referee.rounding(each)) for each in (plan, other)]
+        before, after = (in_db(each.error) for each in referee.scores_of(roundings, few=True))
+        return found if after - before >= worth else None
+
+    def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices:
+        """Return choices with the same float: that is what the referee found a gain of."""
+        del evidence
+        floats = {name: why for name, why in chosen.float_results.items() if name not in before.float_results}
+        return planned.choices.with_more(Choices(float_results=floats)).uncorrected
 
 
 def _trunk(layers: Collection[IntegerLayer], products: Sequence[TensorId]) -> list[TensorId]:
@@ -73,3 +95,8 @@ def _trunk(layers: Collection[IntegerLayer], products: Sequence[TensorId]) -> li
 
 def _is_product(layer: IntegerLayer) -> bool:
     return layer.weight is not None or layer.op == BATCH_MATMUL
+
+
+def _of_activations(rounding: Rounding) -> Rounding:
+    """Return what rounds activations alone: for weights and biases corrections make up."""
+    return rounding.only({*rounding.activations, *(name for rows in rounding.rows.values() for name in rows)})

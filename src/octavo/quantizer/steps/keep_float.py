@@ -27,7 +27,7 @@ _MIN_GAIN_DB = 1.0
 _PRICE = 2.0
 """What they must gain besides: so often what outputs have more than they must, in dB, for as much time again as all takes in
 integers. Outputs that have just what they must gain by all; the more they have, the less time is more of it worth."""
-_ENOUGH_DB = 40.0
+_ENOUGH_DB = 60.0
 """Outputs as near have little to gain."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
 """By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
