@@ -18,7 +18,7 @@ from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps.float_trunk import FloatTrunk
 
 BLOCKS = 4
-CHANNELS = 16
+CHANNELS = 48
 
 
 def trunk_net(rng: np.random.Generator) -> octavo.Model:
@@ -37,7 +37,7 @@ def trunk_net(rng: np.random.Generator) -> octavo.Model:
 
     params = {"w": rng.normal(size=(8, CHANNELS)), "o": rng.normal(size=(CHANNELS, 4))}
     for number in range(BLOCKS):
-        params |= {f"{kind}{number}": rng.normal(size=(CHANNELS, CHANNELS)) / 12 for kind in "ab"}
+        params |= {f"{kind}{number}": rng.normal(size=(CHANNELS, CHANNELS)) / 20 for kind in "ab"}
     return model_of({"x": ((1, 6, 8), "float32")}, {k: each.astype(np.float32) for k, each in params.items()}, body, ("y",))
 
 

@@ -27,7 +27,13 @@ _MIN_GAIN_DB = 1.0
 _PRICE = 2.0
 """What they must gain besides: so often what outputs have more than they must, in dB, for as much time again as all takes in
 integers. Outputs that have just what they must gain by all; the more they have, the less time is more of it worth."""
-_ENOUGH_DB = 60.0
+_MAX_PRICE_DB = 20.0
+"""More nobody must gain for as much time again where outputs have what they must: other steps ask for no more."""
+_LITTLE = 0.1
+"""Share of the time that activations may take whose rounding outputs can do with: they have what they must."""
+_ENOUGH_DB = 40.0
+"""To come nearer is worth no time to outputs that have less than they must."""
+_MOST_DB = 60.0
 """Outputs as near have little to gain."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
 """By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
@@ -80,7 +86,7 @@ class KeepFloat(Step):
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
         has_enough, are_chosen = in_db(own) >= self.goal_db, any(each.tensor in choices.float_tensors for each in plan.float_ops)
         is_settled = planner.chosen.backends or not planner.recipe.may_leave_float or are_chosen
-        if (has_enough and is_settled) or in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
+        if (has_enough and is_settled) or in_db(own) >= _MOST_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         rows = {name for each in rounding.rows.values() for name in each} - rounding.activations.keys()
@@ -88,8 +94,11 @@ class KeepFloat(Step):
         for names in self._prefixes(effects, own, of_weights):
             found = choices.with_floats({name: said_alone(effects[name]) for name in names}, plan)
             other = planner.planned(found).plan
-            left = min(in_db(referee.score_of(referee.rounding(other), few=True).error), _ENOUGH_DB)
-            gain = left - in_db(own) - self._worth(in_db(own), left, slower(view, plan, other))
+            time = slower(view, plan, other)
+            if has_enough and time > _LITTLE:
+                continue
+            left = min(in_db(referee.score_of(referee.rounding(other), few=True).error), _MOST_DB if has_enough else _ENOUGH_DB)
+            gain = left - in_db(own) - self._worth(in_db(own), left, time)
             if gain >= least:
                 least, best = gain, found
         return best
@@ -103,9 +112,10 @@ class KeepFloat(Step):
     def _worth(self, own: float, left: float, slower: float) -> float:
         """Return what must be gained for some time, in shares of what the model takes: none up to what outputs must have."""
         excess = max(own - self.goal_db, 0.0)
+        price = min(_PRICE * excess, _MAX_PRICE_DB)
         if own < self.goal_db < left:
-            excess = (left - self.goal_db) ** 2 / (left - own) / 2  # on average on the way
-        return _MIN_GAIN_DB + _PRICE * excess * max(slower, 0.0)
+            price = _PRICE * (left - self.goal_db) ** 2 / (left - own) / 2  # on average on the way
+        return _MIN_GAIN_DB + price * max(slower, 0.0)
 
     def _prefixes(self, effects: Mapping[TensorId, float], own: float, of_weights: float) -> Iterator[Sequence[TensorId]]:
         """Return the fewest activations without whose rounding outputs are so much nearer as is tried."""
