@@ -23,7 +23,7 @@ from octavo.quantizer.referee.referee import score_of
 from octavo.quantizer.steps.correct import Correct
 from octavo.quantizer.steps.equalize import Equalize
 
-KINDS = ["conv", "depthwise", "grouped", "relu", "clip", "prelu", "pool", "add", "gate", "concat", "pad"]
+KINDS = ["conv", "depthwise", "grouped", "relu", "clip", "prelu", "pool", "add", "gate", "concat", "pad", "transposed"]
 DEPTH = 8
 
 
@@ -70,6 +70,8 @@ class Chain:
         if kind == "concat":
             both = self.node("Concat", x, self.conv(x, channels, 2), axis=1)
             return self.conv(both, channels + 2, channels)
+        if kind == "transposed":
+            return self.node("ConvTranspose", x, self.normal(channels, 1, 1, 1), group=channels)
         if kind == "pad":
             padded = self.node("Pad", x, self.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)))
             return self.node("Conv", padded, self.normal(channels, channels, 3, 3))

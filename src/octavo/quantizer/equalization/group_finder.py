@@ -183,13 +183,14 @@ class Finder:
             return None
         rank = len(static_shape(var) or ())
         channel_axis = op.output_axis if call_to(call, *CONVOLUTIONS) is not None else None if groups is None else groups.ndim - 1
+        # Such a weight's axis of outputs has those of a group alone.
+        grouped = call_to(call, "nn.conv2d_transpose") is not None and int(call.attrs.groups) > 1
         if groups is not None and data is not None:
-            grouped = call_to(call, "nn.conv2d_transpose") is not None and int(call.attrs.groups) > 1
             if grouped or any(size > 1 for axis, size in enumerate(groups.shape) if axis != channel_axis):
                 self.pin(groups)
             else:
                 self.readers.append(Reader(var=var, op=op, data=data))
-        return self.fresh(rank, op.output_axis, op.channels) if op.has_channels else None
+        return self.fresh(rank, op.output_axis, op.channels) if op.has_channels and not grouped else None
 
     def _of_function(self, var: Var) -> Groups | None:
         """Give each channel of a function of a product's sums a group: the function's result is multiplied by factors."""
