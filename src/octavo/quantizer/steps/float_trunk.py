@@ -34,7 +34,7 @@ class FloatTrunk(Step):
     Parameters
     ----------
     ops
-        Sums that another one adds to, or an op that is float; or all.
+        Sums that read another one, or what another one reads, with the products that such begin with; or all.
     """
 
     name: ClassVar = "float trunk"

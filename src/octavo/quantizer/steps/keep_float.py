@@ -33,7 +33,7 @@ _LITTLE = 0.1
 """Share of the time that activations may take whose rounding outputs can do with: they have what they must."""
 _ENOUGH_DB = 40.0
 """To come nearer is worth no time to outputs that have less than they must."""
-_MOST_DB = 60.0
+_NEAREST_DB = 60.0
 """Outputs as near have little to gain."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
 """By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
@@ -86,7 +86,7 @@ class KeepFloat(Step):
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
         has_enough, are_chosen = in_db(own) >= self.goal_db, any(each.tensor in choices.float_tensors for each in plan.float_ops)
         is_settled = planner.chosen.backends or not planner.recipe.may_leave_float or are_chosen
-        if (has_enough and is_settled) or in_db(own) >= _MOST_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
+        if (has_enough and is_settled) or in_db(own) >= _NEAREST_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         rows = {name for each in rounding.rows.values() for name in each} - rounding.activations.keys()
@@ -97,7 +97,9 @@ class KeepFloat(Step):
             time = slower(view, plan, other)
             if has_enough and time > _LITTLE:
                 continue
-            left = min(in_db(referee.score_of(referee.rounding(other), few=True).error), _MOST_DB if has_enough else _ENOUGH_DB)
+            left = min(
+                in_db(referee.score_of(referee.rounding(other), few=True).error), _NEAREST_DB if has_enough else _ENOUGH_DB
+            )
             gain = left - in_db(own) - self._worth(in_db(own), left, time)
             if gain >= least:
                 least, best = gain, found
