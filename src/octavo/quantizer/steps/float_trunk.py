@@ -17,8 +17,7 @@ from ..price import worth_db
 from ..recipe import Recipe
 from ..referee.rounding import Rounding
 from ..referee.score import in_db
-from .evidence import Evidence
-from .step import Step
+from .step import Evidence, Step
 
 _REASON = "it is summed up unrounded, and products read copies of 8 bits"
 _BETWEEN = "it lies between products, which alone need 8 bits"
