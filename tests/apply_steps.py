@@ -9,9 +9,10 @@ from octavo.ir.graph import Model
 from octavo.profiling import Profile, samples_of
 from octavo.quantizer import tune
 from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.programs import Programs
 from octavo.quantizer.quantize_graph import planner_of, quantizing
 from octavo.quantizer.recipe import Recipe
-from octavo.quantizer.sample_runs import Programs, runs_on
+from octavo.quantizer.sample_runs import runs_on
 from octavo.quantizer.steps import Evidence, Step, equalize, order
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..compiler.target_choice import resolve_target
 from ..errors import ProfileError
 from ..export.tflite import is_of_tflite, target_of
 from ..profiling import Profile
-from ..quantizer.quantize import quantize
+from ..quantizer.programs import Programs
+from ..quantizer.quantize import by_profile, check_subject
 from ..quantizer.recipe import Recipe
 from ..report import profile_page, quantization_figures, quantization_page
 from .options import Subcommands, add_command, add_output, add_recipe, add_shapes, add_target
@@ -62,14 +64,16 @@ def _of_model(args: argparse.Namespace) -> int:
     model, profile, recipe = load_model(args), Profile.load(args.profile), recipe_of(args)
     if args.plan is not None and recipe != Recipe():
         raise UsageError("--plan says all that is to be said of quantizing: leave out the options")
+    programs = Programs.of_model(model)  # what quantizing compiles, and is measured on, causes and errors by layer run, too
     if args.plan is not None:
         quantized = by_plan(model, args.plan, args.target)
     else:
-        quantized = quantize(model, profile, target=args.target, recipe=recipe)
+        checked = check_subject(model, profile, recipe)
+        quantized = by_profile(resolve_target(args.target), model, checked, recipe, programs=programs)
     data = None if args.data is None else read_samples(args.data)
     # Plain quantization, which the page shows beside it, is for the same kernels.
     target = target_of(quantized.plan.recipe) if args.target is None and is_of_tflite(quantized.plan) else args.target
-    figures = quantization_figures(model, quantized, profile, data=data, search=args.search, target=target)
+    figures = quantization_figures(model, quantized, profile, data=data, search=args.search, target=target, programs=programs)
     page = quantization_page(figures, title=args.model.name).encode()
     write_file(args.output, lambda file: file.write(page))
     print(f"{args.output}: {len(figures.layers)} tensors, {len(figures.causes)} roundings, {len(page) / 1e6:.1f} MB")

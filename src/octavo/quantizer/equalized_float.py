@@ -77,4 +77,9 @@ class EqualizedFloat:
 
 def equalized_float(model: Model, equalization: Equalization) -> Model:
     """Return a float model as it was before it was quantized with these factors; what it computes is the model's own."""
-    return scaled(rotated(simplify(model)[0], equalization.rotations), equalization.factors, exact=True)
+    return equalized(simplify(model)[0], equalization)
+
+
+def equalized(simple: Model, equalization: Equalization) -> Model:
+    """Return what `equalized_float` does, of a model that is simplified."""
+    return scaled(rotated(simple, equalization.rotations), equalization.factors, exact=True)

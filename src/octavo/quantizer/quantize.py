@@ -23,11 +23,12 @@ from ..runtime.heap import trim_heap
 from .choices import Choices
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
+from .programs import Programs
 from .quantize_graph import announced, apply_plan, planner_of, quantizing
 from .ranges import takes_only_ends
 from .recipe import Preset, Recipe
 from .request import ParamsOf
-from .sample_runs import Programs, SampleRuns, may_divide, runs_on
+from .sample_runs import SampleRuns, may_divide, runs_on
 from .steps import FORMER, order
 from .tune import MIN_SAMPLES, Split, is_tried, places_held_back, planned_plainly, tuned
 from .uncovered_outputs import uncovered_outputs
@@ -118,8 +119,15 @@ def by_profile(
     recipe: Recipe | None,
     params: ParamsOf | None = None,
     seconds: float | None = None,
+    programs: Programs | None = None,
 ) -> QuantizedModel:
-    """Quantize a float model by its profile, with what running the samples that it keeps tells."""
+    """Quantize a float model by its profile, with what running the samples that it keeps tells.
+
+    Parameters
+    ----------
+    programs
+        Of the model: what is compiled is left there for others. See `quantize` for the rest.
+    """
     started, recipe = time.monotonic(), recipe or Recipe()
     _check_ranges_suffice(profile, recipe)
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
@@ -127,14 +135,14 @@ def by_profile(
     if len(samples) < MIN_SAMPLES and is_tried(recipe):
         warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
     with quantizing():
-        planner = planner_of(model, profile, target, recipe)
+        planner = planner_of(model, profile, target, recipe, programs=programs)
         known = known_choices(planner, profile) if params is None else Choices()
         if len(samples) < MIN_SAMPLES:
             quantized = planned_plainly(planner, None, params, known).quantized
         else:
             deadline = math.inf if seconds is None else started + seconds
             # What a callback says of a tensor is said of the tensor as it is.
-            split = split_of(planner, profile, samples, equalizes=params is None, deadline=deadline)
+            split = split_of(planner, profile, samples, programs, equalizes=params is None, deadline=deadline)
             quantized = tuned(planner, split, planned_plainly(planner, split.every, params, known))
     return announced(planner, quantized)
 
@@ -158,6 +166,7 @@ def split_of(
     planner: Planner,
     profile: Profile,
     samples: Samples,
+    programs: Programs | None = None,
     *,
     compared: Samples | None = None,
     equalizes: bool = True,
@@ -166,11 +175,12 @@ def split_of(
     """Return what runs the model on all samples that the profile keeps, one at least.
 
     Plans are compared on `compared`; without it some of the samples are held back for that, or all serve where they are too few.
+    `programs` are those of the planner's model where others have some.
     """
-    programs, every = Programs(simple=planner.simple), range(len(samples))
+    known, every = programs or Programs(simple=planner.simple), range(len(samples))
 
     def runs(places: Sequence[int]) -> SampleRuns:
-        found = runs_on(planner, profile, samples, places, programs)
+        found = runs_on(planner, profile, samples, places, known)
         return found if equalizes and may_divide(planner.simple, len(samples)) else replace(found, equalizer=None)
 
     all_runs = runs(every)

@@ -24,6 +24,7 @@ from .equalization.rotations import find_rotatable
 from .placement import AppliedPlan
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner
+from .programs import Programs
 from .recipe import Recipe
 from .request import ParamsOf
 from .tune import planned_plainly, planned_with
@@ -88,9 +89,10 @@ def planner_of(
     target: TargetLike | ResolvedTarget,
     recipe: Recipe,
     plan: QuantizationPlan | None = None,
+    programs: Programs | None = None,
 ) -> Planner:
-    """Return what makes quantized models of a float one by its profile, or by a plan."""
-    simple, folds = simplify(model)
+    """Return what makes quantized models of a float one, which programs may have simplified, by its profile, or by a plan."""
+    simple, folds = simplify(model) if programs is None else (programs.simple, programs.folds)
     trim_heap(model.constant_bytes)
     chosen = resolve_target(target)
     applied = None if plan is None else AppliedPlan(plan=plan)

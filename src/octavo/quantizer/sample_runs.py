@@ -3,93 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ..compiler.float_program import NO_GAINS, FloatProgram
-from ..compiler.target_choice import ResolvedTarget, resolve_target
-from ..errors import CompileError
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView, static_shape
 from ..ir.graph.weighted import weighted_ops
-from ..ir.identity import TensorId
-from ..numerics.arrays import Array, Samples
+from ..numerics.arrays import Samples
 from ..profiling import Profile
 from ..runtime.shapes import typical
 from .corrections import Corrector, corrected_on
 from .equalization import Equalizer
-from .equalization.rotating import rotated
 from .last import Last
 from .plan import Corrections, QuantizationPlan
 from .planner import Planner
+from .programs import Programs
 from .referee import Referee, RoundedProgram
 
 _MIN_READS = 256
 """Of each weight by all samples: to find factors, weights are read and written some dozen times in float64."""
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class Programs:
-    """Builds what runs a simplified float model, and that rounded as plans say: once, unless a plan rounds more than before."""
-
-    simple: Model
-    here: ResolvedTarget = field(default_factory=lambda: resolve_target(None))
-    _plans: list[QuantizationPlan] = field(default_factory=list[QuantizationPlan])
-    _known: dict[Hashable, RoundedProgram] = field(default_factory=dict["Hashable", RoundedProgram])
-    _refusal: str = ""
-
-    def floats(self, model: Model, names: Sequence[str], gains: Mapping[str, Array] = NO_GAINS) -> FloatProgram:
-        """Return what runs a float model: one that is known, of other constants, where nothing else is different.
-
-        Parameters
-        ----------
-        names, gains
-            See `FloatProgram.of`.
-        """
-        names = [*names, *gains]
-        found = next((found for each in self._known.values() if (found := each.floats.of(model, names, gains)) is not None), None)
-        made = found or FloatProgram(model, names, self.here).of(model, names, gains)
-        assert made is not None, "it is the very model"
-        return made
-
-    def of(self, plan: QuantizationPlan, equalizer: Equalizer | None = None) -> RoundedProgram:
-        """Return that of the model, rotated as a plan says.
-
-        Parameters
-        ----------
-        equalizer
-            What that asks of the model needs no other program then.
-
-        Raises
-        ------
-        NotImplementedError
-            TVM's virtual machine alone can run it, or nothing.
-        """
-        key = tuple(plan.equalization.rotations.items())
-        known = self._known.get(key)
-        if not self._refusal and (known is None or not known.can_round(plan)):
-            self._plans.append(plan)
-            self._known = {each: program for each, program in self._known.items() if not each}
-
-            def build(model: Model, own: Sequence[str], others: Collection[TensorId]) -> FloatProgram:
-                able = (each.floats for each in self._known.values() if each.floats.others >= {*others})
-                if (found := next((found for each in able if (found := each.of(model, own)) is not None), None)) is not None:
-                    return found
-                names, constants = ([], set[TensorId]()) if equalizer is None else equalizer.asked(self.simple)
-                try:
-                    return FloatProgram(model, [*own, *names], self.here, {*others, *constants})
-                except NotImplementedError:  # kernels compute with some of them
-                    return FloatProgram(model, [*own, *names], self.here, others)
-
-            try:
-                model = rotated(self.simple, plan.equalization.rotations)
-                known = self._known[key] = RoundedProgram(model, self._plans, self.here, build)
-            except (NotImplementedError, CompileError) as error:  # what cannot be compiled is for `compile` to say
-                self._refusal = str(error)
-        if known is None or self._refusal:
-            raise NotImplementedError(self._refusal)
-        return known
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..compiler.compile import compile_model
+from ..compiler.explanation import Explanation
 from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, QuantizationError
-from ..evaluation.layer_errors import LayerError, layer_errors
+from ..evaluation.layer_errors import LayerError, errors_on
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.inputs import input_specs
@@ -21,9 +22,10 @@ from ..ir.graph.model import checked_model
 from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling import Profile, samples_of
-from ..quantizer.causes import RootCause, root_causes
+from ..quantizer.causes import RootCause, table
 from ..quantizer.compile import explain
 from ..quantizer.plan.plan import QuantizedModel
+from ..quantizer.programs import Programs
 from ..quantizer.referee import sqnr_by_result
 from ..quantizer.search import SearchResult, read_search
 from ..runtime.executable import Executable
@@ -149,6 +151,7 @@ def quantization_figures(
     search: str | Path | None = None,
     target: TargetLike = None,
     worst: int = 16,
+    programs: Programs | None = None,
 ) -> QuantizationFigures:
     """Measure a quantized model against the float one.
 
@@ -164,6 +167,8 @@ def quantization_figures(
         As `quantized` was quantized for.
     worst
         How many samples are listed.
+    programs
+        Of the model, where quantizing left some.
 
     Raises
     ------
@@ -182,13 +187,13 @@ def quantization_figures(
     found = None if search is None else read_search(Path(search), model.fingerprint)
     names = [spec.source_name for spec in specs]
     batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]
+    programs = programs or Programs.of_model(model)
     measured = _Measured(model, batches)
-    variants = tuple(measured.variants(quantized, target))
+    variants, explanation = measured.variants(quantized, target)
     notes: list[str] = []
-    few = batches[:: max(len(batches) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
-    layers = _unless_refused(notes, lambda: layer_errors(model, quantized, few))
-    causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
-    explanation = explain(quantized, target=target)
+    few = samples[:: max(len(samples) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
+    layers = _unless_refused(notes, lambda: errors_on(model, quantized, few, programs=programs))
+    causes = _unless_refused(notes, lambda: tuple(table(model, quantized, samples, programs)))
     return QuantizationFigures(
         model=model,
         quantized=quantized,
@@ -230,25 +235,26 @@ class _Measured:
             name="float", outputs=(), weight_bytes=model.constant_bytes, packed_bytes=executable.weight_bytes, time=1.0
         )
 
-    def variants(self, quantized: QuantizedModel, target: TargetLike) -> list[VariantFigures]:
-        """Return the float model, and the quantized one."""
-        return [self._float, self._variant("quantized", quantized, target)]
-
-    def _variant(self, name: str, quantized: QuantizedModel, target: TargetLike) -> VariantFigures:
+    def variants(
+        self, quantized: QuantizedModel, target: TargetLike
+    ) -> tuple[tuple[VariantFigures, VariantFigures], Explanation]:
+        """Return the float model and the quantized one, and what became of the ops of that."""
         executable = compile_model(quantized, target=target)
+        explanation = explain(executable)
         self._results = self._run(executable)
         ratios = sqnr_by_result(self._view, self._floats, self._results)
         outputs = [
             OutputFigures(name=spec.source_name, shape=spec.shape, sqnr_db=ratio, agreement=self._agreement(place))
             for place, (spec, ratio) in enumerate(zip(self._specs, ratios, strict=True))
         ]
-        return VariantFigures(
-            name=name,
+        found = VariantFigures(
+            name="quantized",
             outputs=tuple(outputs),
             weight_bytes=bytes_of(quantized),
             packed_bytes=executable.weight_bytes,
-            time=explain(executable).cycles / self._cycles,
+            time=explanation.cycles / self._cycles,
         )
+        return (self._float, found), explanation
 
     def _run(self, executable: Executable) -> list[list[Array]]:
         return [[np.array(value) for value in executable(batch).values()] for batch in self._batches]

@@ -17,9 +17,9 @@ from octavo.quantizer.causes import root_causes
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.equalization import Equalizer
 from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.programs import Programs
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
-from octavo.quantizer.sample_runs import Programs
 from octavo.quantizer.tune import places_held_back
 from small_transformer import draws, transformer
 

@@ -25,9 +25,9 @@ from octavo.quantizer.equalization import Equalizer
 from octavo.quantizer.equalization.rotating import rotated
 from octavo.quantizer.equalization.rotations import check_rotations, find_rotatable
 from octavo.quantizer.plan.equalization import Equalization, Rotation
+from octavo.quantizer.programs import Programs
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
-from octavo.quantizer.sample_runs import Programs
 from octavo.quantizer.steps.equalize import Rotate
 from reference_sessions import reference_session
 from small_transformer import Net, draws, transformer

@@ -1,5 +1,5 @@
 """The error of quantization layer by layer, on the source model's own names: where it comes from, inside fused blocks, too."""
 
-from .table import LayerError, layer_errors
+from .table import LayerError, errors_on, layer_errors
 
-__all__ = ["LayerError", "layer_errors"]
+__all__ = ["LayerError", "errors_on", "layer_errors"]

@@ -13,19 +13,16 @@ from typing import Any
 import numpy as np
 from tvm.relax import Var
 
-from ...compiler.target_choice import resolve_target
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, dtype_of, operand_vars
 from ...ir.identity import TensorId
 from ...numerics import QuantParams
 from ...numerics.arrays import Array
 from ...quantizer.causes.table import plan_of
-from ...quantizer.equalized_float import equalized_float
-from ...quantizer.plan.equalization import Equalization
 from ...quantizer.plan.plan import QuantizedModel
-from ...quantizer.referee import RoundedProgram
+from ...quantizer.programs import Programs
 from ...quantizer.referee.rounded_program import Prepared, State
-from ...quantizer.referee.rounding import Rounding, rounding_of
+from ...quantizer.referee.rounding import Rounding
 from ...quantizer.sample_threads import in_order
 from .blocks import Blocks, find_norms
 from .modules import factors_of
@@ -42,9 +39,9 @@ class Simulation:
         TVM's virtual machine alone can run the model.
     """
 
-    def __init__(self, model: Model, quantized: QuantizedModel) -> None:
-        simple = equalized_float(model, quantized.plan.equalization)
-        plan = replace(plan_of(quantized), equalization=Equalization())  # of the model whose channels are divided
+    def __init__(self, model: Model, quantized: QuantizedModel, programs: Programs | None = None) -> None:
+        programs = programs or Programs.of_model(model)
+        simple, plan = programs.equalized(plan_of(quantized))
         self.view = view = DataflowView(simple.module["main"])
         self._norms = {norm.gone: norm for norm in find_norms(quantized, DataflowView(model.bound()["main"]), view)}
         gone = {norm.scaled_conv.name: name for name, norm in self._norms.items()}
@@ -64,8 +61,8 @@ class Simulation:
         self.params: Mapping[TensorId, QuantParams] = {name: plan.activations[name] for name in ends if name in plan.activations}
         self._everything = (*self.blocks.quantized, *self.blocks.inner)
         self._seen = [self._variable(name) for name in self._everything]
-        self._program = program = RoundedProgram(simple, [plan], resolve_target(None), seen=self._seen)
-        rounding = rounding_of(simple, plan)
+        self._program = program = programs.rounded(simple, plan, seen=self._seen)
+        rounding = program.rounding(plan)
         self._rounded = program.prepare(rounding, self._seen)
         self._local = [(name, program.prepare(self._block(rounding, name), self._names_of(name))) for name in ends]
         self._alone = [each for name in self.blocks.members for each in self._by_layer(rounding, name)]

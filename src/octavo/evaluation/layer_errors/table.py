@@ -28,6 +28,7 @@ from ...numerics import QuantParams, dequantize, quantize
 from ...numerics.arrays import Array
 from ...numerics.statistics.metrics import ratio_db
 from ...quantizer.plan.plan import QuantizedModel
+from ...quantizer.programs import Programs
 from ...quantizer.sample_threads import in_order
 from ...runtime.inputs import split_batch
 from ...runtime.size import is_open
@@ -125,21 +126,40 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, targ
         A batch that does not fit the model.
     """
     checked_model(model)
-    runs = _runs(model, checked_model(quantized), target)
+    every = enumerate([batches] if isinstance(batches, (np.ndarray, Mapping)) else batches)
+    samples = (arrays for index, batch in every for arrays in split_batch(input_specs(model), batch, where=f"batch {index}"))
+    return errors_on(model, checked_model(quantized), samples, target=target)
+
+
+def errors_on(
+    model: Model,
+    quantized: Model,
+    samples: Iterable[Sequence[Array]],
+    *,
+    target: TargetLike = None,
+    programs: Programs | None = None,
+) -> tuple[LayerError, ...]:
+    """Return what `layer_errors` does, on samples of the model.
+
+    Parameters
+    ----------
+    programs
+        Of the float model, where some are known.
+    """
+    runs = _runs(model, quantized, target, programs)
     if not runs.blocks.quantized:
         raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")
     totals = _Totals.of(runs.blocks, runs.view)
-    for index, batch in enumerate([batches] if isinstance(batches, (np.ndarray, Mapping)) else batches):
-        for arrays in split_batch(input_specs(model), batch, where=f"batch {index}"):
-            totals.add(*runs.run(arrays), runs.params)
+    for arrays in samples:
+        totals.add(*runs.run(arrays), runs.params)
     return totals.rows(model, runs.params)
 
 
-def _runs(model: Model, quantized: Model, target: TargetLike) -> Simulation | BuiltModules:
+def _runs(model: Model, quantized: Model, target: TargetLike, programs: Programs | None) -> Simulation | BuiltModules:
     """Return what runs the model: simulated where Octavo's kernels compute it as `quantize` made it, else built."""
     if isinstance(quantized, QuantizedModel) and target is None:
         with suppress(NotImplementedError):
-            return Simulation(model, quantized)
+            return Simulation(model, quantized, programs)
     return BuiltModules(model, quantized, target)
 
 

@@ -2,6 +2,6 @@
 
 from .experiments import Cause, RootCause
 from .fix import FixResult, fix
-from .table import root_causes
+from .table import root_causes, table
 
-__all__ = ["Cause", "FixResult", "RootCause", "fix", "root_causes"]
+__all__ = ["Cause", "FixResult", "RootCause", "fix", "root_causes", "table"]

@@ -18,6 +18,7 @@ from ..choices import Choices
 from ..plan.journal import JournalEntry
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..planner import Planned
+from ..programs import Programs
 from ..quantize import by_profile, check_subject, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
@@ -126,6 +127,7 @@ def fix(
             anew=None if full == said else full,
             kept=frozenset(() if recipe is None else recipe.tensors),
             min_gain_db=min_gain_db,
+            programs=Programs.of_model(model),
         )
         return run.run(quantized, rounds)
 
@@ -149,6 +151,7 @@ class _Fixer:
     anew: Recipe | None
     kept: frozenset[str]
     min_gain_db: float
+    programs: Programs
     _tuning: Tuning = field(init=False)
     _steps: Steps = ()
     _entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
@@ -183,8 +186,8 @@ class _Fixer:
     def _tuning_of(self, quantized: QuantizedModel) -> Tuning:
         """Return the loop for a model to go on from: it is what no step has changed."""
         plan = quantized.plan
-        planner = planner_of(self.model, None, self.target, plan.recipe, plan)
-        split = split_of(planner, self.profile, self.samples)
+        planner = planner_of(self.model, None, self.target, plan.recipe, plan, self.programs)
+        split = split_of(planner, self.profile, self.samples, self.programs)
         choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
         try:
             return Tuning(planner, split, Planned(choices=choices, plan=plan, write=lambda: quantized, overridden={}))
@@ -197,7 +200,7 @@ class _Fixer:
         Of a row until one remedy is kept: what 16 bits do not help, float helps no more.
         """
         failed = 0
-        for row in table(self.model, self._tuning.planned(self._steps).quantized, self.samples):
+        for row in table(self.model, self._tuning.planned(self._steps).quantized, self.samples, self.programs):
             for said, step in self._remedies(row):
                 self._tried.add(step)
                 is_free, before = step is None or row.cause in FAULTS, self._sqnr_db
@@ -257,7 +260,7 @@ class _Fixer:
         Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
         """
         if step is None:
-            return self._tuning_of(by_profile(self.target, self.model, self.profile, self.anew)), ()
+            return self._tuning_of(by_profile(self.target, self.model, self.profile, self.anew, programs=self.programs)), ()
         plan = self._tuning.plain.plan
         corrects = plan.corrections and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
         steps = [each for each in (*self._steps, step) if not isinstance(each, Correct)]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.target_choice import resolve_target
 from ...errors import QuantizationError
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of
@@ -19,10 +18,9 @@ from ...ir.identity import TensorId
 from ...ir.qdq.values import params_of
 from ...numerics.arrays import Samples
 from ...runtime.inputs import split_batches
-from ..equalized_float import equalized_float
-from ..plan.equalization import Equalization
 from ..plan.plan import QuantizationPlan, QuantizedModel
-from ..referee import Referee, RoundedProgram
+from ..programs import Programs
+from ..referee import Referee
 from ..referee.score import in_db
 from .experiments import FAULTS, MENDABLE, Experiments, RootCause
 
@@ -71,12 +69,18 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     return tuple(table(model, quantized, split_batches(input_specs(model), batches)))
 
 
-def table(model: Model, quantized: QuantizedModel, samples: Samples) -> list[RootCause]:
-    """Return the rows of `root_causes` on samples of the model."""
-    simple = equalized_float(model, quantized.plan.equalization)
-    plan = replace(plan_of(quantized), equalization=Equalization())  # of the model whose channels are divided
+def table(model: Model, quantized: QuantizedModel, samples: Samples, programs: Programs | None = None) -> list[RootCause]:
+    """Return the rows of `root_causes` on samples of the model.
+
+    Parameters
+    ----------
+    programs
+        Of the model, where some are known.
+    """
+    programs = programs or Programs.of_model(model)
+    simple, plan = programs.equalized(plan_of(quantized))
     try:
-        referee = Referee(RoundedProgram(simple, [plan], resolve_target(None)), samples, few=_SAMPLES)
+        referee = Referee(programs.rounded(simple, plan), samples, few=_SAMPLES)
     except NotImplementedError:
         raise QuantizationError(
             "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"
