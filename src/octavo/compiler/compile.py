@@ -11,6 +11,7 @@ from ..errors import CompileError, TargetError, check_type
 from ..ir.graph import Model
 from ..ir.graph.growing_states import with_growing_states
 from ..ir.graph.inputs import check_fixed, input_specs
+from ..ir.graph.lineage import lineage_paused
 from ..ir.graph.model import checked_model
 from ..runtime.cpu_features import features_of, names_of
 from ..runtime.description import Description, OutputSpec, StatePlace
@@ -18,12 +19,13 @@ from ..runtime.executable import Executable
 from ..runtime.mapped import forget_pages
 from ..runtime.shapes import LARGEST, limits
 from ..target.precision import Precision
+from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
 from .codegen.generate import constant_bytes, generate
 from .constant_block import constant_block
 from .device_models import compiled_for
-from .explanation import explained_ops, output_specs
+from .explanation import ExplainedOp, explained_ops, output_specs
 from .partition.pipeline import linked, lower
 from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, resolve_target
 
@@ -104,6 +106,15 @@ def build_executable(
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
     )
     return Executable(code, description)
+
+
+def explained_without_code(model: Model) -> tuple[tuple[ExplainedOp, ...], int]:
+    """Return what becomes of a model's ops on this machine, and the bytes of its kernels' constants: no code is generated."""
+    chosen = resolve_target(None)
+    with lineage_paused(), without_bodies(), constant_block(model.constant_bytes):
+        module = with_growing_states(checked_model(model).bound(runs=False))
+        lowered = lower(module, chosen.host, chosen.isas, 1, model.tensors)
+        return explained_ops(lowered.records, model), constant_bytes(linked(lowered, chosen.llvm))
 
 
 def resolve_threads(threads: int | None) -> int:

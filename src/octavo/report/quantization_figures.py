@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.compile import compile_model
-from ..compiler.explanation import Explanation
+from ..compiler.compile import compile_model, explained_without_code
+from ..compiler.explanation import Explanation, output_specs
 from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, QuantizationError
 from ..evaluation.layer_errors import LayerError, errors_on
@@ -178,8 +178,10 @@ def quantization_figures(
         `search` is no folder of a search of this model.
     """
     specs = input_specs(checked_model(model))
+    results: Samples = ()
     if data is None:
         samples: Samples = samples_of(model, profile)
+        results = profile.kept_results
         if not samples:
             raise ProfileError("the profile keeps no samples to compare on: give data, or profile with keep_samples=64")
     else:
@@ -188,7 +190,7 @@ def quantization_figures(
     names = [spec.source_name for spec in specs]
     batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]
     programs = programs or Programs.of_model(model)
-    measured = _Measured(model, batches)
+    measured = _Measured(model, batches, results)
     variants, explanation = measured.variants(quantized, target)
     notes: list[str] = []
     few = samples[:: max(len(samples) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
@@ -221,18 +223,17 @@ def _unless_refused(notes: list[str], measure: Any) -> tuple[Any, ...]:
 
 
 class _Measured:
-    """Runs forms of a model on samples, and keeps what the float one and the last one gave."""
+    """Runs a quantized model on samples, and the float one unless `results` are what it gives; keeps what both gave."""
 
-    def __init__(self, model: Model, batches: Sequence[Mapping[str, Array]]) -> None:
-        self._model, self._batches = model, batches
+    def __init__(self, model: Model, batches: Sequence[Mapping[str, Array]], results: Samples) -> None:
+        self._batches, self._specs = batches, output_specs(model)
         self._view = DataflowView(model.module["main"])
-        executable = compile_model(model)
-        self._cycles = explain(executable).cycles
-        self._floats = self._run(executable)
+        ops, packed_bytes = explained_without_code(model)
+        self._cycles = Explanation(ops=ops).cycles
+        self._floats = results or self._run(compile_model(model))
         self._results = self._floats
-        self._specs = executable.outputs
         self._float = VariantFigures(
-            name="float", outputs=(), weight_bytes=model.constant_bytes, packed_bytes=executable.weight_bytes, time=1.0
+            name="float", outputs=(), weight_bytes=model.constant_bytes, packed_bytes=packed_bytes, time=1.0
         )
 
     def variants(
@@ -256,7 +257,7 @@ class _Measured:
         )
         return (self._float, found), explanation
 
-    def _run(self, executable: Executable) -> list[list[Array]]:
+    def _run(self, executable: Executable) -> Samples:
         return [[np.array(value) for value in executable(batch).values()] for batch in self._batches]
 
     def _classes(self, results: Samples, place: int) -> list[int] | None:

@@ -179,17 +179,14 @@ class _Sums:
 
     def add(self, real: Array, local: Array, quantized: Array, params: QuantParams | None) -> None:
         """Add one sample; a tensor within a block has no parameters."""
-        self.signal += float(np.square(real, dtype=np.float64).sum())
-        squares = _squares(real, quantized)
-        if self.channel_axis is None:
-            self.noise += float(squares.sum())
-        else:
-            powers = squares.sum(axis=tuple(axis for axis in range(squares.ndim) if axis != self.channel_axis))
-            self.noise += float(powers.sum())
+        self.signal += float(_powers(real))
+        powers = _powers_of_error(real, quantized, self.channel_axis)
+        self.noise += float(powers.sum())
+        if self.channel_axis is not None:
             self.by_channel = powers if self.by_channel is None else self.by_channel + powers
-        self.local += _power(real, local)
+        self.local += float(_powers_of_error(real, local))
         if params is not None:
-            self.rounding += _power(real, dequantize(quantize(real, params), params))
+            self.rounding += float(_powers_of_error(real, dequantize(quantize(real, params), params)))
             self.low, self.high = min(self.low, float(real.min())), max(self.high, float(real.max()))
             self.count += real.size
 
@@ -208,19 +205,24 @@ class _Sums:
         return max(0.0, 10 * math.log10(self.local / max(self.local - self.rounding + fitting, fitting)))
 
 
-def _power(reference: Array, value: Array) -> float:
-    return float(_squares(reference, value).sum())
+def _powers(values: Array, axis: int | None = None) -> npt.NDArray[np.float64]:
+    """Return the sum of squares, or those of each channel, without a copy of the values in float64."""
+    if axis is None:
+        flat = values.ravel(order="K")
+        return np.einsum("i,i->", flat, flat, dtype=np.float64)
+    rows = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
+    return np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
 
 
-def _squares(reference: Array, value: Array) -> npt.NDArray[np.float64]:
-    """Return what two differ by, squared: nothing where they are equal, as infinities of a mask are."""
+def _powers_of_error(reference: Array, value: Array, axis: int | None = None) -> npt.NDArray[np.float64]:
+    """Return those of what two differ by: nothing where they are equal, as infinities of a mask are."""
     with np.errstate(invalid="ignore", over="ignore"):
-        # The difference of what is nearly the same is exact in float32, too.
-        squares = np.square(np.subtract(reference, value), dtype=np.float64)
-        is_known = not math.isnan(squares.sum())
-    if not is_known:
-        squares[reference == value] = 0
-    return squares
+        errors = np.subtract(reference, value)  # of what is nearly the same it is exact in float32, too
+        powers = _powers(errors, axis)
+        if not math.isnan(powers.sum()):
+            return powers
+        errors[reference == value] = 0
+        return _powers(errors, axis)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -256,7 +258,9 @@ class _Totals:
         each = [*zip(self.sums, isolated[count : 2 * count], values, strict=True)]
         in_order(lambda one: self.sums[one[0]].add(real[one[0]], one[1], one[2], params.get(one[0])), each)
         pairs = [(block, tensor) for block, members in self.blocks.members.items() for tensor in (block, *members)]
-        powers = in_order(lambda one: _power(real[one[0][0]], one[1]), [*zip(pairs, isolated[2 * count :], strict=True)])
+        powers = in_order(
+            lambda one: float(_powers_of_error(real[one[0][0]], one[1])), [*zip(pairs, isolated[2 * count :], strict=True)]
+        )
         for pair, power in zip(pairs, powers, strict=True):
             self.shares[pair] = self.shares.get(pair, 0.0) + power
 

@@ -300,7 +300,7 @@ def _sums_on(program: RoundedProgram, readers: Mapping[Any, Sequence[Product]], 
                 if key not in added:
                     added.add(key)
                     found = product.sum_of(value)
-                    totals[key] = np.add(totals[key], found, out=totals[key]) if key in totals else found
+                    totals[key] = np.add(totals[key], found, out=totals[key]) if key in totals else found.astype(np.float64)
                 if product.name not in sums:
                     sums[product.name] = _sums_of(program, product, value.shape, totals[key], count, room)
                     if sums[product.name].rows_of is not None:

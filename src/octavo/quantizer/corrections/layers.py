@@ -121,9 +121,9 @@ class Product:
         """Return at how many positions it sums up, of what it reads channels last."""
         return math.prod(shape[:-1] if self.is_matmul else self.sizes)
 
-    def sum_of(self, value: npt.NDArray[np.float32]) -> Floats:
+    def sum_of(self, value: npt.NDArray[np.float32]) -> npt.NDArray[np.floating[Any]]:
         """Return what `mean` asks of what it reads of a sample, channels last: of matrices the sum over rows, (channels,)."""
-        return value.reshape(-1, value.shape[-1]).sum(axis=0, dtype=np.float64) if self.is_matmul else value.astype(np.float64)
+        return value.reshape(-1, value.shape[-1]).sum(axis=0, dtype=np.float64) if self.is_matmul else value
 
     def mean(self, total: Floats, positions: int, weights: Floats) -> Floats:
         """Return the mean of its result over so many positions of all samples, (outputs,).
