@@ -73,6 +73,11 @@ class DataflowView:
         """The parameters and what is bound, by name."""
         return {var.name: var for var in (*self.function.params, *(binding.var for binding in self.bindings))}
 
+    @functools.cached_property
+    def ops(self) -> frozenset[str]:
+        """Names of all ops that are called."""
+        return frozenset(op_name(binding.value) for binding in self.bindings)
+
     @property
     def names(self) -> list[str]:
         """Names of the parameters and of what is bound, in order."""

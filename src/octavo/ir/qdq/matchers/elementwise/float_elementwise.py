@@ -48,13 +48,16 @@ def match_mixed_elementwise(view: DataflowView, core: Var) -> Region[CompositeOp
 
     After: one composite "octavo.mixed_elementwise" from a and b_q to y.
     """
+    unread = Rejection(reason=f"{core.name} reads no integers, and its result becomes none")
+    if view.ops.isdisjoint(("quantize", "dequantize")):  # a float model: its chains need not be looked for
+        return unread
     chain = _chain_around(view, core, has_channels=True)
     if isinstance(chain, Rejection):
         return chain
     read = {var: side for var in chain.inputs if (side := _integers(view, var)) is not None}
     end = quantized_behind(view, chain.output)
     if not read and end is None:
-        return Rejection(reason=f"{core.name} reads no integers, and its result becomes none")
+        return unread
     sources = [read[var][0] if var in read else var for var in chain.inputs]
     op = MixedElementwiseOp(
         op=op_name(view.definition(core)),

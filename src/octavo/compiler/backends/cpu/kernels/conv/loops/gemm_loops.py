@@ -30,7 +30,7 @@ from .packing import panel_widths
 from .scratch import InputCopy
 from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
 from .strips import MAX_STRUNG, EmittedStrips, Strips, is_strung
-from .tiles import Core, Tile, layer_cycles, ranked_tiles
+from .tiles import Core, Tile, layer_cycles, ranked_tiles, varied
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
 FAR_BYTES = 1 << 20  # weights of more don't lie in a core's caches when a layer begins, and each block reads all of them
@@ -94,12 +94,6 @@ class TilePlace:
 
 def _schedule(tile: Tile, block: int | None = None) -> TileSchedule:
     return TileSchedule(rows=tile.rows, columns=tile.columns, vectors=tile.vectors, block=block)
-
-
-def _varied(ranked: list[Tile]) -> list[Tile]:
-    """Return the tiles in another order: the best of each number of vectors first, then the second best of each, ..."""
-    places = [sum(before.vectors == tile.vectors for before in ranked[:index]) for index, tile in enumerate(ranked)]
-    return [ranked[index] for index in sorted(range(len(ranked)), key=lambda index: places[index])]
 
 
 def _is_tile(tile: Tile, schedule: Schedule) -> bool:
@@ -224,7 +218,7 @@ class GemmLoops(ABC):
         self._take_tile(chosen, core, shape)
         self.schedule = measured if isinstance(measured, TileSchedule) else self.schedule
         worthwhile = [tile for cycles, tile in ranked if cycles <= ALTERNATIVE_CYCLES * fewest]
-        self.alternatives = tuple(tile for tile in _varied(worthwhile)[: ALTERNATIVES + 1] if tile != chosen)
+        self.alternatives = tuple(tile for tile in varied(worthwhile)[: ALTERNATIVES + 1] if tile != chosen)
 
     def _fit_for_open(self, ranked: list[tuple[float, Tile]], steps: int) -> list[tuple[float, Tile]]:
         """Return those of the ranked tiles that suit an open size, should it be open.

@@ -5,8 +5,11 @@ It estimates cycles, it emits nothing. The constants were fitted on a core with 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 
 from ...language.lane_order import LANES, groups_of
 from .borders import Borders, ColumnTiles
@@ -79,7 +82,12 @@ def step_cycles(pixels: int, vectors: int, core: Core) -> float:
 
 def end_cycles(pixels: int, vectors: int, core: Core) -> float:
     """Estimate the cycles of a tile beside its steps."""
-    return pixels * sum(group * NARROW_CYCLES[group] for group in groups_of(vectors)) * core.end_factor + TILE_CYCLES
+    return pixels * _narrow_cycles(vectors) * core.end_factor + TILE_CYCLES
+
+
+@cache
+def _narrow_cycles(vectors: int) -> float:
+    return sum(group * NARROW_CYCLES[group] for group in groups_of(vectors))
 
 
 def layer_cycles(
@@ -180,3 +188,10 @@ def ranked_tiles(
                 ranked.append((cycles, tile))
     assert ranked, "an output has at least one pixel and one channel"
     return sorted(ranked, key=lambda each: each[0])
+
+
+def varied(ranked: Sequence[Tile]) -> list[Tile]:
+    """Return the tiles in another order: the best of each number of vectors first, then the second best of each, ..."""
+    numbers = defaultdict[int, Iterator[int]](count)
+    places = [next(numbers[tile.vectors]) for tile in ranked]
+    return [ranked[index] for index in sorted(range(len(ranked)), key=places.__getitem__)]
