@@ -172,17 +172,23 @@ class Referee:
     def values(self, name: TensorId, rounding: Rounding = NOTHING) -> list[Array]:
         """Return what a tensor is with a rounding, on the few samples, in the source's layout."""
         prepared = self.program.prepare(rounding, [name])
-        return [self.program.run(prepared, self._samples[sample], self._kept_floats(sample))[0] for sample in self.few]
+
+        def value(sample: int) -> Array:
+            return self.program.run(prepared, self._samples[sample], self._kept_floats(sample))[0]
+
+        return in_order(value, self.few, numbers=self.program.numbers)
 
     def ends(self, names: Collection[TensorId], factors: Factors = NOTHING.factors) -> dict[TensorId, npt.NDArray[np.float32]]:
         """Return the least and the greatest value of tensors in the float model, divided by their factors: [samples, 2]."""
         prepared = self.program.prepare(NOTHING, names)
-        found: dict[TensorId, list[tuple[Any, Any]]] = {name: [] for name in names}
-        for arrays in self._samples:
-            for name, value in zip(names, self.program.run(prepared, arrays), strict=True):
-                own = value / factors[name] if name in factors else value
-                found[name].append((own.min(), own.max()))
-        return {name: np.array(each, np.float32) for name, each in found.items()}
+
+        def seen(arrays: Sequence[Array]) -> list[tuple[Any, Any]]:
+            values = zip(names, self.program.run(prepared, arrays), strict=True)
+            own = (value / factors[name] if name in factors else value for name, value in values)
+            return [(each.min(), each.max()) for each in own]
+
+        by_sample = in_order(seen, self._samples, numbers=self.program.numbers)
+        return {name: np.array(ends, np.float32) for name, ends in zip(names, zip(*by_sample, strict=True), strict=True)}
 
     def _kept_floats(self, sample: int) -> Mapping[Var, Any] | None:
         """Return all that the float model has on a sample; None where that is too much to keep."""
