@@ -61,7 +61,7 @@ class FloatTrunk(Step):
         worth.
         """
         planner, named, plan = evidence.planner, planned.named, planned.plan
-        referee = None if planner.chosen.backends else evidence.referee(plan)
+        referee = None if planner.chosen.backends else evidence.runs.referee(plan)
         free = [each for each in plan.layers if not _is_product(each) and each.output not in named]
         able = [each for each in plan.layers if each.weight is not None and each.output not in named and not each.reads_reals]
         chosen = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
