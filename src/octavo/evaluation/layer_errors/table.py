@@ -208,7 +208,7 @@ class _Sums:
 def _powers(values: Array, axis: int | None = None) -> npt.NDArray[np.float64]:
     """Return the sum of squares, or those of each channel, without a copy of the values in float64."""
     if axis is None:
-        flat = values.ravel(order="K")
+        flat = values.ravel()
         return np.einsum("i,i->", flat, flat, dtype=np.float64)
     rows = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
     return np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
