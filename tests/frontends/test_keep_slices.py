@@ -77,3 +77,23 @@ def test_open_sizes(tmp_path: Path, rng: np.random.Generator):
         x = rng.standard_normal((1, 3, depth, height, 8)).astype(np.float32)
         expected = reference_session(path).run(None, {"x": x})[0]
         np.testing.assert_allclose(executable(x)["y"], expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def test_shuffled_channels_are_no_slices(tmp_path: Path, rng: np.random.Generator):
+    """The same steps over groups of channels: each group of channels has its scale, which slices would not."""
+    constants = {"to": np.array([1, 2, 3, 4, 5]), "back": np.array([1, 6, 4, 5]), "scale": np.arange(1.0, 4)[:, None, None, None]}
+    nodes = [
+        make_node("Reshape", ["x", "to"], ["groups"]),
+        make_node("Transpose", ["groups"], ["shuffled"], perm=[0, 2, 1, 3, 4]),
+        make_node("Mul", ["shuffled", "scale"], ["scaled"]),
+        make_node("Reshape", ["scaled", "back"], ["y"]),
+    ]
+    typed = [
+        numpy_helper.from_array(value if value.dtype == np.int64 else value.astype(np.float32), name)
+        for name, value in constants.items()
+    ]
+    ends = [[make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 6, 4, 5))] for name in "xy"]
+    graph = make_graph(nodes, "shuffle", *ends, typed)
+    onnx.save(make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8), path := tmp_path / "shuffle.onnx")
+    x = rng.standard_normal((1, 6, 4, 5)).astype(np.float32)
+    np.testing.assert_array_equal(octavo.compile(octavo.load(path))(x)["y"], reference_session(path).run(None, {"x": x})[0])

@@ -27,7 +27,7 @@ from ..ir.graph.nodes import call_of, elements
 from ..ir.untyped import ops
 from ..target.op_facts import ELEMENTWISE
 from .relax_ops import shape_of
-from .volumes import SWAPPED
+from .volumes import SWAPPED, known_size
 
 _BY_VALUE = (*ELEMENTWISE, "quantize", "dequantize")
 """Ops that make each value of those at its place, and of parameters by channel."""
@@ -60,7 +60,7 @@ class Slices:
         if isinstance(binding, relax.VarBinding):
             swapped = self._swapped(value)
             parts = None if swapped is None else call_to(self._value(swapped), "reshape")
-            if parts is not None and parts.args[0].ty.ndim == 4:
+            if parts is not None and _are_slices(shape_of(parts.args[0]), shape_of(swapped)):
                 self.of[hash(var)] = self._resolved(parts.args[0])
             known = self._known_slices(var, value)
             if known is not None:
@@ -143,6 +143,11 @@ class Slices:
 
 def _all_known(values: Sequence[Any]) -> bool:
     return all(value is not None for value in values)
+
+
+def _are_slices(shape: Sequence[Any], swapped: Sequence[Any]) -> bool:
+    """Return whether these are the sizes of the slices of a volume, of which others are with channels and depth swapped."""
+    return len(shape) == 4 and _same(shape[1:], swapped[2:]) and known_size(shape[0] - swapped[0] * swapped[1]) == 0
 
 
 def _same(shape: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -120,14 +120,14 @@ class Volumes:
         if len(outside) < len(steps):
             # Padding first serves every step.
             before = max(0, *(-step.first for step in steps))
-            behind = max(0, *(_number(step.first + (step.count - 1) * step.stride + 1 - depth) or 0 for step in steps))
+            behind = max(0, *(known_size(step.first + (step.count - 1) * step.stride + 1 - depth) or 0 for step in steps))
             value, depth = self._padded(value, axis, (before, behind)), depth + before + behind
             steps = [_Step(step.first + before, step.stride, step.count) for step in steps]
             outside = [(0, 0)] * len(steps)
         parts: list[Any] = []
         for (first, stride, count), (before, behind) in zip(steps, outside, strict=True):
             part, begin, length = value, first + before * stride, count - before - behind
-            if begin > 0 or stride > 1 or _number(length - depth) != 0:
+            if begin > 0 or stride > 1 or known_size(length - depth) != 0:
                 end = begin + (length - 1) * stride + 1
                 part = self._emit(ops.strided_slice(value, [axis], [begin], [end], [stride], assume_inbound=True))
             part = self._padded(part, axis, (before, behind))
@@ -230,14 +230,14 @@ def transposed_images(x: Any, w: Any, *, windows: Sequence[tuple[int, int]], **a
 
 def _outside(step: _Step, depth: Any) -> tuple[int, int] | None:
     """Return how many slices of a step lie before and behind a volume; None where all do, or the depth is open and decides."""
-    beyond = _number(step.first + (step.count - 1) * step.stride - depth)
+    beyond = known_size(step.first + (step.count - 1) * step.stride - depth)
     if beyond is None:
         return None
     before, behind = max(0, -(step.first // step.stride)), max(0, beyond // step.stride + 1)
     return None if isinstance(step.count, int) and before + behind >= step.count else (before, behind)
 
 
-def _number(size: Any) -> int | None:
+def known_size(size: Any) -> int | None:
     """Return a size that is a number, as it is or once simplified."""
     known = size if isinstance(size, int) else tvm.sym.Analyzer().simplify(size)
     return int(known) if isinstance(known, int | IntImm) else None
