@@ -30,9 +30,9 @@ integers. Outputs that have just what they must gain by all; the more they have,
 _MAX_PRICE_DB = 20.0
 """More nobody must gain for as much time again where outputs have what they must: other steps ask for no more."""
 _LITTLE = 0.1
-"""Share of the time that activations may take whose rounding outputs can do with: they have what they must."""
+"""Share of the time that activations may take to bring outputs nearer that are near enough for most."""
 _ENOUGH_DB = 40.0
-"""To come nearer is worth no time to outputs that have less than they must."""
+"""To come nearer is worth no time to outputs that have less than they must, and little to others."""
 _NEAREST_DB = 60.0
 """Outputs as near have little to gain."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
@@ -95,7 +95,7 @@ class KeepFloat(Step):
             found = choices.with_floats({name: said_alone(effects[name]) for name in names}, plan)
             other = planner.planned(found).plan
             time = slower(view, plan, other)
-            if has_enough and time > _LITTLE:
+            if in_db(own) >= _ENOUGH_DB and time > _LITTLE:
                 continue
             left = min(
                 in_db(referee.score_of(referee.rounding(other), few=True).error), _NEAREST_DB if has_enough else _ENOUGH_DB
