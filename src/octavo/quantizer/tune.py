@@ -159,7 +159,7 @@ class Tuning:
         self._of_activations = dict[Steps, Score]()
         self._view = DataflowView(planner.simple.module["main"])
         self.score(())
-        self._longest = time.monotonic() - started
+        self.longest = time.monotonic() - started
         """Seconds that a step took, at most; before any has, what it takes to build the program and to score the plain model."""
 
     def best(self) -> Steps:
@@ -276,7 +276,7 @@ class Tuning:
                 kept is best or self.score(steps).gain_over(self.score(kept)).db >= self._demanded_db(step, steps, kept)
             )
             seconds = time.monotonic() - started
-            self._longest = max(self._longest, seconds)
+            self.longest = max(self.longest, seconds)
             self._note(step, self._said(steps, best), gain, is_kept=is_kept, seconds=seconds)
             if is_kept:
                 kept = steps
@@ -369,7 +369,7 @@ class Tuning:
 
     def _is_late(self) -> bool:
         """Return whether one more step, and fitting all anew, would end too late."""
-        needed = self._longest * (2 if self._fits_again else 1)
+        needed = self.longest * (2 if self._fits_again else 1)
         self.is_cut = self.is_cut or time.monotonic() + needed > self.split.deadline
         return self.is_cut
 

@@ -153,6 +153,8 @@ class _Search:
     ----------
     deadline
         By `time.monotonic`: nothing begins that would end behind it.
+    fitting
+        Seconds that it took to fit a step, at most; 0 before any was tried.
     longest
         Seconds that a candidate took at most.
     """
@@ -162,6 +164,7 @@ class _Search:
     max_drop: float | None
     deadline: float
     longest: float
+    fitting: float = 0.0
     most: int
     interruption: Interruption
     progress: Callable[[Candidate], None] | None
@@ -221,6 +224,7 @@ class _Search:
             self.cut.append("nothing was tried to bring the outputs nearer")
             return ()
         found = self.bench.best(self.deadline - self.longest)
+        self.fitting = self.bench.tuning.longest
         if self.bench.tuning.is_cut:
             self.cut.append("not all was tried to bring the outputs nearer")
         self.interruption.check()
@@ -296,8 +300,8 @@ class _Search:
         return candidate
 
     def _has_time(self, candidates: int) -> bool:
-        """Return whether so many may be measured, by what one took before."""
-        return time.monotonic() + candidates * self.longest < self.deadline
+        """Return whether so many may be measured, by what one took before, and by what the loop took to fit a step."""
+        return time.monotonic() + candidates * (self.longest + self.fitting) < self.deadline
 
     @contextmanager
     def _timed(self) -> Generator[None]:
