@@ -35,7 +35,7 @@ from octavo.ir.graph.inputs import input_specs
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
-from random_networks import random_network
+from random_networks import normal_feeds, random_network
 from reference_sessions import reference_session
 
 Feed = dict[str, np.ndarray]
@@ -122,10 +122,7 @@ def of_random(seed: int, *, plain: bool) -> Found | None:
         return None
     made, shapes = network
     rng = np.random.default_rng(seed)
-    feeds = [
-        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-        for _ in range(CALIBRATION + FRESH)
-    ]
+    feeds = normal_feeds(shapes, rng, CALIBRATION + FRESH)
     session = reference_session(made, optimized=False, threads=1)
     values = [value for feed in feeds[CALIBRATION:] for value in session.run(None, feed)]
     if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > LARGEST for value in values):

@@ -27,7 +27,7 @@ from onnxruntime import quantization
 import octavo
 from by_tensor import Apart, Feed, apart
 from octavo.compiler.codegen import tir_passes
-from random_networks import random_network
+from random_networks import normal_feeds, random_network
 from reference_sessions import reference_session
 
 CALIBRATION, FRESH = 8, 4
@@ -57,10 +57,7 @@ def random_file(seed: int, ops: int = 12) -> tuple[onnx.ModelProto, list[Feed]] 
         return None
     made, shapes = network
     rng = np.random.default_rng(seed)
-    feeds = [
-        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-        for _ in range(CALIBRATION + FRESH)
-    ]
+    feeds = normal_feeds(shapes, rng, CALIBRATION + FRESH)
     forms, kinds = quantization.QuantFormat, quantization.QuantType
     activations = kinds.QInt8 if rng.integers(2) else kinds.QUInt8
     unsigned = activations == kinds.QUInt8 and rng.random() < 1 / 3

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,7 @@ def looked_at(seed: int, *, without: bool = False, samples: int = CALIBRATION) -
         return None
     made, shapes = network
     rng = np.random.default_rng(seed)
-    feeds = [
-        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(samples + FRESH)
-    ]
+    feeds = normal_feeds(shapes, rng, samples + FRESH)
     try:
         model = octavo.load(made)
     except octavo.OctavoError:
@@ -88,6 +86,11 @@ def random_network(seed: int, ops: int = 12) -> tuple[Any, dict[str, tuple[int, 
         return graphs.make(seed, ops)
     except ValueError:
         return None
+
+
+def normal_feeds(shapes: Mapping[str, Sequence[int]], rng: np.random.Generator, count: int) -> list[dict[str, np.ndarray]]:
+    """Return so many samples of normal numbers."""
+    return [{name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(count)]
 
 
 def _without(name: str, model: octavo.Model, profile: octavo.Profile) -> octavo.QuantizationPlan:
