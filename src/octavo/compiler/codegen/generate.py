@@ -127,10 +127,9 @@ def external_objects(module: tvm.IRModule) -> list[bytes]:
     found: list[bytes] = []
     for external in module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else ():
         if external.kind == "static_library":
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "external.o"
-                external.write_to_file(str(path))
-                found.append(path.read_bytes())
+            with tempfile.NamedTemporaryFile(suffix=".o") as file:
+                external.write_to_file(file.name)
+                found.append(file.read())
     return found
 
 
@@ -274,10 +273,10 @@ def _load(image: bytes) -> Any:
     Each gets a file of its own, since the loader of the system takes a name that it has seen before for the file it saw then. A
     loaded library stays when its file goes.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "library.so"
-        path.write_bytes(image)
-        return tvm.runtime.load_module(str(path))
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(image)
+        file.flush()
+        return tvm.runtime.load_module(file.name)
 
 
 def constant_bytes(module: tvm.IRModule) -> int:

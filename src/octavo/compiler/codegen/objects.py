@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -217,7 +216,6 @@ def _kept(each: Compilable, target: tvm.target.Target, cache: ObjectCache | None
 
 def _compiled(each: Compilable, target: tvm.target.Target) -> bytes:
     module = llvm_module(each.functions, target)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "function.o"
-        module.write_to_file(str(path))
-        return path.read_bytes()
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:  # no folder for it, which takes a file system longer than LLVM does
+        module.write_to_file(file.name)
+        return file.read()

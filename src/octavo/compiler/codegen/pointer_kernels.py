@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+from tvm.ir import Call
 
+from ...ir.graph.kernel_attributes import KERNEL_ATTR
 from ...ir.graph.sizes import buffers_and_dimensions
 from ...ir.untyped import tirx
 from .sharing import SharedKernel
@@ -52,21 +54,38 @@ def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) ->
     """Return a PrimFunc over tensors as one over pointers to their data, sizes, and a range of chunks where it is shared."""
     pointers: list[Any] = []
     views: list[Any] = []
+    body: Any = kernel.body if shared is None else shared.body
     buffers, given = buffers_and_dimensions(kernel)
+    flat = _flat_views(kernel, body, buffers)
     if not all(isinstance(each.ty, tvm.ir.PrimType) for each in given):
         raise NeedsMachine
     implied: dict[Any, tuple[int, int]] = {}
     for number, buffer in enumerate(buffers):
         pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
         pointers.append(pointer)
-        views.append(tirx.DeclBuffer(buffer, data=pointer))
+        views.append(tirx.DeclBuffer(flat.get(hash(buffer), buffer), data=pointer))
         for axis, dim in enumerate(buffer.ty.shape):
             if isinstance(dim, tirx.Var) and not any(dim.same_as(each) for each in (*given, *implied)):
                 implied[dim] = number, axis
-    body = tirx.SeqStmt([*views, kernel.body if shared is None else shared.body])
+    body = tirx.SeqStmt([*views, *body.seq[len(flat) :]] if flat else [*views, body])
     bounds = [] if shared is None else [shared.first, shared.last]
     sizes = [*given, *implied]
     # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
     made = tirx.PrimFunc([*pointers, *sizes, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
     made = made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
     return PointerKernel(function=made, implied=tuple(implied.values()), dtypes=tuple(str(each.ty.dtype) for each in sizes))
+
+
+def _flat_views(kernel: Any, body: Any, operands: Sequence[Any]) -> dict[int, Any]:
+    """Return the flat buffers that a kernel's statements begin with in place of operands with shapes, by these' addresses.
+
+    The CPU's `with_shapes` wrote them for loops that know no other buffer: over pointers, which have no shape, they are all that
+    the kernel needs, and TVM has nothing to flatten.
+    """
+    shaped = {hash(each) for each in operands if len(each.ty.shape) != 1}
+    found: dict[int, Any] = {}
+    for each in body.seq if KERNEL_ATTR in kernel.attrs and isinstance(body, tirx.SeqStmt) else ():
+        if not isinstance(each, tirx.DeclBuffer) or not isinstance(each.data, Call) or hash(each.data.args[0]) not in shaped:
+            break
+        found[hash(each.data.args[0])] = each.buffer
+    return found

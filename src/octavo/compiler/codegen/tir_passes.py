@@ -84,12 +84,12 @@ def kernel_passes(is_open: bool) -> tvm.transform.Pass:
             # Without it every local accumulator becomes its own array on the stack, and LLVM keeps none in registers.
             tirx.transform.StorageRewrite(),
             tirx.transform.UnrollLoop(),
-            tirx.transform.StmtSimplify(),
+            # Where LLVM optimizes nothing, what takes longer than to write the unsimplified code doesn't pay either.
+            *([tirx.transform.StmtSimplify()] if KERNEL_LEVEL else []),
             s_tir.transform.RewriteUnsafeSelect(),
             # It takes a tenth of the time to compile. LLVM finds what it finds among numbers, not among products of open sizes (a
             # U-Net is a fifth slower without it); what LLVM does not optimize is run too seldom for this to pay.
             *([tirx.transform.CommonSubexprElim()] if is_open and KERNEL_LEVEL else []),
-            tirx.transform.SplitHostDevice(),
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
         ]
@@ -102,7 +102,6 @@ def call_passes() -> tvm.transform.Pass:
         [
             tirx.transform.FlattenBuffer(),
             tirx.transform.StmtSimplify(),
-            tirx.transform.SplitHostDevice(),
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
         ]
