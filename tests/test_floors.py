@@ -3,12 +3,14 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from sources import statements, texts, tree_of
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "octavo"
 
@@ -46,14 +48,9 @@ class Import:
     module: str
 
 
-@cache
-def nodes_of(source: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(source)))
-
-
 def imports_of(file: Path, package: Path) -> Iterator[Import]:
     here = ("octavo", *file.relative_to(package).with_suffix("").parts)
-    for node in nodes_of(file.read_text(encoding="utf-8")):
+    for node in statements(tree_of(texts(package)[file])):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(file, node.lineno, alias.name)
@@ -69,7 +66,7 @@ def violations(package: Path) -> list[str]:
     """Return what breaks the floors: loose modules, packages without a floor, imports that do not point down, mutual imports."""
     found: list[str] = []
     known: dict[tuple[str, str], str] = {}
-    for file in sorted(package.rglob("*.py")):
+    for file in texts(package):
         inside = file.relative_to(package)
         place = inside.with_suffix("").parts[0]
         if place not in FLOORS:
@@ -109,7 +106,7 @@ def broken_rule(inside: Path, place: str, module: str) -> str:
 
 def imported_files(package: Path) -> dict[Path, set[Path]]:
     """Return what each file imports of the package, for type checking alone, too."""
-    files = {(*file.relative_to(package).with_suffix("").parts,): file for file in package.rglob("*.py")}
+    files = {(*file.relative_to(package).with_suffix("").parts,): file for file in texts(package)}
     graph: dict[Path, set[Path]] = {}
     for file in files.values():
         graph[file] = set()
@@ -141,9 +138,9 @@ def name_fields(kind: type[ast.AST]) -> tuple[str, ...]:
     return tuple(field for field in ("id", "attr", "arg", "name") if field in kind._fields)
 
 
-def words_of(file: Path) -> Iterator[tuple[int, str]]:
+def words_of(source: str) -> Iterator[tuple[int, str]]:
     """Yield every name and every string of a file that the program sees: neither comments nor docstrings."""
-    nodes = nodes_of(file.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree_of(source)))
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
     for node in nodes:
         if isinstance(node, ast.Constant):
@@ -156,26 +153,23 @@ def words_of(file: Path) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 0), name
 
 
-def quantization_words(package: Path) -> list[str]:
+def words_found(words: re.Pattern[str], package: Path, is_meant: Callable[[str], bool]) -> list[str]:
     return [
         f"{file.relative_to(package)}:{line}: {word}"
-        for place in NO_QUANTIZATION
-        for file in sorted((package / place).rglob("*.py"))
-        for line, word in words_of(file)
-        if QUANTIZATION_WORDS.search(word)
+        for file, text in texts(package).items()
+        if is_meant(file.relative_to(package).as_posix()) and words.search(text)
+        for line, word in words_of(text)
+        if words.search(word)
     ]
+
+
+def quantization_words(package: Path) -> list[str]:
+    return words_found(QUANTIZATION_WORDS, package, lambda file: file.startswith(tuple(f"{each}/" for each in NO_QUANTIZATION)))
 
 
 def isa_names(package: Path) -> list[str]:
     """Return where something other than a back end names an instruction set; docstrings may, as examples."""
-    outside = (file for file in sorted(package.rglob("*.py")) if "backends/cpu" not in file.relative_to(package).as_posix())
-    return [
-        f"{file.relative_to(package)}:{line}: {word}"
-        for file in outside
-        if file.relative_to(package).as_posix() not in NAMES_FEATURES
-        for line, word in words_of(file)
-        if ISA_NAMES.search(word)
-    ]
+    return words_found(ISA_NAMES, package, lambda file: "backends/cpu" not in file and file not in NAMES_FEATURES)
 
 
 def test_only_back_ends_name_isas() -> None:

@@ -4,10 +4,11 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from sources import texts, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 600
@@ -15,7 +16,7 @@ MAX_FUNCTION_LINES = 60
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs", "requirements", ".ci")
 BINARY = (".onnx", ".npz", ".tflite", ".so", ".pyc", ".png")
 # Absolute paths of somebody's machine, and addresses that packages are fetched from: a clone must not depend on either.
-TIED = re.compile(r"(?<![\w.])/(?:work|root|home|opt|Users)/[\w.]|https?://[^\s)]*(?:pypi|pythonhosted|registry|mirror)")
+TIED = re.compile(r"/(?<![\w.]/)(?:work|root|home|opt|Users)/[\w.]|https?://[^\s)]*(?:pypi|pythonhosted|registry|mirror)")
 
 
 def repository_files() -> Iterator[Path]:
@@ -37,11 +38,6 @@ def test_test_files_have_names_of_their_own() -> None:
     """pytest imports them by their names alone, and collects only the first of two."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert {name: count for name, count in names.items() if count > 1} == {}
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -74,8 +70,8 @@ def all_functions(tree: ast.AST) -> Iterator[Function]:
 def test_no_function_is_too_long() -> None:
     lengths = {
         f"{path.relative_to(ROOT)}:{node.name}": code_lines(node)
-        for path in (ROOT / "src").rglob("*.py")
-        for node in all_functions(parsed(path))
+        for path, text in texts(ROOT / "src").items()
+        for node in all_functions(tree_of(text))
     }
     assert len(lengths) > 100
     assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
@@ -98,7 +94,7 @@ def outer():
 
 
 def test_every_module_says_what_it_does() -> None:
-    silent = [str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py") if not ast.get_docstring(parsed(path))]
+    silent = [str(path.relative_to(ROOT)) for path, text in texts(ROOT / "src").items() if not ast.get_docstring(tree_of(text))]
     assert silent == []
 
 
@@ -106,8 +102,9 @@ def test_nothing_is_tied_to_one_machine() -> None:
     tied = {
         f"{path.relative_to(ROOT)}:{number}": match.group()
         for path in repository_files()
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
-        if (match := TIED.search(line)) and path != Path(__file__)
+        if TIED.search(text := path.read_text(encoding="utf-8", errors="replace")) and path != Path(__file__)
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := TIED.search(line))
     }
     assert tied == {}
 
@@ -134,16 +131,19 @@ def test_sessions_whose_values_count_are_made_in_one_place() -> None:
     made = {
         str(path.relative_to(ROOT))
         for folder in ("tests", "benchmarks")
-        for path in (ROOT / folder).rglob("*.py")
-        if re.search(r"\bInferenceSession\(\w|\.compile_model\(\w", path.read_text(encoding="utf-8"))
+        for path, text in texts(ROOT / folder).items()
+        if re.search(r"\bInferenceSession\(\w|\.compile_model\(\w", text)
     }
     # The last is what a runtime's defaults are worth.
     of_time = {f"benchmarks/{name}.py" for name in ("profiling", "open_sizes", "transformer_peers", "decode")}
     assert made == {"benchmarks/reference_sessions.py", "benchmarks/peer_values.py", *of_time}
 
 
-def generators_in_functions(tree: ast.Module) -> set[str]:
+def generators_in_functions(source: str) -> set[str]:
     """Names of a module's own random generators that its functions draw from."""
+    if not re.search(r"^\S.*=\s*np\.random\.default_rng", source, re.MULTILINE):
+        return set()
+    tree = tree_of(source)
     made = {
         target.id
         for node in tree.body
@@ -153,7 +153,7 @@ def generators_in_functions(tree: ast.Module) -> set[str]:
         if isinstance(target, ast.Name)
     }
     inside: set[str] = set()
-    for function in outermost_functions(tree) if made else ():
+    for function in outermost_functions(tree):
         own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
         read = {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
         inside |= read - own
@@ -164,16 +164,16 @@ def test_no_tests_share_a_random_generator() -> None:
     """A test draws from its `rng` (tests/conftest.py): else it would see other numbers alone than after its neighbours."""
     sharing = {
         str(path.relative_to(ROOT)): names
-        for path in (ROOT / "tests").rglob("*.py")
-        if (names := generators_in_functions(ast.parse(path.read_text(encoding="utf-8"))))
+        for path, text in texts(ROOT / "tests").items()
+        if (names := generators_in_functions(text))
     }
     assert sharing == {}
 
 
 def test_a_planted_generator_is_caught() -> None:
     source = "RNG = np.random.default_rng(0)\nDRAWN = RNG.normal()\nX = np.random.default_rng(1).normal()\n"
-    assert generators_in_functions(ast.parse(source + "def f(RNG):\n    return RNG.normal() + X\n")) == set()
-    assert generators_in_functions(ast.parse(source + "def f():\n    return RNG.normal()\n")) == {"RNG"}
+    assert generators_in_functions(source + "def f(RNG):\n    return RNG.normal() + X\n") == set()
+    assert generators_in_functions(source + "def f():\n    return RNG.normal()\n") == {"RNG"}
 
 
 def test_programs_that_say_how_they_are_run_do_run() -> None:
