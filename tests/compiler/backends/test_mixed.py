@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import tvm_ffi
 
 import octavo
+from child_python import run_python
 from vendors import Blob, Careless, Vendor, network, samples_of
 
 PROGRAM = Path(__file__).parent / "run_executable.cpp"
@@ -67,7 +67,7 @@ def test_a_saved_executable_runs_without_octavo(quantized, mixed, want, tmp_path
     mixed.save(tmp_path / "mixed.so")
     for name in "xe":
         np.save(tmp_path / f"{name}.npy", [sample[name] for sample in batches])
-    subprocess.run([sys.executable, "-c", PLAIN_TVM], cwd=tmp_path, check=True)
+    run_python(PLAIN_TVM, cwd=tmp_path, check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), want)
     np.testing.assert_array_equal(outputs_of(mixed, batches), want)
 

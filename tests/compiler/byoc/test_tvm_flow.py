@@ -18,6 +18,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 import octavo
 import octavo.compiler.byoc
+from child_python import run_python
 from nets import residual_net
 from octavo.compiler.backends import CodeGenerator
 from octavo.ir.composites.attributes import read_composite
@@ -95,7 +96,7 @@ def build(module: tvm.IRModule, ids=()):
 def test_the_library_runs_without_octavo_and_gives_the_cpu_s_values(mixed, quantized, wanted) -> None:
     _, batches = quantized
     np.save(mixed.parent / "x.npy", batches)
-    subprocess.run([sys.executable, "-c", PLAIN_TVM], cwd=mixed.parent, check=True)
+    run_python(PLAIN_TVM, cwd=mixed.parent, check=True)
     np.testing.assert_array_equal(np.load(mixed.parent / "y.npy"), wanted)
 
 
