@@ -20,18 +20,37 @@ from octavo.runtime.executable import Executable
 __all__ = ["programs"]
 PROGRAM = EXAMPLES / "generate.py"
 PROMPT, TOKENS, STEPS = "Once upon a time", 40, 12
+LAYERS = 2
+"""Of the checkpoint's, which the quantized model has."""
+
+
+def cut(source: Path, target: Path, kept: int) -> Path:
+    """Write the first layers of a checkpoint, with a head of its own, as a checkpoint."""
+    raw = source.read_bytes()
+    dim, hidden, layers, heads, kv_heads, vocabulary, length = struct.unpack_from("<7i", raw)
+    kv = dim // heads * kv_heads
+    sizes = [dim, dim * dim, kv * dim, kv * dim, dim * dim, dim, hidden * dim, hidden * dim, hidden * dim]
+    at, parts = 28 + 4 * vocabulary * dim, [raw[28 : 28 + 4 * vocabulary * dim]]
+    for size in sizes:
+        parts.append(raw[at : at + 4 * size * kept])
+        at += 4 * size * layers
+    header = struct.pack("<7i", dim, hidden, kept, heads, kv_heads, -vocabulary, length)
+    target.write_bytes(header + b"".join(parts) + raw[at:] + parts[0])
+    return target
 
 
 @dataclasses.dataclass(frozen=True)
 class Story:
-    """The example's modules, what they read, and both models."""
+    """The example's module, what it reads, the float model, and one of the first layers, float and quantized."""
 
     generate: Any
     shape: Any
     decoder: Any
+    few: Any
     tokenizer: Any
     path: Path
     floats: Executable
+    few_layers: Executable
     integers: Executable
 
     @property
@@ -47,15 +66,18 @@ def story(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
         import llama2c
     for module in ("generate", "llama2c"):
         assert isinstance(sys.modules.pop(module), ModuleType)
-    shape, weights = llama2c.read_checkpoint(shared / "models/llama/stories260K.bin")
+    folder, checkpoint = tmp_path_factory.mktemp("story"), shared / "models/llama/stories260K.bin"
+    shape, weights = llama2c.read_checkpoint(checkpoint)
     tokenizer, decoder = llama2c.Tokenizer(shared / "models/llama/tok512.bin", shape.vocabulary), llama2c.Decoder(shape, weights)
-    path = tmp_path_factory.mktemp("story") / "decoder.onnx"
+    path = folder / "decoder.onnx"
     onnx.save(decoder.model(), path)
-    model = octavo.load(path)
-    floats = octavo.compile(model)
+    floats = octavo.compile(octavo.load(path))
     texts = generate.texts_of(floats, decoder, shape, 3)
-    integers = octavo.compile(generate.quantized(model, texts, decoder, shape, "fast", 8))
-    return Story(generate, shape, decoder, tokenizer, path, floats, integers)
+    few = llama2c.Decoder(*llama2c.read_checkpoint(cut(checkpoint, folder / "cut.bin", LAYERS)))
+    onnx.save(few.model(), folder / "cut.onnx")
+    model = octavo.load(folder / "cut.onnx")
+    integers = octavo.compile(generate.quantized(model, texts, few, shape, "fast", 8))
+    return Story(generate, shape, decoder, few, tokenizer, path, floats, octavo.compile(model), integers)
 
 
 def test_the_float_session_writes_what_onnx_runtime_writes(story: Story) -> None:
@@ -70,13 +92,14 @@ def test_the_float_session_writes_what_onnx_runtime_writes(story: Story) -> None
 @pytest.mark.parametrize("kind", ["floats", "integers"])
 def test_steps_of_a_session_have_the_bytes_of_calls_without_one(story: Story, kind: str) -> None:
     executable: Executable = getattr(story, kind)
-    past = story.generate.empty_past(story.decoder, story.shape)
+    decoder = story.decoder if executable is story.floats else story.few
+    past = story.generate.empty_past(decoder, story.shape)
     tokens = story.tokenizer.encode(PROMPT)
-    with executable.session(carry=story.decoder.states, capacity={"past": 64}) as session:
+    with executable.session(carry=decoder.states, capacity={"past": 64}) as session:
         for _ in range(STEPS):
             inputs = story.generate.inputs_of(tokens, session.length)
             made = executable({**inputs, **past})
-            past = {name: made[output] for output, name in story.decoder.states.items()}
+            past = {name: made[output] for output, name in decoder.states.items()}
             scores = session(inputs)["logits"]
             assert scores.tobytes() == made["logits"].tobytes()
             tokens = [int(scores[0, -1].argmax())]
@@ -89,8 +112,8 @@ def test_steps_of_a_session_have_the_bytes_of_calls_without_one(story: Story, ki
 def test_the_integer_model_names_the_float_model_s_next_token(story: Story) -> None:
     text = story.generate.write_in_session(story.floats, story.decoder, story.shape.length, *story.given).tokens
     scores = [
-        executable({**story.generate.inputs_of(text, 0), **story.generate.empty_past(story.decoder, story.shape)})["logits"]
-        for executable in (story.floats, story.integers)
+        executable({**story.generate.inputs_of(text, 0), **story.generate.empty_past(story.few, story.shape)})["logits"]
+        for executable in (story.few_layers, story.integers)
     ]
     assert float((scores[0].argmax(axis=-1) == scores[1].argmax(axis=-1)).mean()) >= 0.9
 
@@ -108,27 +131,13 @@ def test_texts_are_tokens_and_back(story: Story, text: str) -> None:
     assert story.tokenizer.decode(story.tokenizer.encode(text)) == text
 
 
-def cut(source: Path, target: Path) -> None:
-    """Write the first layer of a checkpoint, with a head of its own, as a checkpoint."""
-    raw = source.read_bytes()
-    dim, hidden, layers, heads, kv_heads, vocabulary, length = struct.unpack_from("<7i", raw)
-    kv = dim // heads * kv_heads
-    sizes = [dim, dim * dim, kv * dim, kv * dim, dim * dim, dim, hidden * dim, hidden * dim, hidden * dim]
-    at, parts = 28 + 4 * vocabulary * dim, [raw[28 : 28 + 4 * vocabulary * dim]]
-    for size in sizes:
-        parts.append(raw[at : at + 4 * size])
-        at += 4 * size * layers
-    header = struct.pack("<7i", dim, hidden, 1, heads, kv_heads, -vocabulary, length)
-    target.write_bytes(header + b"".join(parts) + raw[at:] + parts[0])
-
-
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_program_writes_and_compares(bits: int, shared: Path, tmp_path: Path, programs: Programs) -> None:
     pytest.importorskip("onnxruntime")
-    cut(shared / "models/llama/stories260K.bin", tmp_path / "one_layer.bin")
+    checkpoint = cut(shared / "models/llama/stories260K.bin", tmp_path / "one_layer.bin", 1)
     tokenizer = shared / "models/llama/tok512.bin"
     words = ("--prompt", PROMPT, "--tokens", 6, "--samples", 1, "--preset", "fast", "--bits", bits)
-    done = programs.run(PROGRAM, tmp_path / "one_layer.bin", tokenizer, *words)
+    done = programs.run(PROGRAM, checkpoint, tokenizer, *words)
     assert done.code == 0, done
     speeds = [line for line in done.out.splitlines() if "tokens/s" in line]
     assert [line.partition(":")[0] for line in speeds] == [f"{bits} bits", "float", "ONNX Runtime, float"]
