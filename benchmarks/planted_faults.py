@@ -34,14 +34,12 @@ import numpy as np
 
 import octavo
 from octavo.compiler.text_table import markdown_table
+from octavo.ir.channels import find_groups, find_sites, scaled
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.kept_samples import KEEP_SAMPLES
 from octavo.quantizer.causes import RootCause
 from octavo.quantizer.causes.experiments import FAULTS
-from octavo.quantizer.equalization.group_finder import find_groups
-from octavo.quantizer.equalization.scaling import scaled
-from octavo.quantizer.equalization.sites import find_sites
 from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.entries import IntegerLayer
 from octavo.quantizer.plan.plan import QuantizedModel

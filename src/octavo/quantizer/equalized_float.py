@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ir.channels import rotated, scaled
 from ..ir.graph import Model
 from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
@@ -17,8 +18,6 @@ from ..ir.graph.value_sources import ValueSources
 from ..ir.identity import TensorId
 from ..ir.simplify import Fold, simplify
 from ..profiling import Profile
-from .equalization.rotating import rotated
-from .equalization.scaling import scaled
 from .plan.equalization import Equalization, equalized_statistics
 from .ranges import TensorRange
 

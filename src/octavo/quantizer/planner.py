@@ -14,6 +14,7 @@ from tvm.relax import Var
 from ..compiler.partition.pipeline import integer_claims
 from ..compiler.target_choice import ResolvedTarget
 from ..errors import QuantizationError
+from ..ir.channels import forget_rotated, rotated
 from ..ir.graph.dataflow import static_shape
 from ..ir.graph.model import Model, check_fingerprint
 from ..ir.graph.rules import Claims
@@ -25,9 +26,7 @@ from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
 from .choices import Choices
 from .constraints import TensorConstraints
-from .equalization.rotating import forget_rotated, rotated
-from .equalization.rotations import check_rotations
-from .equalization.scaling import check_factors
+from .equalization.check import check_factors, check_rotations
 from .equalized_float import EqualizedFloat
 from .last import Last
 from .parameters import ParameterChooser

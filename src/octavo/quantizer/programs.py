@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from ..compiler.float_program import NO_GAINS, FloatProgram
 from ..compiler.target_choice import ResolvedTarget, resolve_target
 from ..errors import CompileError
+from ..ir.channels import rotated
 from ..ir.graph import Model
 from ..ir.identity import TensorId
 from ..ir.simplify import Fold, simplify
 from ..numerics.arrays import Array
 from .equalization import Equalizer
-from .equalization.rotating import rotated
 from .equalized_float import equalized
 from .plan import QuantizationPlan
 from .plan.equalization import Equalization

@@ -11,6 +11,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
+from ..ir.channels import find_rotatable
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.lineage import announce, one_step
 from ..ir.graph.model import Model
@@ -20,7 +21,6 @@ from ..ir.simplify import simplify
 from ..profiling import Profile
 from ..runtime.heap import trim_heap
 from .choices import Choices
-from .equalization.rotations import find_rotatable
 from .placement import AppliedPlan
 from .plan import QuantizationPlan, QuantizedModel
 from .planner import Planner

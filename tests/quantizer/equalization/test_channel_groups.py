@@ -12,13 +12,11 @@ from tvm.relax import Var
 import octavo
 from apply_steps import with_steps
 from octavo.errors import QuantizationError
+from octavo.ir.channels import ChannelGroups, Factors, find_groups, find_sites, scaled
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.equalization.channel_groups import ChannelGroups
-from octavo.quantizer.equalization.group_finder import find_groups
-from octavo.quantizer.equalization.scaling import Factors, check_factors, scaled
-from octavo.quantizer.equalization.sites import find_sites
+from octavo.quantizer.equalization.check import check_factors
 from octavo.quantizer.referee.referee import score_of
 from octavo.quantizer.steps.correct import Correct
 from octavo.quantizer.steps.equalize import Equalize

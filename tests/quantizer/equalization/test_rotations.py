@@ -15,6 +15,7 @@ import octavo
 from octavo.compiler.float_program import FloatProgram
 from octavo.compiler.target_choice import resolve_target
 from octavo.errors import QuantizationError
+from octavo.ir.channels import Rotation, find_rotatable, rotated
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics.rotation import rotate
@@ -22,9 +23,8 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling import samples_of
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.equalization import Equalizer
-from octavo.quantizer.equalization.rotating import rotated
-from octavo.quantizer.equalization.rotations import check_rotations, find_rotatable
-from octavo.quantizer.plan.equalization import Equalization, Rotation
+from octavo.quantizer.equalization.check import check_rotations
+from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.programs import Programs
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of

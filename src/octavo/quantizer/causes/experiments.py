@@ -13,6 +13,7 @@ import numpy.typing as npt
 import tvm
 from tvm.relax import Call
 
+from ...ir.channels import find_groups
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, op_name, operand_vars
 from ...ir.graph.products import channel_axis
@@ -21,7 +22,6 @@ from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize, quantiz
 from ...numerics.arrays import Array
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.op_facts import MOVERS
-from ..equalization.group_finder import find_groups
 from ..plan.entries import IntegerLayer
 from ..plan.plan import QuantizationPlan
 from ..ranges import QuantScheme, Range, range_of

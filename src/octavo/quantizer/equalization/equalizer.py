@@ -12,6 +12,7 @@ from tvm.relax import Var
 
 from ...compiler.float_program import NO_GAINS, FloatProgram
 from ...errors import CompileError
+from ...ir.channels import RotationSite, Site, find_groups, find_rotatable, find_sites, gains_of_functions, rotated, scaled
 from ...ir.graph import Model
 from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
@@ -21,11 +22,7 @@ from ...numerics.arrays import Array, Samples
 from ...profiling import Profile
 from ..last import Last
 from ..plan.equalization import Equalization, equalized_statistics
-from .group_finder import find_groups
-from .rotating import rotated
-from .rotations import RotationSite, find_rotatable
-from .scaling import gains_of_functions, scaled
-from .sites import ChannelValues, Site, best_factors, find_sites, is_smoothed
+from .factors import ChannelValues, best_factors, is_smoothed
 from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
 
 Floats = npt.NDArray[np.float64]

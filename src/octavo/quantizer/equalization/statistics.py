@@ -12,7 +12,7 @@ from ...numerics.statistics.histogram import CODES, SHIFT, Histogram
 from ...numerics.statistics.histogram_estimates import moments
 from ...profiling import TensorStatistics
 from ..ranges import ScaledTensor
-from .sites import ChannelValues
+from .factors import ChannelValues
 
 Floats = npt.NDArray[np.float64]
 

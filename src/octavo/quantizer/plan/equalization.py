@@ -10,18 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...ir.channels import Rotation
 from ...ir.identity import TensorId
 from ...numerics.arrays import equal_arrays
 from ..ranges import ScaledTensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rotation:
-    """Which channels of a tensor are rotated (numerics/rotation.py): `size` along `axis` from each of `starts` on."""
-
-    axis: int
-    size: int
-    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

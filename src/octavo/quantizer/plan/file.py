@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import QuantizationError, brief
+from ...ir.channels import Rotation
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
@@ -28,7 +29,7 @@ from ...runtime.json_values import Malformed, a_list, a_mapping, a_real, a_text,
 from ...target.vocabulary import ROUNDINGS
 from ..recipe import Recipe
 from .entries import Adjustment, Corrections, FloatOp, IntegerLayer
-from .equalization import Equalization, Rotation
+from .equalization import Equalization
 from .journal import Journal
 
 FORMAT = "octavo-plan"

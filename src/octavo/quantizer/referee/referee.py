@@ -12,6 +12,7 @@ from tvm.relax import Var
 
 from ...compiler.target_choice import resolve_target
 from ...errors import QuantizationError
+from ...ir.channels import Factors, rotated
 from ...ir.graph import Model
 from ...ir.graph.dataflow import static_shape
 from ...ir.identity import TensorId
@@ -19,8 +20,6 @@ from ...ir.simplify import simplify
 from ...numerics.arrays import Array, Samples
 from ...profiling import Profile, samples_of
 from ...runtime.shapes import typical
-from ..equalization.rotating import rotated
-from ..equalization.scaling import Factors
 from ..plan.plan import QuantizationPlan, QuantizedModel
 from ..sample_threads import in_order
 from .rounded_program import Prepared, RoundedProgram

@@ -20,12 +20,12 @@ from tvm.relax import Var
 from ...compiler.codegen.kernel_calls import KernelCall
 from ...compiler.float_program import FloatProgram, unread_after
 from ...compiler.target_choice import ResolvedTarget
+from ...ir.channels import Factors
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, static_shape
 from ...ir.identity import TensorId
 from ...numerics.arrays import Array
 from ...runtime.shapes import typical
-from ..equalization.scaling import Factors
 from ..last import Last
 from ..plan.plan import QuantizationPlan
 from ..sample_threads import in_order, parts_of

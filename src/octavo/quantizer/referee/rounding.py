@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...ir.channels import Factors, scaled
 from ...ir.graph import Model
 from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import DataflowView
@@ -21,7 +22,6 @@ from ...numerics.dynamic import row_steps
 from ...runtime.mapped import SHARED_BYTES, empty_array
 from ...runtime.size import Size, is_open
 from ...runtime.tensors import empty_tensor
-from ..equalization.scaling import Factors, scaled
 from ..plan.plan import QuantizationPlan
 
 Floats = npt.NDArray[np.float32]

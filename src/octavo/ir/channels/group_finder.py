@@ -13,18 +13,18 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ...ir.composites.movement import IndexRun
-from ...ir.graph import Model
-from ...ir.graph.constants import Constant, Constants
-from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
-from ...ir.graph.moving import CONSTANT_MOVERS, apply_mover
-from ...ir.graph.rules import Rejection
-from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, weighted
-from ...ir.qdq.functions import function_results
-from ...ir.qdq.matchers.move.gather import GATHER_OPS, maps_of
 from ...runtime.shapes import evaluated
 from ...runtime.size import OpenSizeError, is_open, names_in
 from ...target.op_facts import CLAMPS, NORMS
+from ..composites.movement import IndexRun
+from ..graph import Model
+from ..graph.constants import Constant, Constants
+from ..graph.dataflow import DataflowView, call_to, op_name, operand_vars, static_shape
+from ..graph.moving import CONSTANT_MOVERS, apply_mover
+from ..graph.rules import Rejection
+from ..graph.weighted import CONVOLUTIONS, WEIGHTED, weighted
+from ..qdq.functions import function_results
+from ..qdq.matchers.move.gather import GATHER_OPS, maps_of
 from .channel_groups import ChannelGroups, Groups, Reader, aligned
 
 _HOMOGENEOUS = (

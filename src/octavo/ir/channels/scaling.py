@@ -25,41 +25,19 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var, VarBinding
 
-from ...errors import QuantizationError
-from ...ir.graph import Model
-from ...ir.graph.constants import Constants
-from ...ir.graph.dataflow import BodyWriter, DataflowView, call_to
-from ...ir.graph.new_constants import NewConstants
-from ...ir.graph.weighted import WEIGHTED, weighted
-from ...ir.identity import TensorId
-from ...ir.qdq.functions import function_results
-from ...ir.untyped import relax
+from ..graph import Model
+from ..graph.constants import Constants
+from ..graph.dataflow import BodyWriter, DataflowView, call_to
+from ..graph.new_constants import NewConstants
+from ..graph.weighted import WEIGHTED, weighted
+from ..identity import TensorId
+from ..qdq.functions import function_results
+from ..untyped import relax
 from .channel_groups import aligned, output_factors, weight_groups
-from .group_finder import NORMS, find_groups
+from .group_finder import NORMS
 
 Factors = Mapping[TensorId, npt.NDArray[np.float32]]
 """What each tensor is divided by, by its variable: of the tensor's rank, 1 along axes that it doesn't depend on."""
-
-
-def check_factors(model: Model, factors: Factors) -> None:
-    """Raise QuantizationError unless dividing the tensors of a model by these factors leaves what it computes as it is."""
-    found = find_groups(model)
-    given = {str(name): value for name, value in factors.items()}
-    by_group = found.numbers(lambda var: given.pop(var.name, np.ones(found.of[var].shape, np.float32)), 1.0)
-    if isinstance(by_group, Var):
-        raise QuantizationError(
-            f"the plan: equalization: the factors of {by_group.name} must have the shape {list(found.of[by_group].shape)} and be "
-            "those of the tensors that it is made of and that are made of it; take out the entries of all of these, or of none"
-        )
-    for group, other in found.opposites.items():
-        if not np.isclose(by_group[group] * by_group[other], 1.0, rtol=1e-6):
-            names = [var.name for var, groups in found.of.items() if (groups == group).any() or (groups == other).any()]
-            raise QuantizationError(
-                f"the plan: equalization: the factors of {names[0]} and {names[-1]}, which a product multiplies, must be each "
-                "other's inverse; take out the entries of both"
-            )
-    if given:
-        raise QuantizationError(f"the plan: equalization: {next(iter(given))} cannot be divided by factors; take the entry out")
 
 
 def gains_of_functions(model: Model, factors: Factors) -> dict[str, npt.NDArray[np.float32]]:

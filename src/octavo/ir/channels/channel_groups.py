@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...ir.graph.dataflow import call_to
-from ...ir.graph.weighted import CONVOLUTIONS, Weighted
+from ..graph.dataflow import call_to
+from ..graph.weighted import CONVOLUTIONS, Weighted
 
 Groups = npt.NDArray[np.int64]
 """Numbers of groups, of a tensor's rank; 1 along axes that they don't depend on."""

@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
-from ...errors import QuantizationError
-from ...ir.graph import Model
-from ...ir.graph.dataflow import call_to, op_name, operand_vars, static_shape
-from ...ir.graph.moving import CONSTANT_MOVERS
-from ...ir.graph.weighted import CONVOLUTIONS, bias_operand
-from ...ir.identity import TensorId
-from ..plan.equalization import Rotation
+from ..graph import Model
+from ..graph.dataflow import call_to, op_name, operand_vars, static_shape
+from ..graph.moving import CONSTANT_MOVERS
+from ..graph.weighted import CONVOLUTIONS, bias_operand
+from ..identity import TensorId
 from .channel_groups import ChannelGroups, Groups, aligned
 from .group_finder import PICKS, Finder
 from .sites import Site, find_sites
@@ -34,6 +32,15 @@ _LINEAR = (
 """Ops that give of a rotated operand their result rotated, where they don't mix channels or tell them apart."""
 _SMALLEST = 4
 """Channels that are rotated at least."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotation:
+    """Which channels of a tensor are rotated (numerics/rotation.py): `size` along `axis` from each of `starts` on."""
+
+    axis: int
+    size: int
+    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -112,16 +119,6 @@ def find_rotatable(model: Model, kept: Iterable[str] = ()) -> Rotatable:
     finder = _Finder(model)
     found = finder.found(kept)
     return Rotatable(groups=found, norms={var: norm for var, norm in finder.norms.items() if norm.var in found.of})
-
-
-def check_rotations(model: Model, rotations: Mapping[TensorId, Rotation]) -> None:
-    """Raise QuantizationError unless rotating the tensors of a model so leaves what it computes as it is."""
-    wrong = find_rotatable(model).conflict(rotations) if rotations else ""
-    if wrong:
-        raise QuantizationError(
-            f"the plan: rotations: {wrong} cannot be rotated so: its channels must be rotated as those of the tensors that it is "
-            "made of and that are made of it; take out the entries of all of these, or of none"
-        )
 
 
 class _Finder(Finder):

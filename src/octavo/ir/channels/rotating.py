@@ -19,15 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
-from ...ir.graph import Model
-from ...ir.graph.dataflow import call_to, op_name
-from ...ir.graph.new_constants import NewConstants
-from ...ir.graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
-from ...ir.identity import TensorId
 from ...numerics.rotation import rotate
-from ..plan.equalization import Rotation
+from ..graph import Model
+from ..graph.dataflow import call_to, op_name
+from ..graph.new_constants import NewConstants
+from ..graph.weighted import CONVOLUTIONS, WEIGHTED, Weighted, weighted
+from ..identity import TensorId
 from .group_finder import NORMS
-from .rotations import Rotatable, find_rotatable
+from .rotations import Rotatable, Rotation, find_rotatable
 
 Values = npt.NDArray[Any]
 
