@@ -32,7 +32,7 @@ NUMPY_ONLY = ("errors", "ir/identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("ir/identity", "ir/graph")
 QUANTIZATION_FLOORS = ("numerics", "target")
-WITHOUT_QUANTIZATION = ("octavo.target.op_facts.", "octavo.numerics.arrays.")
+WITHOUT_QUANTIZATION = ("octavo.target.op_facts.", "octavo.numerics.arrays.", "octavo.numerics.window.")
 # What LLVM and the operating system call a processor's features, whoever has kernels for them.
 NAMES_FEATURES = ("runtime/cpu_features.py", "runtime/llvm_host.py", "compiler/codegen/worker_pool_code.py")
 ISA_NAMES = re.compile(r"avx|vnni|\bsse|\bneon|dotprod|\bx86\.", re.IGNORECASE)

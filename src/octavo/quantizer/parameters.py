@@ -15,13 +15,13 @@ from ..errors import QuantizationError
 from ..ir.graph.dataflow import call_to, static_shape
 from ..ir.graph.moving import CONSTANT_MOVERS
 from ..ir.graph.weighted import Bias
+from ..ir.graph.weighted_sums import product_of
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
 from ..numerics import QuantParams, bias_params, dequantize, quantize
 from ..numerics.statistics.histogram_estimates import moments
 from ..target.vocabulary import FLOAT32, HALF_EVEN
 from .constraints import Key, TensorConstraints
-from .corrections.layers import product_of
 from .equalized_float import EqualizedFloat
 from .placement import Layer, Placement, PlanInputs
 from .plan import Adjustment, IntegerLayer, QuantizationPlan

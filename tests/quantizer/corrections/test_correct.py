@@ -20,11 +20,11 @@ from octavo.cli.main import main
 from octavo.compiler.backends.cpu.kernels import AVX2
 from octavo.errors import ProfileError, QuantizationError
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
+from octavo.ir.graph.weighted_sums import products_of
 from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
-from octavo.quantizer.corrections.layers import products_of
 from octavo.quantizer.corrections.weights import Inputs, rounded_weights
 from octavo.quantizer.plan.plan import QuantizedModel
 from octavo.quantizer.steps import Correct, Equalize

@@ -9,7 +9,7 @@ from tvm import relax
 import octavo
 from nets import model_of
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView
-from octavo.quantizer.corrections.layers import Product, products_of
+from octavo.ir.graph.weighted_sums import Product, products_of
 from octavo.quantizer.corrections.weights import Inputs, covariances, exact_rows, inherited_errors
 
 CASES: dict[str, dict[str, Any]] = {

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ...ir.graph.constants import Constants
 from ...ir.graph.dataflow import static_shape
 from ...ir.graph.weighted import biased_product
+from ...ir.graph.weighted_sums import Product, products_of
 from ...ir.identity import TensorId
 from ...numerics import PerAxis, QuantParams, bias_params, dequantize, quantize
 from ...numerics.arrays import Samples
@@ -32,7 +33,6 @@ from ..recipe import AUTO, WEIGHT_BITS, Recipe
 from ..referee.rounded_program import RoundedProgram
 from ..referee.rounding import Rounding, dequantized
 from ..sample_threads import in_order, parts_of
-from .layers import Product, products_of
 from .weights import (
     FINE_BITS,
     Inputs,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ...ir.graph.weighted_sums import Product
 from ...numerics import PerAxis, PerBlock, QuantParams
 from ...numerics.statistics.covariance import CovarianceSums
 from ...numerics.statistics.gptq import REFITS, Gram, gptq_round, gptq_round_and_scale, gptq_round_in_blocks
@@ -20,7 +21,6 @@ from ...numerics.statistics.inherited import InheritedErrors, SampleErrors
 from ...numerics.statistics.ranges import half_scales, symmetric_params
 from ..recipe import WEIGHT_BITS, Recipe
 from ..sample_threads import THREADS, in_order
-from .layers import Product
 
 Found = TypeVar("Found")
 Rows = Sequence[npt.NDArray[np.float32]]

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...ir.graph import Model
-from ...ir.graph.constants import Constant, Constants
-from ...ir.graph.dataflow import DataflowView, call_to, static_shape
-from ...ir.graph.weighted import TRANSPOSED, Weighted, weighted_ops
-from ...ir.identity import TensorId
 from ...numerics.window import UNIT_WINDOW, Window
 from ...runtime.size import is_open, names_in
+from ..identity import TensorId
+from .constants import Constant, Constants
+from .dataflow import DataflowView, call_to, static_shape
+from .model import Model
+from .weighted import TRANSPOSED, Weighted, weighted_ops
 
 Floats = npt.NDArray[np.float64]
 
