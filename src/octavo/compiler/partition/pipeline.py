@@ -38,6 +38,7 @@ from ..backends.op_records import OpRecord
 from ..backends.protocol import Backend
 from ..explanation import names_before_quantizing
 from ..target_choice import TargetLike, resolve_target
+from .add_masks import add_masks
 from .attach_state import attach_state
 from .carry_strides import carry_strides
 from .context import PartitionContext
@@ -81,6 +82,10 @@ _CANONICALIZE = (
         function=downcast,
         reason="after carry_strides, so that only pixels that are read get casts; after split_to_slices: slices move 16 bits",
         uses_context=True,
+    ),
+    GraphPass(
+        function=add_masks,
+        reason="after downcast, which leaves what float32 kernels take; before the outlines, which know a softmax's addend",
     ),
     GraphPass(function=share_zero_points, reason="before outline_integer, which rejects zero points that differ by channel"),
     GraphPass(

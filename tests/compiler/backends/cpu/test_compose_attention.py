@@ -26,7 +26,7 @@ PLAIN = octavo.Recipe(float_ops=MOVES, bias_correction=False, weight_rounding="n
 TOKENS, HEADS, WIDTH = 19, 2, 8
 X = (2, TOKENS, HEADS * WIDTH)
 
-pytestmark = pytest.mark.needs_isa("x86.avx_vnni")
+in_integers = pytest.mark.needs_isa("x86.avx_vnni")
 
 
 def network(kind: str) -> Model:
@@ -56,7 +56,10 @@ def network(kind: str) -> Model:
         else:
             k, values = head("k", (0, 2, 3, 1)), head("v", (0, 2, 1, 3))
         s = writer.emit("s", R.matmul(q, k), is_output=kind == "scores are returned")
-        if kind != "plain":
+        if kind.endswith("where"):
+            scaled = writer.emit("d", R.divide(s, relax.const(3.0)))
+            s = writer.emit("m", R.where(v["hidden"], relax.const(-np.inf, "float32"), scaled))
+        elif kind != "plain":
             s = writer.emit("m", R.add(s, v["mask"]))
         if kind.endswith("tanh"):
             s = writer.emit("c", R.tanh(s))
@@ -69,10 +72,13 @@ def network(kind: str) -> Model:
     rng = np.random.default_rng(5)
     widths = (16, 8, 8) if kind.startswith("shared") else (16, 16, 16)
     params = {f"w{name}": rng.normal(size=(16, width)).astype(np.float32) / 3 for name, width in zip("qkv", widths, strict=True)}
-    mask = np.where(np.tri(TOKENS, dtype=bool), 0, -1e9).astype(np.float32)
+    seen = np.tri(TOKENS, dtype=bool)
+    masks: dict[str, Any] = {"mask": np.where(seen, 0, -1e9).astype(np.float32)}
+    if kind.endswith("where"):
+        masks = {"hidden": ~seen}
     returned = {"softmax is returned": ("z", "p"), "scores are returned": ("z", "s"), "as it lies": ("y",)}
     names = returned.get(kind, ("z",))
-    return model_of({"x": (X, "float32")}, params | ({} if kind == "plain" else {"mask": mask}), body, names)
+    return model_of({"x": (X, "float32")}, params | ({} if kind == "plain" else masks), body, names)
 
 
 def quantized_of(model: Model, *, by_row: bool = True) -> tuple[Any, list[np.ndarray]]:
@@ -99,7 +105,8 @@ def check_steps(quantized: Model, samples: Any, fused: str, monkeypatch: pytest.
             np.testing.assert_array_equal(one(sample)[name], value)
 
 
-@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh", "shared, tanh"])
+@in_integers
+@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh", "shared, tanh", "shared, where"])
 def test_the_bytes_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that are moved or shared by queries; with a function between the product and the softmax there are two kernels."""
     quantized, samples = quantized_of(network(kind))
@@ -108,6 +115,7 @@ def test_the_bytes_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     check_steps(quantized, samples, ATTENTION, monkeypatch)
 
 
+@in_integers
 @pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh"])
 def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quantized, samples = quantized_of(network(kind), by_row=False)
@@ -116,14 +124,19 @@ def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch:
     check_steps(quantized, samples, KNOWN_ATTENTION, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "tanh", "softmax is returned", "scores are returned"])
+FUSED = ("plain", "masked", "as it lies", "where", "shared", "shared, where")
+
+
+@pytest.mark.parametrize("kind", [*FUSED, "tanh", "softmax is returned", "scores are returned"])
 def test_the_bytes_of_the_steps_in_float(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that are shared are multiplied as one, between reshapes; a mask that chooses is an addend."""
     model = network(kind)
     kernels = [op.kernel for op in octavo.explain(model).ops]
-    assert (FLOAT_ATTENTION in kernels) == (kind in ("plain", "masked", "as it lies"))
+    assert (FLOAT_ATTENTION in kernels) == (kind in FUSED)
     check_steps(model, [np.random.default_rng(6).normal(size=X).astype(np.float32)], FLOAT_ATTENTION, monkeypatch)
 
 
+@in_integers
 @pytest.mark.parametrize("kind", ["softmax is returned", "scores are returned"])
 def test_what_somebody_else_reads_is_written(kind: str) -> None:
     for by_row in (True, False):
@@ -131,6 +144,7 @@ def test_what_somebody_else_reads_is_written(kind: str) -> None:
         assert not {ATTENTION, KNOWN_ATTENTION} & set(kernels_of(quantized).values())
 
 
+@in_integers
 def test_each_tensor_is_told_of() -> None:
     """Scores, softmax and moved heads are within what the kernel gives; that is the tensor it was."""
     model = network("masked")

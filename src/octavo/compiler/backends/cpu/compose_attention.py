@@ -82,10 +82,10 @@ def _float_chain(view: DataflowView, composites: Mapping[str, Composite], last: 
     scores = _before(view, composites, softmax, between.x)
     if scores is None or not isinstance(scores.composite.op, FloatBatchMatmulOp) or between.y is not None:
         return None
-    first, shape = scores.composite.op, between.shape
-    plain = MatrixView.plain(shape)
-    is_plain = first.y_view == plain == second.a_view and shape[:-2] == second.y_view.shape[:-2]
-    return (scores, softmax) if is_plain else None
+    first, shape = scores.composite.op, second.a_view.shape
+    # Its rows may be those of more matrices, of heads that share keys: an addend's place follows from a row's number among all.
+    is_plain = first.y_view == MatrixView.plain(shape) == second.a_view and shape[:-2] == second.y_view.shape[:-2]
+    return (scores, softmax) if is_plain and between.shape[-1] == shape[-1] else None
 
 
 def _float_attention(scores: _Link, softmax: _Link, last: _Link) -> Composed:

@@ -224,6 +224,8 @@ def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput]
 def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim matmul(a, b) of two float32 activations, the permutations around it and a factor behind it.
 
+    So it does reshapes of rows, before and behind it, by which heads that share a matrix become one.
+
     Before::
 
         q = R.permute_dims(x, (0, 2, 1, 3)); s = R.matmul(q, k); t = R.divide(s, R.const(8))
@@ -239,8 +241,10 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeO
     if len(known) < 2:
         return Rejection(reason=f"an operand of {core.name} is a constant, has no static shape or fewer than two axes")
     (a, a_view, a_members), (b, b_view, b_members) = known
-    factor, output, members = _factor(view, core)
-    permuted = _permutation_behind(view, output)
+    result, members = _reshaped_behind(view, core)
+    factor, output, scaled = _factor(view, result)
+    members = (*members, *scaled)
+    permuted = _permutation_behind(view, output) if result.same_as(core) else None
     y_view = MatrixView.plain(shape)
     if permuted is not None:
         output, axes = permuted
@@ -267,12 +271,14 @@ def _operand(view: DataflowView, core: Var, arg: Expr) -> tuple[Var, MatrixView,
     shape = static_shape(arg)
     if not isinstance(arg, Var) or shape is None or len(shape) < 2 or constant_value(view, arg) is not None:
         return None
-    permute = call_to(view.definition(arg), "permute_dims")
-    if permute is None or not isinstance(permute.args[0], Var):
+    only, mover = view.only_user(arg), call_to(view.definition(arg), "permute_dims", "reshape")
+    x = None if mover is None else mover.args[0]
+    if mover is None or not isinstance(x, Var) or only is None or not only.same_as(core):
         return arg, MatrixView.plain(shape), ()
-    only = view.only_user(arg)
-    if only is None or not only.same_as(core):
-        return arg, MatrixView.plain(shape), ()
+    permute = call_to(mover, "permute_dims")
+    if permute is None:
+        is_of_rows = _has_columns(x, shape) and constant_value(view, x) is None
+        return (x, MatrixView.plain(shape), (arg,)) if is_of_rows else (arg, MatrixView.plain(shape), ())
     order = permute.attrs.axes
     axes = tuple(range(len(shape))[::-1] if order is None else (int(axis) % len(shape) for axis in order))
     return permute.args[0], MatrixView(shape=shape, axes=axes), (arg,)
@@ -293,6 +299,20 @@ def _factor(view: DataflowView, core: Var) -> tuple[float, Var, tuple[Var, ...]]
     if is_division and number == 0.0:
         return 1.0, core, ()
     return (1.0 / number if is_division else number), user, (user,)
+
+
+def _reshaped_behind(view: DataflowView, core: Var) -> tuple[Var, tuple[Var, ...]]:
+    """Return the reshape of its rows that alone reads a product, which is another result of the same bytes; else the product."""
+    user, shape = view.only_user(core), static_shape(core)
+    reshape = None if user is None else call_to(view.definition(user), "reshape")
+    is_of_rows = user is not None and reshape is not None and shape is not None and _has_columns(user, shape)
+    return (user, (user,)) if user is not None and is_of_rows else (core, ())
+
+
+def _has_columns(var: Var, shape: tuple[int, ...]) -> bool:
+    """Return whether a variable of two axes or more has the columns of a shape."""
+    own = static_shape(var)
+    return own is not None and len(own) >= 2 and own[-1] == shape[-1]
 
 
 def _permutation_behind(view: DataflowView, var: Var) -> tuple[Var, tuple[int, ...]] | None:

@@ -374,6 +374,25 @@ def test_float(rng: np.random.Generator, isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
+def test_columns_that_are_masked_change_nothing_in_float(rng: np.random.Generator, isa: str) -> None:
+    """Those are left out; not where scores may be as large as what masks them, or where a value is not finite."""
+    cases: list[Case] = []
+    for number in range(8):
+        (rows, columns), factor = SPANS[number % 4], (None, -0.5)[number // 4]
+        shape = (1, 2, rows, columns)
+        spec = real_of((*shape, 16, 8), (HEADS, KEYS, HEADS, HEADS), addend=masked(shape, (rows, columns), factor))
+        q, k, v, _ = values_of(rng, spec)
+        if number == 4:
+            q[0, 0, 2, 3] = 1e10
+        if number == 5:
+            v[..., 0, 0], v[..., -1, 0] = np.inf, np.nan
+        inputs = real_inputs(spec, q, k, v, spans(rng, rows, columns, (number + number // 4) % 4))
+        expected = real_expected(spec, isa, *inputs)
+        cases.append(Case(kernel=float_attention(spec, isa=isa), inputs=inputs, expected=expected, about=spec))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_open_sizes_in_float(rng: np.random.Generator, isa: str) -> None:
     def spec_for(rows: Any, columns: Any) -> FloatAttentionSpec:
         addend = masked((1, 2, rows, columns), (rows, columns), None)

@@ -92,7 +92,7 @@ def read_operand(
 def with_room(context: KernelContext, var: Var, view: MatrixView) -> tuple[Expr, MatrixView]:
     """Return what a view sees of a value: as it lies, where it has room for more along an axis."""
     found = context.storage.with_room(var)
-    if found is None or len(view.axes) != len(shape_of(found[0])):
+    if found is None or tuple(shape_of(var)[axis] for axis in view.axes) != view.shape:
         return context.storage.source(var), view
     lying = shape_of(found[0])
     return found[0], replace(view, room=tuple(lying[axis] for axis in view.axes))

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from tvm.script.ir_builder import tirx as T
 
@@ -32,8 +32,8 @@ again."""
 _MATH = ElementMath(LANES)
 
 
-Find = Callable[[Buffer, Expr, Sequence[Any]], Range]
-"""From the addend, the number of a block's first row and where the parameters of its rows lie to the columns that count."""
+Find = Callable[[Buffer, Expr, Operand, Expr], Range]
+"""From the addend, the number of a block's first row, q and where the block begins in it to the columns that count."""
 
 
 class Attended(Protocol):
@@ -141,10 +141,14 @@ class AttentionLoops(ABC):
     def products(self, block: ScoreBlock, views: Sequence[MatrixView], tile: Tile) -> tuple[ScoreRows, BatchProduct]:
         """Return what emits the two products of a block; `views` are those of q, k, the scores, their softmax, v and y."""
 
-    def search_of(self, keys: Operand, vectors: Expr) -> Callable[[int], Find] | None:
-        """Emit what a search for the columns that count asks of all keys; return what emits its buffers for so many rows."""
-        del keys, vectors
-        return None
+    @abstractmethod
+    def search_of(
+        self, packed: tuple[Operand, Operand], products: tuple[ScoreRows, BatchProduct]
+    ) -> Callable[[int], Find] | None:
+        """Emit what a search for the columns that count asks of all keys and values, which are packed for the products.
+
+        Returns what emits the search's buffers for so many rows; None where there is no need to search.
+        """
 
     def emit(self, *buffers: Buffer) -> None:
         """Emit everything."""
@@ -160,7 +164,7 @@ class AttentionLoops(ABC):
             of_at = scores.starts(index, *self._parameters)
             keys, values = scores.pack(_operand(k, of_k, of_at[1:2]), k_at), weighted.pack(_operand(v, of_v, of_at[2:]), v_at)
             before = T.Bind(index * self.rows)
-            search = self.search_of(keys, scores.vectors) if valid is None else None
+            search = self.search_of((keys, values), (scores, weighted)) if valid is None else None
 
             def blocks(rows: int) -> None:
                 block = self.block_of(rows, columns, valid)
@@ -173,12 +177,12 @@ class AttentionLoops(ABC):
                     of_start = [
                         T.Bind(at + start * of.strides[-2]) for at, of in zip(of_at[:1], self._parameters[:1], strict=True)
                     ]
-                    row = T.Bind(before + start)
+                    row, q_start = T.Bind(before + start), T.Bind(q_at + start * q_view.strides[-2])
+                    rows_of_q = _operand(q, of_q, of_start)
                     if find is not None:
-                        block.within = find(addends[0], row, (*of_q, *of_start))
+                        block.within = find(addends[0], row, rows_of_q, q_start)
                     first.keeps(block, before_scores, row)
-                    q_start = T.Bind(q_at + start * q_view.strides[-2])
-                    first.emit_rows((_operand(q, of_q, of_start), keys, block.scores), (q_start, T.int32(0)))
+                    first.emit_rows((rows_of_q, keys, block.scores), (q_start, T.int32(0)))
                     block.finish()
                     shares, *of_shares = block.operands
                     rows_of = _operand(shares, of_shares, [T.int32(0)] * len(of_shares))

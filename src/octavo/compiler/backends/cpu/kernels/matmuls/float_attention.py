@@ -1,28 +1,34 @@
 """Attention in float32: scores, softmax and the product with the values for some rows at a time; no scores are written.
 
-Plain vectors, one text for every ISA. Every value is that of the kernels of its steps: `float_batch_matmul`, `float_softmax`.
+Columns at both ends that are masked for all of these rows are left out. Plain vectors, one text for every ISA. Every value is
+that of the kernels of its steps: `float_batch_matmul`, `float_softmax`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
 
 from ......ir.composites.matrix_view import MatrixView
+from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.kernel import Kernel
-from ..language.vectors import Expr, prim_func
+from ..language.vectors import Buffer, Expr, prim_func
 from ..norms.float_softmax import SoftmaxAddend
-from .attention_loops import AttentionLoops, ScoreRows
-from .batch_product import LANES, Tile
+from .attention_loops import AttentionLoops, Find, ScoreRows
+from .batch_product import LANES, BatchProduct, Operand, Tile
 from .float_batch_matmul import FloatBatchMatmulSpec, FloatProduct
-from .score_block import RealBlock, ScoreBlock
+from .masked_columns import CHUNK, SCORE_LIMIT, MaskedColumns, largest_magnitude
+from .score_block import Range, RealBlock, ScoreBlock
 
 FLOAT_ATTENTION = "float.attention"
+
+_FINITE = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +74,19 @@ class _FloatScores(ScoreRows, FloatProduct):
         return super()._score(ElementMath(LANES).fenced(result), before, vector, valid)
 
 
+class _FloatWeighted(FloatProduct):
+    """The second product, of the columns that count."""
+
+    block: ScoreBlock | None = None
+
+    def step_range(self) -> tuple[Expr, Expr]:
+        """Return those of the columns that count."""
+        if self.block is None or self.block.within is None:
+            return super().step_range()
+        first, last = self.block.within
+        return first * CHUNK, T.Bind(T.min(last * CHUNK, self.steps))
+
+
 class _FloatAttention(AttentionLoops):
     """Emits the kernel."""
 
@@ -81,7 +100,44 @@ class _FloatAttention(AttentionLoops):
 
     def products(self, block: ScoreBlock, views: Sequence[MatrixView], tile: Tile) -> tuple[ScoreRows, FloatProduct]:
         """Return what emits the two products of a block."""
-        del block
         spec, (q, k, scores, shares, v, y) = self._spec, views
         first = _FloatScores(q, k, scores, factor=spec.scores.factor, threads=spec.threads, tile=tile)
-        return first, FloatProduct(shares, v, y, factor=spec.weighted.factor, threads=spec.threads, tile=tile)
+        second = _FloatWeighted(shares, v, y, factor=spec.weighted.factor, threads=spec.threads, tile=tile)
+        second.block = block
+        return first, second
+
+    def search_of(
+        self, packed: tuple[Operand, Operand], products: tuple[ScoreRows, BatchProduct]
+    ) -> Callable[[int], Find] | None:
+        """Emit the largest magnitudes of keys and values: where scores have no bound, or a value is infinite, all count."""
+        spec, (first, second) = self._spec, products
+        if spec.addend is None or not (is_open(self.columns) or self.columns > CHUNK):
+            return None
+        addend, width, (down, across) = spec.addend, first.inner, first.a.strides[-2:]
+        of_keys, of_values = (
+            largest_magnitude(each, LANES, product.vectors * product.steps, LANES)
+            for each, product in zip(packed, (first, second), strict=True)
+        )
+        factor = abs(spec.scores.factor) * (1.0 if addend.factor is None else abs(addend.factor))
+
+        def search(rows: int) -> Find:
+            masked = MaskedColumns(addend, rows, self.columns)
+
+            def find(values: Buffer, row: Expr, q: Operand, q_start: Expr) -> Range:
+                of_q = _largest_of_rows(q, q_start, (rows, width), (down, across))
+                bound = of_q * of_keys * (T.float32(factor) * T.Cast("float32", T.int32(0) + width))
+                return masked.found(values, row, T.And(bound <= T.float32(SCORE_LIMIT), of_values <= T.float32(_FINITE)))
+
+            return find
+
+        return search
+
+
+def _largest_of_rows(q: Operand, start: Expr, extents: tuple[int, int], strides: tuple[int, int]) -> Expr:
+    """Emit the largest magnitude of some rows; NaN where one is."""
+    largest = T.alloc_buffer((1,), "int32", scope="local")
+    T.buffer_store(largest, T.int32(0), [0])
+    with T.serial(0, extents[0]) as row, T.serial(0, extents[1]) as column:
+        bits = T.reinterpret("int32", q[start + row * strides[0] + column * strides[1]]) & T.int32(0x7FFFFFFF)
+        T.buffer_store(largest, T.max(largest[0], bits), [0])
+    return T.Bind(T.reinterpret("float32", largest[0]))

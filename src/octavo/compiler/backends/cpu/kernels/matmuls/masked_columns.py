@@ -41,13 +41,13 @@ _MASKED_BITS, _PLAIN_BITS, _INFINITE_BITS = _bits(_MASKED), _bits(_PLAIN), _bits
 """As unsigned integers negative numbers lie above all others, the larger the lower they are, and NaNs behind infinity."""
 
 
-def largest_scale(scales: Buffer, lanes: int, count: Expr, pitch: Expr, start: Expr = 0) -> Expr:
-    """Emit the largest of positive numbers that lie in `count` vectors of so many lanes; NaN where one is."""
+def largest_magnitude(numbers: Buffer, lanes: int, count: Expr, pitch: Expr, start: Expr = 0) -> Expr:
+    """Emit the largest magnitude of numbers that lie in `count` vectors of so many lanes; NaN where one is."""
     dtype = vector_type("int32", lanes)
     largest: Any = T.alloc_buffer((lanes,), "int32", scope="local")
     store(largest, 0, splat(T.int32(0), lanes), lanes)
     with T.serial(0, count) as number:
-        bits = T.reinterpret(dtype, load(scales, start + number * pitch, lanes))
+        bits = T.reinterpret(dtype, load(numbers, start + number * pitch, lanes)) & splat(T.int32(0x7FFFFFFF), lanes)
         store(largest, 0, T.max(load(largest, 0, lanes), bits), lanes)
     return T.Bind(T.reinterpret("float32", across_lanes(load(largest, 0, lanes), lanes, T.max)))
 

@@ -31,7 +31,7 @@ from ..norms.float_softmax import SoftmaxAddend
 from ..quantization.quantize import QuantizeSpec
 from .attention_loops import AttentionLoops, Find, ScoreRows
 from .batch_product import LANES, BatchProduct, Operand, PanelPlace, Tile
-from .masked_columns import CHUNK, SCORE_LIMIT, MaskedColumns, largest_scale
+from .masked_columns import CHUNK, SCORE_LIMIT, MaskedColumns, largest_magnitude
 from .score_block import IntegerBlock, Range, ScoreBlock
 from .spec import BatchMatmulSpec, known_result
 from .x86_int8_batch_matmul import MAX_INNER, BytesProduct, Int8Product
@@ -176,21 +176,26 @@ class _Attention(AttentionLoops):
         """Return what becomes integers for so many rows."""
         return IntegerBlock(rows, columns, self._spec.shares, valid)
 
-    def search_of(self, keys: Operand, vectors: Expr) -> Callable[[int], Find] | None:
-        """Emit the largest scale of the keys, by which scores have a bound; None where there is no need to search."""
-        spec = self._spec
+    def search_of(
+        self, packed: tuple[Operand, Operand], products: tuple[ScoreRows, BatchProduct]
+    ) -> Callable[[int], Find] | None:
+        """Emit the largest scale of the keys, by which scores have a bound; return None where there is no need to search."""
+        spec, (keys, _) = self._spec, packed
         if spec.addend is None or not self._is_searched():
             return None
-        addend, of_keys = spec.addend, largest_scale(keys[1], LANES, vectors, 2 * LANES) if spec.shares is None else None
+        addend, of_keys = spec.addend, None
+        if spec.shares is None:
+            of_keys = largest_magnitude(keys[1], LANES, products[0].vectors, 2 * LANES)
 
         def search(rows: int) -> Find:
             masked = MaskedColumns(addend, rows, self.columns)
 
-            def find(values: Buffer, row: Expr, of_rows: Sequence[Any]) -> Range:
+            def find(values: Buffer, row: Expr, q: Operand, q_start: Expr) -> Range:
+                del q_start
                 is_bounded = T.bool(True)
                 if of_keys is not None:
-                    of_q, start = of_rows
-                    largest = largest_scale(of_q, 1, rows, spec.parameters[0].strides[-2], start)
+                    _, of_q, start = q
+                    largest = largest_magnitude(of_q, 1, rows, spec.parameters[0].strides[-2], start)
                     is_bounded = largest * of_keys * T.float32(self._bound(1.0)) <= T.float32(SCORE_LIMIT)
                 return masked.found(values, row, is_bounded)
 
