@@ -14,15 +14,20 @@ HEADS, SIZE = 2, 8
 CARRY = {"key": "past_key", "value": "past_value"}
 
 
-def decoder() -> octavo.Model:
-    """Return an attention of open batch and sequence over a past, which reads its keys as they lie and, once more, densely."""
+def decoder(*, encodes: bool = False) -> octavo.Model:
+    """Return an attention of open batch and sequence over a past, which reads its keys as they lie and, once more, densely.
+
+    With `encodes` it attends to what was encoded, too, of which something alone is computed.
+    """
     batch, sequence, past = (tvm.tirx.Var(name, "int64") for name in ("batch", "sequence", "past"))
     shape: Any = [batch, sequence, HEADS * SIZE]
     states: Any = [batch, HEADS, past, SIZE]
     x = relax.Var("x", relax.TensorType(shape, "float32"))
     keys, values = (relax.Var(name, relax.TensorType(states, "float32")) for name in ("past_key", "past_value"))
     builder: Any = relax.BlockBuilder()
-    with builder.function("main", [x, keys, values]):
+    rows: Any = [batch, HEADS, tvm.tirx.Var("encoded_rows", "int64"), SIZE]
+    encoded = relax.Var("encoded", relax.TensorType(rows, "float32"))
+    with builder.function("main", [x, keys, values, *([encoded] if encodes else [])]):
         with builder.dataflow():
 
             def emit(name: str, value: Any) -> Any:
@@ -35,6 +40,10 @@ def decoder() -> octavo.Model:
             weights = emit("weights", R.nn.softmax(scores, axis=-1))
             total = emit("total", R.sum(value, axis=[2], keepdims=True))
             y = emit("y", R.add(emit("read", R.matmul(weights, value)), total))
+            if encodes:
+                grown = emit("grown", R.exp(encoded))
+                of_encoded = emit("of_encoded", R.matmul(new, emit("across", R.permute_dims(grown, [0, 1, 3, 2]))))
+                y = emit("z", R.add(y, emit("read_encoded", R.matmul(emit("shares", R.nn.softmax(of_encoded)), grown))))
             outputs = builder.emit_output(relax.Tuple([y, key, value]))
         builder.emit_func_output(outputs)
     return octavo.load(builder.get())

@@ -105,6 +105,49 @@ def test_a_fork_goes_its_own_way_and_reset_drops_rows(executable: Executable) ->
         step(x=first[:1])  # another batch begins
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_computed_of_a_fixed_input_is_computed_once(threads: int) -> None:
+    """The bytes of calls that are given it at each step; while the workspace holds a step, nothing reads it again."""
+    executable = octavo.compile(decoder(encodes=True), threads=threads)
+    assert executable.description.fixed == (3,)
+    encoded = np.random.default_rng(8).standard_normal((2, HEADS, 5, SIZE)).astype(np.float32)
+    past = dict.fromkeys(CARRY.values(), np.zeros((2, HEADS, 0, SIZE), np.float32))
+    given = encoded.copy()
+    with executable.session(carry=names_of(executable), capacity={"past": 400}, fixed={"encoded": given}) as step:
+        given[...] = 0  # it is the caller's again
+        for number, x in enumerate(steps(4, 2, 40)):
+            memory, before = np.from_dlpack(step._memory["encoded"]), step._before  # pyright: ignore[reportPrivateUsage]
+            expected, *states = executable({"x": x, **past, "encoded": encoded}).values()
+            past = dict(zip(CARRY.values(), states, strict=True))
+            np.copyto(memory, 0 if number == 1 else encoded)
+            found = step.fork() if number == 20 else step
+            assert next(iter(found(x=x).values())).tobytes() == expected.tobytes()
+            if number == 20:
+                step(x=x)
+            assert number != 1 or (before is not None and step._before == before)  # pyright: ignore[reportPrivateUsage]
+        np.copyto(memory, encoded)
+        step.reset()
+        x = next(steps(9, 2, 1))
+        expected, _ = without(executable, x, {**dict.fromkeys(CARRY.values(), past["past_key"][:, :, :0]), "encoded": encoded})
+        assert next(iter(step(x=x).values())).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        (
+            {"past_key": np.zeros((1, HEADS, 0, SIZE), np.float32)},
+            "fixed: 'past_key' is no input beside the carried ones; these are x",
+        ),
+        ({"other": np.zeros(1, np.float32)}, "fixed: 'other' is no input"),
+        ({"x": np.zeros((1, 2, 3), np.float32)}, "fixed"),
+    ],
+)
+def test_fixed_inputs_that_cannot_be_are_refused(executable: Executable, fixed: Arrays, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        executable.session(carry=names_of(executable), capacity={"past": 8}, fixed=fixed)
+
+
 def test_states_to_begin_with_are_taken(executable: Executable) -> None:
     first, second, *_ = steps(5, 1, 2)
     _, past = without(executable, first, None)

@@ -22,7 +22,7 @@ from ..target.precision import Precision
 from .backends.cpu.kernels.language.vectors import without_bodies
 from .backends.cpu.lowering import Lowered
 from .backends.tuning import Tuning, schedules_of
-from .codegen.generate import constant_bytes, generate
+from .codegen.generate import CompiledCode, constant_bytes, generate
 from .constant_block import constant_block
 from .device_models import compiled_for
 from .explanation import ExplainedOp, explained_ops, output_specs
@@ -104,6 +104,7 @@ def build_executable(
         extents=lowered.extents,
         states=tuple(StatePlace(**asdict(state), capacity=state.capacity, in_place=state.in_place) for state in lowered.states),
         ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
+        fixed=code.fixed if isinstance(code, CompiledCode) else (),
     )
     return Executable(code, description)
 

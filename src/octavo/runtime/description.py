@@ -29,6 +29,11 @@ class OutputSpec:
     counted: bool = False
 
 
+def fixed_dimension(number: int) -> str:
+    """Return the name of the dimension that is 1 where what is computed of an input alone is in the workspace already."""
+    return f"input{number}_fixed"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatePlace:
     """A result that extends an input by rows along an axis, and may be written in its memory.
@@ -93,6 +98,8 @@ class Description:
         Open sizes of tensors within, which must be at least 1: of an image after windows that it may be too small for.
     states
         The results that may be written in the memory of an input.
+    fixed
+        Numbers of the inputs of which something is computed that a session, where they stay the same, computes once.
     device
         Name of the device that runs the code, in memory of its own; "" for the host.
     """
@@ -115,6 +122,7 @@ class Description:
     limits: tuple[tuple[Size, int], ...] = ()
     extents: tuple[Size, ...] = ()
     device: str = ""
+    fixed: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -148,6 +156,7 @@ class Description:
         plain["limits"] = tuple((_size(size), int(largest)) for size, largest in data.get("limits", ()))
         plain["extents"] = tuple(_size(text) for text in data["extents"])
         plain["states"] = tuple(StatePlace(**entry) for entry in data["states"])
+        plain["fixed"] = tuple(int(number) for number in data.get("fixed", ()))
         plain["device"] = str(data.get("device", ""))  # files of earlier versions are the host's
         return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
 

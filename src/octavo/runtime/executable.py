@@ -16,7 +16,7 @@ from ..errors import DataError, ExecutableError
 from .code import Code
 from .control_block import control_layout
 from .cpu_features import machine_features, missing_features
-from .description import Description, OutputSpec
+from .description import Description, OutputSpec, fixed_dimension
 from .file import Contents, read_executable, write_executable
 from .input_check import InputCheck
 from .inputs import InputSpec, check_batch_size, check_samples, split_batch
@@ -183,6 +183,7 @@ class Executable:
         carry: Mapping[str, str],
         capacity: Mapping[str, int] | None = None,
         start: Mapping[str, npt.NDArray[Any]] | None = None,
+        fixed: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Session:
         """Return what calls it step by step, its state in place.
 
@@ -194,13 +195,16 @@ class Executable:
             {dimension name: rows}: for how many rows there is room in states that grow along it, as a decoder's cache does.
         start
             {input name: array}: states to begin with; by default no rows, and zeros.
+        fixed
+            {input name: array}: inputs that are the same at every step, as keys and values of what was encoded are; steps do not
+            take them. Beside states that grow, what is computed of one of them alone, its integers say, is computed once.
 
         Raises
         ------
         DataError
             An unknown name; an output that does not fit its input; a state that grows without a capacity.
         """
-        return Session(self.description, self._run, carry, capacity, start)
+        return Session(self.description, self._run, carry, capacity, start, fixed)
 
     def bind_on_device(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
         """Return a call on tensors that lie where the code runs: nothing is uploaded, downloaded or copied.
@@ -403,9 +407,13 @@ def _device_tensors(role: str, specs: Sequence[InputSpec | OutputSpec], given: M
 
 
 def _own_memory(description: Description) -> dict[str, int]:
-    """Return the sizes of results that nobody gives memory: with room for the rows that they have, none of them in place."""
+    """Return the sizes of results that nobody gives memory: with room for the rows that they have, none of them in place.
+
+    Nothing is there from a call before.
+    """
     rows = {each.capacity: description.outputs[each.output].shape[each.axis] for each in description.states}
-    return {**rows, **dict.fromkeys((each.in_place for each in description.states), 0)}
+    flags = (*(each.in_place for each in description.states), *map(fixed_dimension, description.fixed))
+    return {**rows, **dict.fromkeys(flags, 0)}
 
 
 def _shared(array: npt.NDArray[Any]) -> Any:

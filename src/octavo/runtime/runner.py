@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from types import MappingProxyType
@@ -157,7 +157,7 @@ class NativeRunner:
         self._workspace = size_function([code.workspace], self._names)
         self._shapes = [size_function(shape, self._names) for shape, _ in code.outputs]
         self._dtypes = [dtype for _, dtype in code.outputs]
-        self._idle: list[_CallState] = []
+        self._idle: list[CallState] = []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on fresh outputs, with a workspace that no other call has."""
@@ -189,6 +189,26 @@ class NativeRunner:
         self._entry(*state.sizes_of(numbers), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
         self._idle.append(state)
 
+    def run_again(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        sizes: Mapping[str, int],
+        flags: Collection[str],
+        before: CallState | None,
+    ) -> CallState:
+        """Run as `run_on` in a workspace that no other call uses, and return that.
+
+        `flags` are dimensions that say what is there already: 1 in the workspace of the run `before`, where that holds this one.
+        """
+        [workspace] = self._workspace(*self._in_order({**sizes, **dict.fromkeys(flags, 1)}))
+        is_there = before is not None and before.workspace >= workspace
+        # Twice as much as is needed: where states grow, so does what a step computes on its way.
+        state = before if before is not None and is_there else self._call_state(2 * workspace)
+        numbers = self._in_order({**sizes, **dict.fromkeys(flags, int(is_there))})
+        self._entry(*state.sizes_of(numbers), *entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        return state
+
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Return a call with outputs and a workspace of its own."""
         sizes = self._dimensions.of(inputs)
@@ -200,16 +220,16 @@ class NativeRunner:
     def _in_order(self, sizes: Mapping[str, int]) -> list[int]:
         return [sizes[name] for name in self._names]
 
-    def _call_state(self, size: int) -> _CallState:
+    def _call_state(self, size: int) -> CallState:
         try:
             workspace = empty_bytes(size)
         except MemoryError as error:
             raise _no_memory(size, "what it computes on its way") from error
         sizes = empty_tensor((len(self._names),), "int64")
         if self._control is None:
-            return _CallState(arguments=(workspace,), workspace=size, sizes=sizes)
+            return CallState(arguments=(workspace,), workspace=size, sizes=sizes)
         pool = WorkerPool(self._library, self._control)
-        return _CallState(arguments=(workspace, pool.control), workspace=size, sizes=sizes, pool=pool)
+        return CallState(arguments=(workspace, pool.control), workspace=size, sizes=sizes, pool=pool)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +267,7 @@ def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _CallState:
+class CallState:
     """What one call at a time uses alone: its workspace and worker pool, as arguments of the entry, and memory for sizes."""
 
     arguments: tuple[Any, ...]
@@ -265,7 +285,7 @@ class _CallState:
 
 class _PreparedNative:
     def __init__(
-        self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], state: _CallState, inputs: Sequence[Any]
+        self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], state: CallState, inputs: Sequence[Any]
     ) -> None:
         self._entry = entry
         self._inputs = inputs  # kept alive, for a table holds their addresses alone

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, check_type
-from .description import Description, OutputSpec, StatePlace
+from .description import Description, OutputSpec, StatePlace, fixed_dimension
 from .huge_pages import machine_bytes
 from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
-from .runner import NativeRunner, Runner
+from .runner import CallState, NativeRunner, Runner
 from .shapes import LARGEST, dimension_places, evaluated, read_sizes
 from .size import names_in
 from .tensors import empty_tensor, tensor_from
@@ -39,6 +39,8 @@ class Session:
         {dimension name: rows}: for how many there is room in states that grow along it.
     start
         {input name: array} of the first step; by default states that grow have no rows, and others are 0.
+    fixed
+        {input name: array}: inputs that are the same at every step.
 
     Raises
     ------
@@ -53,6 +55,7 @@ class Session:
         carry: Mapping[str, str],
         capacity: Mapping[str, int] | None = None,
         start: Mapping[str, npt.NDArray[Any]] | None = None,
+        fixed: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
         self._description, self._runner = description, runner
         self._inputs = {spec.source_name: spec for spec in description.inputs}
@@ -63,10 +66,13 @@ class Session:
             check_pair(output, self._outputs, name, self._inputs)
         self._growing = self._find_growing()
         self._check_capacity()
-        self._given = [spec for name, spec in self._inputs.items() if name not in self._carry.values()]
+        self._fixed = {name: np.array(array) for name, array in (fixed or {}).items()}
+        self._given = [
+            spec for name, spec in self._inputs.items() if name not in self._carry.values() and name not in self._fixed
+        ]
         self._check = InputCheck(self._given, description.limits, description.extents)
         self._places = dimension_places([spec.shape for spec in self._given])
-        self._fixed = names_in(dim for name in self._carry.values() for dim in self._inputs[name].shape)
+        self._of_states = names_in(dim for name in self._carry.values() for dim in self._inputs[name].shape)
         """The dimensions that states have."""
         self._growth = {
             (place.dimension, self._outputs[output].shape[place.axis]): output for output, place in self._growing.items()
@@ -77,9 +83,13 @@ class Session:
         self._lengths = dict.fromkeys((place.dimension for place in self._growing.values()), 0)
         self._memory: dict[str, Any] = {}
         """By the name of the input: a growing state's whole memory, or another's tensor."""
+        self._before: tuple[CallState, list[int]] | None = None
+        """The workspace of the step before, and the sizes of what it keeps."""
+        self._flags = [
+            fixed_dimension(number) for number in description.fixed if description.inputs[number].source_name in self._fixed
+        ]
         self._start = dict(start or {})
-        for name, array in self._start.items():
-            self._take(name, array)
+        self._take_all()
         self._check_start()
 
     # ------------------------------------------------------------------------------------------------------- reading
@@ -135,14 +145,16 @@ class Session:
                 self._memory[name] = made.pop(output)
             else:
                 made.pop(output, None)
-        self._sizes |= {key: size for key, size in sizes.items() if key in self._fixed and key not in self._lengths}
+        self._sizes |= {key: size for key, size in sizes.items() if key in self._of_states and key not in self._lengths}
         return {name: np.from_dlpack(tensor).copy() for name, tensor in made.items()}
 
     def fork(self) -> Session:
         """Return another session with copies of the states, to go on from here in two ways."""
-        other = Session(self._description, self._runner, self._carry, self._capacity)
+        other = Session(self._description, self._runner, self._carry, self._capacity, fixed=self._fixed)
         other._sizes, other._lengths = dict(self._sizes), dict(self._lengths)
         for name, tensor in self._memory.items():
+            if name in self._fixed:
+                continue
             other._memory[name] = other._empty(tuple(tensor.shape), str(tensor.dtype), f"fork: the state {name}")
             if self._place(name) is None:
                 np.copyto(np.from_dlpack(other._memory[name]), np.from_dlpack(tensor))
@@ -165,9 +177,8 @@ class Session:
             raise DataError(f"reset(to={to}): the state {others[0]} keeps no earlier steps; reset() starts anew")
         self._lengths = dict.fromkeys(self._lengths, to)
         if not to:
-            self._memory, self._sizes = {}, {}
-            for name, array in self._start.items():
-                self._take(name, array)
+            self._memory, self._sizes, self._before = {}, {}, None
+            self._take_all()
 
     def __enter__(self) -> Session:
         """Return the session."""
@@ -175,7 +186,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Let its memory go."""
-        self._memory = {}
+        self._memory, self._before = {}, None
 
     # ------------------------------------------------------------------------------------------------------- parts
 
@@ -281,13 +292,23 @@ class Session:
                 raise DataError(_no_room(what, size, total)) from error
         raise DataError(_no_room(what, size, total))
 
-    def _take(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Begin with a state."""
-        spec = self._inputs.get(name)
-        if spec is None or name not in self._carry.values():
-            raise DataError(f"start: {name!r} is no carried input; these are {', '.join(sorted(self._carry.values()))}")
+    def _take_all(self) -> None:
+        """Begin with the states that are given, and with what stays the same."""
+        for name, array in self._start.items():
+            if name not in self._carry.values():
+                raise DataError(f"start: {name!r} is no carried input; these are {', '.join(sorted(self._carry.values()))}")
+            self._take(name, array, "start")
+        for name, array in self._fixed.items():
+            if name not in self._inputs or name in self._carry.values():
+                others = ", ".join(sorted(self._inputs.keys() - self._carry.values()))
+                raise DataError(f"fixed: {name!r} is no input beside the carried ones; these are {others}")
+            self._take(name, array, "fixed")
+
+    def _take(self, name: str, array: npt.NDArray[Any], where: str) -> None:
+        """Begin with a state, or take what stays the same."""
+        spec = self._inputs[name]
         known = {key: size for key, size in self._known().items() if key in self._sizes}
-        [checked] = check_inputs([spec], array, where="start", known=known)
+        [checked] = check_inputs([spec], array, where=where, known=known)
         sizes = read_sizes(dimension_places([spec.shape]), [checked.shape])
         place = self._place(name)
         if place is None:
@@ -317,7 +338,8 @@ class Session:
         """Run the executable on the states' memory; return tensors for the outputs that are not written there."""
         runner = self._runner
         if not self._growing or not isinstance(runner, NativeRunner):
-            arrays = {**inputs, **{name: np.ascontiguousarray(self._rows_of(name)) for name in self._carry.values()}}
+            states = {name: np.ascontiguousarray(self._rows_of(name)) for name in (*self._carry.values(), *self._fixed)}
+            arrays = {**inputs, **states}
             results = runner([tensor_from(arrays[name]) for name in self._inputs])
             return dict(zip(self._outputs, results, strict=True))
         given = {name: self._memory[name] if name in self._memory else tensor_from(inputs[name]) for name in self._inputs}
@@ -327,7 +349,15 @@ class Session:
         room = {place.capacity: self._capacity[place.dimension] for place in self._growing.values()}
         places = dict.fromkeys((place.in_place for place in self._growing.values()), 1)
         everything = {**own, **fresh}
-        runner.run_on(list(given.values()), [everything[name] for name in self._outputs], {**sizes, **room, **places})
+        arguments = list(given.values()), [everything[name] for name in self._outputs]
+        sizes = {**dict.fromkeys(map(fixed_dimension, self._description.fixed), 0), **sizes, **room, **places}
+        if not self._flags:
+            runner.run_on(*arguments, sizes)
+            return fresh
+        dims = names_in(dim for number in self._description.fixed for dim in self._description.inputs[number].shape)
+        kept = [sizes[name] for name in sorted(dims)]
+        state = self._before[0] if self._before is not None and self._before[1] == kept else None
+        self._before = runner.run_again(*arguments, sizes, self._flags, state), kept
         return fresh
 
 

@@ -38,9 +38,10 @@ own are safe from it; this is for the others."""
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledCode(Code):
-    """Code that was compiled in this process, with the functions that it was compiled from, by symbol."""
+    """Code that was compiled in this process: the functions that it was compiled from, by symbol; `fixed` as a Program has it."""
 
     functions: Mapping[str, Compilable] = field(default_factory=dict[str, Compilable])
+    fixed: tuple[int, ...] = ()
 
     def assembly(self, target: tvm.target.Target) -> str | None:
         """Return the machine code as assembly text, compiled anew where it came from the cache."""
@@ -103,6 +104,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
                 workspace=program.workspace,
                 outputs=program.outputs,
                 control=program.control,
+                fixed=program.fixed,
             )
     except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
         lines = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]

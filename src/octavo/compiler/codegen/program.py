@@ -26,16 +26,19 @@ from ...ir.graph.sizes import is_dimension, open_dimensions, size_of
 from ...ir.untyped import tirx
 from ...runtime.code import ENTRY, takes_table
 from ...runtime.control_block import Layout
+from ...runtime.description import fixed_dimension
 from ...runtime.memory import Lifetime, align, place, place_in_slots
 from ...runtime.size import Size, is_open, names_in
 from ...runtime.tensors import values_of
 from ...target.op_facts import movers
+from .call_memory import KernelCall, Memory
 from .constants import Constants
 from .entry_sizes import EntrySizes
+from .fixed_inputs import fixed_inputs, with_fixed
 from .planned_calls import CallPlan, Operand, PlannedCall
 from .pointer_kernels import NeedsMachine, PointerKernel, on_pointers
 from .scratch import with_scratch
-from .sharing import Access, ByteRange, phases, shared_kernel
+from .sharing import phases, shared_kernel
 from .tir_passes import CALLS_ATTR, STACK_BYTES
 from .worker_pool_code import BODY, WORKER_SYMBOLS, WorkerPoolCode
 
@@ -61,6 +64,9 @@ class Program:
         Shape and dtype of each result.
     control
         Control block of the worker pool that shares a call; None where one thread does it all.
+    fixed
+        Numbers of the inputs of which alone something is computed that the workspace keeps: where the dimension
+        `fixed_dimension` of one is 1, it is there from the call before.
     """
 
     module: tvm.IRModule
@@ -69,6 +75,7 @@ class Program:
     workspace: int
     outputs: tuple[tuple[tuple[int, ...], str], ...]
     control: Layout | None = None
+    fixed: tuple[int, ...] = ()
 
 
 def call_plan(module: tvm.IRModule, *, on_stack: int) -> CallPlan | None:
@@ -95,56 +102,6 @@ def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
         return None
 
 
-@dataclass(eq=False, kw_only=True, slots=True)
-class _Memory:
-    """Where the bytes of a value lie: in argument `argument` of the entry, `offset` bytes from its start.
-
-    None until it is known: the workspace, unless the caller wants it as a result. Calls `first` to `last` write or read it. One
-    that is written `over` another lies where that does.
-    """
-
-    size: int
-    argument: int | None = None
-    offset: int = 0
-    first: int = 0
-    last: int = -1
-    over: _Memory | None = None
-
-    @property
-    def root(self) -> _Memory:
-        """The memory that it lies in: its own, or what it is written over."""
-        return self if self.over is None else self.over.root
-
-    @property
-    def place(self) -> ByteRange:
-        """The bytes, once they are known; a value of an open size is all that its argument holds, and counts as one."""
-        if self.over is not None:
-            return self.over.place
-        assert self.argument is not None, "every tensor has its place"
-        return self.argument, self.offset, self.offset + (1 if is_open(self.size) else self.size)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _KernelCall:
-    """One call; `callee` is None for a copy of the first operand to the second. The last `results` operands are written.
-
-    A copy is of so many `bytes`. `shapes` are those of the operands, `sizes` the open ones that the kernel takes behind them.
-    """
-
-    callee: GlobalVar | None
-    operands: tuple[_Memory, ...]
-    results: int = 1
-    shapes: tuple[tuple[int, ...], ...] = ()
-    sizes: tuple[int, ...] = ()
-    bytes: int = 0
-
-    def access(self, *, shared: bool) -> Access:
-        """Return what it reads and writes; to be called once all memory has its place."""
-        places = [memory.place for memory in self.operands]
-        inputs = len(places) - self.results
-        return Access(reads=tuple(places[:inputs]), writes=tuple(places[inputs:]), shared=shared)
-
-
 class _Plan:
     """Reads "main" once: its calls in order, and which memory each operand is."""
 
@@ -153,12 +110,12 @@ class _Plan:
         self._has_table = takes_table(len(self._params))
         self._constants_at = len(self._params)
         self._workspace_at = self._constants_at + 1
-        self._calls: list[_KernelCall] = []
-        self._values: dict[Var, _Memory | list[_Memory]] = {
-            param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
+        self._calls: list[KernelCall] = []
+        self._values: dict[Var, Memory | list[Memory]] = {
+            param: Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
         }
         self._constants = Constants()
-        self._constant_memory: dict[tuple[int, int], tuple[_Memory, int]] = {}
+        self._constant_memory: dict[tuple[int, int], tuple[Memory, int]] = {}
         self._results: list[Expr] = []
         self._dimensions: dict[str, Any] = dict(open_dimensions(view.function))
         self._starts: dict[int, Any] = {}
@@ -175,10 +132,11 @@ class _Plan:
         # Sizes that no input has: for how many rows there is room in a result.
         known = names_in(size for call in self._calls for size in call.sizes) if self._dimensions else frozenset[str]()
         self._dimensions |= dict.fromkeys(known - self._dimensions.keys())
+        self._fixed = tuple(fixed_inputs(view.function, self._results))
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def _value(self, value: Expr) -> _Memory | list[_Memory]:
+    def _value(self, value: Expr) -> Memory | list[Memory]:
         call = call_to(value, "call_tir")
         if call is not None:
             return self._kernel_call(call)
@@ -196,7 +154,7 @@ class _Plan:
             return self._values[value]
         return self._memory(value)
 
-    def _kernel_call(self, call: Any) -> _Memory | list[_Memory]:
+    def _kernel_call(self, call: Any) -> Memory | list[Memory]:
         if not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
             raise NeedsMachine
         number = len(self._calls)
@@ -208,8 +166,8 @@ class _Plan:
         for memory in operands:
             memory.last = max(memory.last, number)
         out = call.ty_args[0]
-        results = [_Memory(size=_bytes(Var("result", ty)), first=number, last=number) for ty in _fields(out)]
-        made = _KernelCall(
+        results = [Memory(size=_bytes(Var("result", ty)), first=number, last=number) for ty in _fields(out)]
+        made = KernelCall(
             callee=call.args[0],
             operands=(*operands, *results),
             results=len(results),
@@ -229,22 +187,22 @@ class _Plan:
             self._read[address] = size_of(expression)
         return self._read[address]
 
-    def _memory(self, expr: Expr) -> _Memory:
+    def _memory(self, expr: Expr) -> Memory:
         if isinstance(expr, GenericConst):
             return self._constant(expr)
         memory = self._values.get(expr) if isinstance(expr, Var) else None
-        if not isinstance(memory, _Memory):
+        if not isinstance(memory, Memory):
             raise NeedsMachine
         return memory
 
-    def _constant(self, constant: GenericConst) -> _Memory:
+    def _constant(self, constant: GenericConst) -> Memory:
         if not isinstance(constant.ty, TensorType):
             raise NeedsMachine
         array = values_of(constant.value)
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
             return self._constant_memory[place][0]
-        memory = _Memory(size=array.nbytes, argument=self._constants_at)
+        memory = Memory(size=array.nbytes, argument=self._constants_at)
         self._constant_memory[place] = memory, self._constants.add(array)
         return memory
 
@@ -259,8 +217,8 @@ class _Plan:
                 memory.argument = argument
                 continue
             memory.last = max(memory.last, len(self._calls))
-            copy = _Memory(size=size, argument=argument)
-            self._calls.append(_KernelCall(callee=None, operands=(memory, copy), bytes=size))
+            copy = Memory(size=size, argument=argument)
+            self._calls.append(KernelCall(callee=None, operands=(memory, copy), bytes=size))
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -270,6 +228,9 @@ class _Plan:
         A kernel of open sizes has large buffers for blocks of many rows. To take one from the heap and give it back is a tenth of
         the time of a layer that is called with one row.
         """
+        self._calls = with_fixed(self._calls, [self._values[param] for param in self._params], self._fixed)
+        left_out = {call.unless for call in self._calls if call.unless}
+        self._dimensions |= dict.fromkeys(left_out)
         on_stack = STACK_BYTES if self._dimensions and tasks == 1 else math.inf
         made, chunks = self._on_pointers(module, on_stack, 1 if self._has_table else tasks)
         kernels = {callee: GlobalVar(_own_name(callee)) for callee in made}
@@ -290,6 +251,7 @@ class _Plan:
             workspace=workspace,
             outputs=outputs,
             control=control,
+            fixed=tuple(number for number in self._fixed if fixed_dimension(number) in left_out),
         )
 
     def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
@@ -317,16 +279,16 @@ class _Plan:
         self._write_over(module)
         return functions, chunks
 
-    def _with_own(self, number: int, call: _KernelCall, scratch: Mapping[GlobalVar, Sequence[int | Size]]) -> _KernelCall:
+    def _with_own(self, number: int, call: KernelCall, scratch: Mapping[GlobalVar, Sequence[int | Size]]) -> KernelCall:
         """Return a call with memory for the kernel's own buffers."""
         if call.callee is None or not scratch[call.callee]:
             return call
         given = self._kernels[call.callee].named(self._sizes_of(call))
         sizes = [size.substitute(given) if isinstance(size, Size) else size for size in scratch[call.callee]]
-        own = [_Memory(size=size, first=number, last=number) for size in sizes]
+        own = [Memory(size=size, first=number, last=number) for size in sizes]
         return replace(call, operands=(*call.operands, *own), results=call.results + len(own))
 
-    def _planned(self, call: _KernelCall) -> PlannedCall:
+    def _planned(self, call: KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)
         if call.callee is None:
             return PlannedCall(kernel=None, operands=operands, bytes=call.bytes)
@@ -339,11 +301,11 @@ class _Plan:
             dtypes=kernel.dtypes,
         )
 
-    def _sizes_of(self, call: _KernelCall) -> tuple[int, ...]:
+    def _sizes_of(self, call: KernelCall) -> tuple[int, ...]:
         assert call.callee is not None, "a copy takes no sizes"
         return self._kernels[call.callee].sizes_of(call.sizes, call.shapes)
 
-    def _operand(self, memory: _Memory) -> Operand:
+    def _operand(self, memory: Memory) -> Operand:
         argument, offset, _ = memory.place
         if argument < self._constants_at:
             return Operand(region="input", index=argument, offset=offset)
@@ -361,10 +323,11 @@ class _Plan:
             source, result = call.operands[0].root, call.operands[-call.results]
             is_own = source.argument is None and result.argument is None
             if is_own and source.size == result.size and source.last == number and call.operands.count(call.operands[0]) == 1:
-                result.over, source.last = source, result.last
+                result.over, source.kept = source, result.kept
+                source.first, source.last = min(source.first, result.first), result.last
 
     def _place(self) -> int:
-        intermediates: list[_Memory] = []
+        intermediates: list[Memory] = []
         for call in self._calls:
             roots = [memory.root for memory in call.operands]
             intermediates += [memory for memory in roots if memory.argument is None and memory not in intermediates]
@@ -376,15 +339,18 @@ class _Plan:
             memory.argument, memory.offset = self._workspace_at, offset
         return size
 
-    def _place_open(self, intermediates: Sequence[_Memory], lifetimes: Sequence[Lifetime]) -> int:
+    def _place_open(self, intermediates: Sequence[Memory], lifetimes: Sequence[Lifetime]) -> int:
         """Place tensors of open sizes in slots: where those begin, the entry computes. An offset is the number of a slot."""
         slots, sizes = place_in_slots(lifetimes)
+        # What is kept lies first: where it begins depends on no other size.
+        kept = {slot for memory, slot in zip(intermediates, slots, strict=True) if memory.kept}
+        order = sorted(range(len(sizes)), key=lambda slot: slot not in kept)
         for memory, slot in zip(intermediates, slots, strict=True):
-            memory.argument, memory.offset, memory.size = self._workspace_at, slot, 1
+            memory.argument, memory.offset, memory.size = self._workspace_at, order.index(slot), 1
         total = 0
-        for slot, size in enumerate(sizes):
-            self._starts[slot] = total
-            total = total + align(size)
+        for number, slot in enumerate(order):
+            self._starts[number] = total
+            total = total + align(sizes[slot])
         return total
 
     def _buffers(self, workspace: int) -> list[Any]:
@@ -410,10 +376,13 @@ class _Plan:
         taken = [size for call in self._calls for size in (self._sizes_of(call) if call.callee is not None else (call.bytes,))]
         return self._sizes.statements(buffers[0], self._starts, taken)
 
-    def _call(self, call: _KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
+    def _call(self, call: KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
         """Return the statement of one call; a shared kernel takes the first and last of its chunks."""
+        if call.unless:
+            is_there = self._sizes.number(Size.named(call.unless), "int64")
+            return tirx.IfThenElse(is_there == 0, self._call(replace(call, unless=""), kernels, buffers, *chunks), None)
 
-        def pointer(memory: _Memory) -> Any:
+        def pointer(memory: Memory) -> Any:
             argument, offset, _ = memory.place
             if argument < self._constants_at and self._has_table:
                 return tirx.reinterpret("handle", buffers[1 if self._dimensions else 0][argument])
@@ -458,7 +427,7 @@ class _Plan:
                 callee = calls[0].callee
                 count = chunks.get(callee, 0) if callee is not None else 0
 
-                def work(first: Any, last: Any, calls: Sequence[_KernelCall] = calls, shared: bool = count > 0) -> Any:
+                def work(first: Any, last: Any, calls: Sequence[KernelCall] = calls, shared: bool = count > 0) -> Any:
                     bounds = (first, last) if shared else ()
                     made = [self._call(call, kernels, buffers, *bounds) for call in calls]
                     return tirx.SeqStmt(made) if len(made) > 1 else made[0]
