@@ -38,16 +38,22 @@ def written(form: str, dtype: str) -> tuple[onnx.ModelProto, np.ndarray, np.ndar
 
 @pytest.mark.parametrize("dtype", ACTIVATIONS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("int8_allowed", [False, True])
-def test_sums_of_onnx_runtime_are_exact(form: str, dtype: str, int8_allowed: bool) -> None:
+@pytest.mark.parametrize("options", [{}, {"int8_allowed": True}, {"optimized": False}], ids=str)
+def test_sums_of_onnx_runtime_are_exact(form: str, dtype: str, options: dict[str, bool]) -> None:
     model, x, expected = written(form, dtype)
-    (got,) = reference_session(model, int8_allowed=int8_allowed).run(None, {"x": x})
+    (got,) = reference_session(model, **options).run(None, {"x": x})
     np.testing.assert_array_equal(got, expected)
 
 
+def test_the_weights_of_a_file_are_exact(tmp_path) -> None:
+    """Those beside it, too."""
+    model, x, expected = written("integer", "uint8")
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    np.testing.assert_array_equal(reference_session(tmp_path / "m.onnx", optimized=False).run(None, {"x": x})[0], expected)
+
+
 @pytest.mark.parametrize("dtype", ACTIVATIONS)
-def test_sums_of_openvino_and_of_an_unoptimized_session_are_exact(dtype: str, tmp_path) -> None:
+def test_sums_of_openvino_are_exact(dtype: str, tmp_path) -> None:
     model, x, expected = written("qdq", dtype)
     onnx.save(model, tmp_path / "m.onnx")
-    np.testing.assert_array_equal(reference_session(tmp_path / "m.onnx", optimized=False).run(None, {"x": x})[0], expected)
     np.testing.assert_array_equal(reference_openvino(tmp_path / "m.onnx")(x), expected)

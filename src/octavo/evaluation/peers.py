@@ -7,7 +7,8 @@ values depend on the CPU. Here it is asked for products that don't; how far its 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def exact_session(
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
 
     def session(precision: int, *, optimized: bool = optimized) -> Any:
+        read = source if optimized else _with_unsigned_weights(model, source)
         options = _quiet_options(ort, threads)
         # Constant int8 weights become uint8, which no kernel saturates.
         options.add_session_config_entry("session.x64quantprecision", str(precision))
@@ -58,7 +60,7 @@ def exact_session(
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if optimized_model_filepath is not None:
             options.optimized_model_filepath = str(optimized_model_filepath)
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(read, options, providers=["CPUExecutionProvider"])
 
     try:
         return session(1)
@@ -83,10 +85,68 @@ def _quiet_options(ort: Any, threads: int) -> Any:
     return options
 
 
-def _unsigned_zero_points(model: onnx.ModelProto | bytes | str | Path) -> list[str]:
+def _read(model: onnx.ModelProto | bytes | str | Path, *, with_data: bool = False) -> onnx.ModelProto:
     if isinstance(model, bytes):
-        model = onnx.load_from_string(model)
-    graph = (model if isinstance(model, onnx.ModelProto) else onnx.load(model)).graph
+        return onnx.load_from_string(model)
+    return model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=with_data)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Places:
+    """Where a product by a weight has it, its zero point and that of the activations."""
+
+    weight: int
+    zero_point: int
+    of_activations: int
+
+
+_WEIGHTS = {
+    **dict.fromkeys(("MatMulInteger", "ConvInteger"), _Places(weight=1, zero_point=3, of_activations=2)),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), _Places(weight=3, zero_point=5, of_activations=2)),
+}
+
+
+def _with_unsigned_weights(model: onnx.ModelProto | bytes | str | Path, source: bytes | str | Path) -> bytes | str | Path:
+    """Return a model whose constant int8 weights of products by uint8 are uint8, as ONNX Runtime's optimizer makes them.
+
+    The numbers and their zero points are both 128 more, so that the products are what they were. Without any it is `source`.
+    """
+    read = _read(model)
+    constants = {tensor.name: tensor for tensor in read.graph.initializer}
+    if not any(_multiplies_by_int8(node, constants) for node in read.graph.node):
+        return source
+    result = onnx.ModelProto()
+    result.CopyFrom(_read(model, with_data=True))
+    constants = {tensor.name: tensor for tensor in result.graph.initializer}
+    for number, node in enumerate(result.graph.node):
+        if not _multiplies_by_int8(node, constants):
+            continue
+        places = _WEIGHTS[node.op_type]
+        node.input.extend([""] * (places.zero_point + 1 - len(node.input)))
+        for place in (places.weight, places.zero_point):
+            tensor = constants.get(node.input[place])
+            signed = np.zeros((), np.int8) if tensor is None else onnx.numpy_helper.to_array(tensor)
+            node.input[place] = f"unsigned_{number}_{place}"
+            unsigned = (signed.astype(np.int16) + 128).astype(np.uint8)
+            result.graph.initializer.append(onnx.numpy_helper.from_array(unsigned, node.input[place]))
+    return result.SerializeToString()
+
+
+def _multiplies_by_int8(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Return whether a node has a constant int8 weight with a constant zero point, and activations not known as int8."""
+    places, read = _WEIGHTS.get(node.op_type), dict(enumerate(node.input))
+    if places is None:
+        return False
+    weight, zero_point, activations = (
+        constants.get(read.get(place, "")) for place in (places.weight, places.zero_point, places.of_activations)
+    )
+    if weight is None or weight.data_type != onnx.TensorProto.INT8 or (zero_point is None and read.get(places.zero_point)):
+        return False
+    return activations is None or activations.data_type == onnx.TensorProto.UINT8
+
+
+def _unsigned_zero_points(model: onnx.ModelProto | bytes | str | Path) -> list[str]:
+    graph = _read(model).graph
     unsigned = {tensor.name for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.UINT8}
     return sorted(unsigned & {name for node in graph.node for name in node.input})
 
