@@ -35,7 +35,6 @@ MOST_TIES = 0.01
 """Share of values that float sums may put on the other side of a tie."""
 TIES = {
     "AveragePool": 0.1,  # with ceil_mode: means of four are ties one in four times, exact ones here, float sums' there
-    "Resize": 0.1,  # of integers: it cuts off, and many values are whole numbers but for the last bit of a float sum
 }
 """The same share of ops whose values are often ties."""
 OF_ONE = ("QLinearSoftmax",)

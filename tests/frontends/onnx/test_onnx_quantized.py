@@ -324,6 +324,25 @@ def test_a_float_op_between_q_and_dq_gives_what_it_gives_alone(name, rng, tmp_pa
     np.testing.assert_array_equal(got, reference_session(model, optimized=name in AS_FUSED).run(None, feed)[0])
 
 
+RESIZED = [("uint8", (13, 18), "half_pixel"), ("int8", (5, 31), "asymmetric"), ("int8", (16, 27), "align_corners")]
+"""To whole multiples and other sizes: many means are whole numbers but for the last bit of a float sum."""
+
+
+@pytest.mark.parametrize(("dtype", "size", "transform"), RESIZED)
+def test_integers_are_resized_as_onnx_runtime_does(dtype, size, transform, rng):
+    """By a Resize that reads integers, as its quantizer writes one among QLinear ops."""
+    graph = onnx.parser.parse_graph(
+        f"""g ({dtype}[2, 3, 8, 9] x) => ({dtype}[2, 3, {size[0]}, {size[1]}] y) <int64[4] t = {{2, 3, {size[0]}, {size[1]}}}>
+        {{ y = Resize <mode = "linear", coordinate_transformation_mode = "{transform}"> (x, , , t) }}"""
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    limits = np.iinfo(dtype)
+    feed = {"x": rng.integers(limits.min, limits.max + 1, (2, 3, 8, 9)).astype(dtype)}
+    executable = octavo.compile(octavo.load(model))
+    [got] = executable(feed).values()
+    np.testing.assert_array_equal(got, reference_session(model, optimized=False).run(None, feed)[0])
+
+
 def test_padding_with_a_constant_that_is_dequantized():
     """As ONNX Runtime's quantizer writes what a Pad puts around integers."""
     constants = {"s": np.float32(0.03), "z": np.uint8(120), "v": np.uint8(150), "p": np.int64([0, 0, 1, 1, 0, 0, 1, 0])}

@@ -114,11 +114,12 @@ class ResizeOp(UnaryOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatResizeOp(UnaryOp):
-    """Bilinear resizing of real values in float32, as the source's framework computes it."""
+    """Bilinear resizing of real values in float32, as the source's framework computes it; of bare integers it cuts off."""
 
     layout: Layout
     rows: FloatTaps | OpenTaps
     columns: FloatTaps | OpenTaps
+    cuts_off: bool = False
 
     def arithmetic(self) -> Arithmetic:
         """Return that of real values."""

@@ -230,6 +230,7 @@ def float_resize_bilinear(
     zero_point: int,
     qmin: int,
     qmax: int,
+    cuts_off: bool = False,
 ) -> npt.NDArray[np.integer]:
     """Return [batch, height, width, channels] resized, every operation rounded to float32.
 
@@ -241,6 +242,8 @@ def float_resize_bilinear(
         Positive finite scales; used as float32.
     input_zero_point, zero_point, qmin, qmax
         Of x, and of the result.
+    cuts_off
+        The quotient is cut off behind the point in place of rounded, as ONNX Runtime does in a Resize of integers (scale 1).
 
     Returns
     -------
@@ -256,5 +259,5 @@ def float_resize_bilinear(
             term = weights[None, :, :, None] * real[:, list(lines)][:, :, list(indices)]
             total = term if total is None else total + term
     assert total is not None
-    steps = np.rint(total / np.float32(out_scale)).astype(np.float64)
+    steps = (np.trunc if cuts_off else np.rint)(total / np.float32(out_scale)).astype(np.float64)
     return clamp(steps + zero_point, qmin, qmax, str(x.dtype))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm.relax import Var
 
-from ....numerics import float_taps, linear_taps
+from ....numerics import FloatTaps, PerTensor, QuantParams, float_taps, linear_taps
 from ....numerics.quantized.resize import int16_linear_taps
 from ....runtime.size import is_open
 from ....target import OpSupport
 from ....target.vocabulary import FLOAT32, HALF_UP
 from ...composites.base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
 from ...composites.reduction import FloatResizeOp, OpenTaps, ResizeOp
-from ...graph.dataflow import DataflowView, call_to, static_shape
+from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
@@ -21,7 +22,7 @@ from ..values import dequantized
 
 
 def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
-    """Claim quantize(resize2d(dequantize(x))) by method "linear"."""
+    """Claim quantize(resize2d(dequantize(x))) by method "linear", and that of x's bare integers, which ONNX files have."""
     call = call_to(view.definition(core), "image.resize2d")
     assert call is not None
     attrs = call.attrs
@@ -29,6 +30,8 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     if method != "linear" or given_layout not in ("NCHW", "NHWC"):
         return Rejection(reason=f"it resizes by {method} in layout {given_layout}")
     layout: Layout = "NCHW" if given_layout == "NCHW" else "NHWC"
+    if dtype_of(core) in _BYTES:
+        return _of_bytes(core, call, layout, support)
     x = dequantized(view, call.args[0])
     shape, out = (None if x is None else static_shape(x.source)), static_shape(core)
     if x is None or not isinstance(x.source, Var) or shape is None or out is None:
@@ -53,6 +56,39 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         inputs=(x.source,),
         op=op,
     )
+
+
+_BYTES = ("uint8", "int8")
+
+
+def _of_bytes(core: Var, call: Any, layout: Layout, support: OpSupport) -> Region[CompositeOp] | Rejection:
+    """Claim resize2d(x) of integers that no dequantize reads: numbers of scale 1, whose means ONNX Runtime cuts off."""
+    x, out = call.args[0], static_shape(core)
+    shape = static_shape(x)
+    if not isinstance(x, Var) or shape is None or out is None:
+        return Rejection(reason=f"input {getattr(x, 'name', 'constant')} is constant, or its shape is not static")
+    params = QuantParams(
+        dtype=dtype_of(core), scale=np.array(1, np.float32), zero_point=np.array(0, np.int32), granularity=PerTensor()
+    )
+    problem = check_activation(x.name, params, support)
+    if problem is not None:
+        return problem
+    if FLOAT32 not in support.roundings:
+        return Rejection(reason="ONNX Runtime resizes integers in float32; the target does not")
+    mode, axes = str(call.attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
+    if mode not in _MODES:
+        return Rejection(reason=f"coordinate transformation {mode!r} is none of those known here")
+    rows, columns = (_float_taps(shape[axis], out[axis], mode) for axis in axes)
+    source, result = (QuantizedTensor(name=var.name, shape=size, params=params) for var, size in ((x, shape), (core, out)))
+    y = QuantizedOutput(tensor=result, qmin=params.qmin, qmax=params.qmax)
+    op = FloatResizeOp(x=source, y=y, layout=layout, rows=rows, columns=columns, cuts_off=True)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)
+
+
+def _float_taps(extent: int, out_extent: int, mode: str) -> FloatTaps | OpenTaps:
+    if is_open(extent) or is_open(out_extent):
+        return OpenTaps(extent=extent, out_extent=out_extent, mode=mode)
+    return float_taps(extent, out_extent, mode)
 
 
 def _resize_op(
@@ -80,14 +116,14 @@ def _resize_op(
     )
 
 
-_OPEN_MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+_MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
 def _open_resize_op(
     x: QuantizedTensor, y: QuantizedOutput, layout: Layout, taps: list[OpenTaps], rounding: str
 ) -> ResizeOp | FloatResizeOp | Rejection:
     rows, columns = taps
-    if rows.mode not in _OPEN_MODES:
+    if rows.mode not in _MODES:
         return Rejection(reason=f"coordinate transformation {rows.mode!r} is none of those known here")
     if rounding == FLOAT32:
         return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)

@@ -60,10 +60,12 @@ def cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
             rows=rows,
             columns=columns,
             output=Output(zero_point=zero, qmin=5, qmax=250),
+            cuts_off=channels % 2 == 1,
             threads=threads,
             **scales,
         )
-        expected = numerics.float_resize_bilinear(x, rows, columns, zero_point=zero, qmin=5, qmax=250, **scales)
+        bounds = {"zero_point": zero, "qmin": 5, "qmax": 250}
+        expected = numerics.float_resize_bilinear(x, rows, columns, cuts_off=spec.cuts_off, **bounds, **scales)
         about = (before, after, mode, "float32", channels)
         yield Case(kernel=kernels.float_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=about)
 

@@ -76,6 +76,7 @@ def emit_float_resize(op: FloatResizeOp, context: KernelContext, inputs: dict[st
         input_zero_point=op.x.zero_point,
         out_scale=float(op.y.tensor.params.scale),
         output=output_spec(op.y),
+        cuts_off=op.cuts_off,
     )
     tables: list[TapKernel] = [(kernels.float_tap_places, 2, "int32"), (kernels.float_tap_weights, 2, "float32")]
     args = [image.value, *_tables(context, output, op, tables)]

@@ -80,7 +80,9 @@ __device__ __forceinline__ void float_resize(const typename P::X* x, const int* 
   Neighbours<typename P::Y, N> result;
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    result.set(i, typename P::Y(rounded(__fdiv_rn(total[i], P::y_scale()), P::zero_point, P::qmin, P::qmax)));
+    float steps = __fdiv_rn(total[i], P::y_scale());
+    if constexpr (P::cuts_off) steps = truncf(steps);
+    result.set(i, typename P::Y(rounded(steps, P::zero_point, P::qmin, P::qmax)));
   }
   result.store(y + pixel * P::channels + group * N);
 }

@@ -23,6 +23,7 @@ from ..language.vectors import (
     splat,
     split,
     store,
+    tirx,
     vector_type,
     worthwhile,
 )
@@ -48,6 +49,7 @@ class FloatResizeSpec:
     input_zero_point: int
     out_scale: float
     output: Output
+    cuts_off: bool = False
     threads: int = 1
 
 
@@ -73,6 +75,7 @@ def float_resize_bilinear(spec: FloatResizeSpec, *, isa: str) -> Kernel:
                 total = terms[0] + terms[1] + terms[2] + terms[3]
                 steps = total / splat(B.float32(float(np.float32(spec.out_scale))), lanes)
                 out = spec.output
+                steps = tirx.trunc(steps) if spec.cuts_off else steps
                 result = rounded(steps, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="uint8", lanes=lanes)
                 store(y, (line * width + column) * channels + start, result, lanes)
 

@@ -27,7 +27,7 @@ def float_resize(op: FloatResizeOp, x_shape: tuple[int, ...], isa: Isa) -> Bound
     params = op.y.tensor.params
     scales: dict[str, Number] = {"x_scale": float(op.x.params.scale), "y_scale": float(params.scale)}
     points = {"x_zero_point": int(op.x.params.zero_point), "zero_point": int(params.zero_point)}
-    more: dict[str, Number] = {**scales, **points, "qmin": op.y.qmin, "qmax": op.y.qmax}
+    more: dict[str, Number] = {**scales, **points, "qmin": op.y.qmin, "qmax": op.y.qmax, "cuts_off": op.cuts_off}
     read = [Argument(name=name, dtype="int32") for name in ("rows", "columns")]
     read += [Argument(name=name, dtype="float32") for name in ("row_weights", "column_weights")]
     constants: list[npt.NDArray[np.generic]] = [np.array([axis.first, axis.second], np.int32) for axis in (op.rows, op.columns)]
