@@ -324,6 +324,46 @@ def test_a_float_op_between_q_and_dq_gives_what_it_gives_alone(name, rng, tmp_pa
     np.testing.assert_array_equal(got, reference_session(model, optimized=name in AS_FUSED).run(None, feed)[0])
 
 
+BLOCKS = {
+    "scales of integers by channel": """
+        ws = DequantizeLinear <axis = 0> (steps, channels)
+        wd = DequantizeLinear <axis = 1, block_size = 16> (wq, ws)""",
+    "quantized from float": """
+        wi = QuantizeLinear <axis = 1, block_size = 16, output_dtype = 22> (w, scales)
+        wd = DequantizeLinear <axis = 1, block_size = 16> (wi, scales)""",
+}
+"""As AIMET writes weights of 4 bits in blocks: with QuantizeLinear, or with scales that are themselves dequantized."""
+
+
+@pytest.mark.parametrize("form", BLOCKS)
+def test_blocks_whose_parameters_are_computed_of_constants(form, rng):
+    graph = onnx.parser.parse_graph(
+        f"""g (float[2, 64] x) => (float[2, 24] y) {{ q = QuantizeLinear (x, s, z) a = DequantizeLinear (q, s, z) {BLOCKS[form]}
+        c = Gemm <transB = 1> (a, wd) yq = QuantizeLinear (c, so, z) y = DequantizeLinear (yq, so, z) }}"""
+    )
+    constants = {
+        "s": np.float32(0.03),
+        "so": np.float32(0.3),
+        "z": np.uint8(120),
+        "w": rng.normal(size=(24, 64)).astype(np.float32),
+    }
+    constants |= {
+        "steps": rng.integers(1, 16, (24, 4)).astype(np.uint8),
+        "channels": rng.uniform(0.01, 0.02, 24).astype(np.float32),
+    }
+    constants["scales"] = rng.uniform(0.3, 0.4, (24, 4)).astype(np.float32)
+    read = {name for node in graph.node for name in node.input}
+    graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items() if name in read)
+    if "wq" in read:
+        graph.initializer.append(onnx.helper.make_tensor("wq", onnx.TensorProto.INT4, (24, 64), rng.integers(-8, 8, 24 * 64)))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    feed = {"x": rng.normal(size=(2, 64)).astype(np.float32)}
+    loaded = octavo.load(model)
+    assert "100.0% of MACs" in str(octavo.explain(loaded))
+    [got] = octavo.compile(loaded)(feed).values()
+    np.testing.assert_array_equal(got, reference_session(model, optimized=False).run(None, feed)[0])
+
+
 RESIZED = [("uint8", (13, 18), "half_pixel"), ("int8", (5, 31), "asymmetric"), ("int8", (16, 27), "align_corners")]
 """To whole multiples and other sizes: many means are whole numbers but for the last bit of a float sum."""
 

@@ -31,8 +31,9 @@ from .row_products import read_row_products
 
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {MICROSOFT}
 # Folding these would lose quantization parameters, hide an alias, or freeze a random number.
+_AFFINE = ("QuantizeLinear", "DequantizeLinear")
 _NEVER_FOLDED = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout", "Bernoulli", "Multinomial"}
+    {*_AFFINE, "DynamicQuantizeLinear", "Identity", "Dropout", "Bernoulli", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 _COMPUTED_TYPES = frozenset(
@@ -163,7 +164,10 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
 def _reject_unsupported(nodes: Iterable[onnx.NodeProto], supported: Callable[[onnx.NodeProto], bool], origin: str) -> None:
     for node in nodes:
         if node.domain not in _KNOWN_DOMAINS:
-            raise UnsupportedOpError(f"{origin}: {describe(node)} belongs to a custom operator set, which Octavo does not know")
+            raise UnsupportedOpError(
+                f"{origin}: {describe(node)} belongs to a custom operator set, which Octavo does not know; export the model with "
+                "ONNX's own ops, or end it before this op (onnx.utils.extract_model) and compute the op yourself"
+            )
         if not supported(node):
             raise UnsupportedOpError(
                 f"{origin}: {describe(node)} is not supported by the importer; export the model with other ops in its place, or "
@@ -265,9 +269,10 @@ def _fold(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
     for _ in range(_MAX_FOLDING_ROUNDS):
         model, types = _infer(model)
         constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        scales = {node.input[1] for node in model.graph.node if node.op_type in _AFFINE and len(node.input) > 1}
         kept: list[onnx.NodeProto] = []
         for node in model.graph.node:
-            folded = _evaluate(node, constants, types, model.opset_import)
+            folded = _evaluate(node, constants, types, model.opset_import, is_scale=scales.issuperset(node.output))
             if node.op_type == "Identity" and node.input[0] in constants:  # it stays an alias, of a known value
                 constants[node.output[0]] = constants[node.input[0]]
             if folded is None:
@@ -284,12 +289,16 @@ def _fold(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
 
 
 def _evaluate(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], types: _Types, opsets: Any
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], types: _Types, opsets: Any, *, is_scale: bool
 ) -> list[onnx.TensorProto] | None:
-    """Compute the outputs of a node of known inputs; None where that is impossible, unwise or too large."""
+    """Compute the outputs of a node of known inputs; None where that is impossible, unwise or too large.
+
+    `is_scale`: the output is the scale of a quantized tensor, which may be dequantized itself (integers for each block).
+    """
     if node.op_type == "QuantizeLinear":
         return quantized_constant(node, constants)
-    if node.op_type in _NEVER_FOLDED or node.domain not in STANDARD_DOMAINS:
+    is_kept = node.op_type in _NEVER_FOLDED and not (is_scale and node.op_type == "DequantizeLinear")
+    if is_kept or node.domain not in STANDARD_DOMAINS:
         return None
     feeds: dict[str, npt.NDArray[Any]] = {}
     for name in (name for name in node.input if name):

@@ -12,7 +12,7 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams
 from ...numerics import quantize as quantize_values
 from .graph import replace_nodes
 from .large_tensors import retype, tensor_array
@@ -27,14 +27,14 @@ _NARROW: dict[int, tuple[str, int, int, int]] = {
 
 
 def quantized_constant(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> list[onnx.TensorProto] | None:
-    """Compute a QuantizeLinear of a float32 constant; None where it depends on an input, or is blocked or malformed.
+    """Compute a QuantizeLinear of a float32 constant; None where it depends on an input, or is malformed.
 
     The integers take the place of the float weight, which nothing reads any more.
     """
     values = [constants.get(name) for name in node.input if name]
     data = [tensor_array(value) for value in values if value is not None]
     attrs = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if len(data) != len(values) or attrs.get("block_size", 0) or not 2 <= len(data) <= 3 or data[0].dtype != np.float32:
+    if len(data) != len(values) or not 2 <= len(data) <= 3 or data[0].dtype != np.float32:
         return None
     x, scale = data[0], data[1].astype(np.float32)
     declared = int(attrs.get("output_dtype", 0))
@@ -43,8 +43,9 @@ def quantized_constant(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
     dtype = str(zero_point.dtype)
     if dtype not in INTEGER_RANGE or zero_point.size != scale.size:
         return None
-    granularity = PerTensor() if scale.size == 1 else PerAxis(int(attrs.get("axis", 1)) % max(x.ndim, 1) if x.ndim > 1 else 0)
-    shape = () if scale.size == 1 else (-1,)
+    axis, block = int(attrs.get("axis", 1)) % x.ndim if x.ndim > 1 else 0, int(attrs.get("block_size", 0))
+    granularity = PerBlock(axis, block) if block else PerTensor() if scale.size == 1 else PerAxis(axis)
+    shape = scale.shape if block else () if scale.size == 1 else (-1,)
     try:
         params = QuantParams(
             dtype=dtype,
@@ -61,12 +62,12 @@ def quantized_constant(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
 def widen(graph: onnx.GraphProto) -> dict[str, str]:
     """Hold 4-bit and 2-bit integers one to a byte, in `graph` itself; return the dtype of each constant that was widened.
 
-    Inputs and outputs of these types become int8 or uint8 too. A QuantizeLinear to one of them is followed by a Clip to its
-    range, in which the tensor keeps its name; a Cast to one keeps the lowest bits, as ONNX says.
+    Inputs and outputs of these types become int8 or uint8 too. A QuantizeLinear to one of them is computed if of a constant, or
+    followed by a Clip to its range, in which the tensor keeps its name; a Cast to one keeps the lowest bits, as ONNX says.
     """
+    constants = _quantize_weights(graph)
     types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
     types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
-    constants: dict[str, str] = {}
     for tensor in graph.initializer:
         if tensor.data_type in _NARROW:
             name, container_type, _, _ = _NARROW[tensor.data_type]
@@ -83,6 +84,31 @@ def widen(graph: onnx.GraphProto) -> dict[str, str]:
     if len(nodes) != len(graph.node):
         replace_nodes(graph, nodes)
     return constants
+
+
+def _quantize_weights(graph: onnx.GraphProto) -> dict[str, str]:
+    """Put integers in place of the constants that are quantized to less than 8 bits; return their dtypes."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    kept: list[onnx.NodeProto] = []
+    found: dict[str, str] = {}
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        elem_type = _quantized_type(node, types) if node.op_type == "QuantizeLinear" else 0
+        made = quantized_constant(node, known) if elem_type in _NARROW else None
+        if made is None:
+            kept.append(node)
+            continue
+        graph.initializer.extend(made)
+        found[node.output[0]] = _NARROW[elem_type][0]
+    if found:
+        replace_nodes(graph, kept)
+    return found
+
+
+def _quantized_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
+    """Return the element type of what a QuantizeLinear makes; 0 where that is the default."""
+    declared = next((attribute.i for attribute in node.attribute if attribute.name == "output_dtype"), 0)
+    return declared or (types.get(node.input[2], 0) if len(node.input) > 2 else 0)
 
 
 def _widened(node: onnx.NodeProto, types: Mapping[str, int], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -115,15 +141,13 @@ def _wrapped(node: onnx.NodeProto, elem_type: int, graph: onnx.GraphProto) -> li
 
 def _clipped(node: onnx.NodeProto, types: Mapping[str, int], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """Return the nodes of a QuantizeLinear, two where it is to less than 8 bits."""
-    declared = next((attribute for attribute in node.attribute if attribute.name == "output_dtype"), None)
-    elem_type = types.get(node.input[2], 0) if len(node.input) > 2 else 0
-    if declared is not None and declared.i:
-        elem_type = declared.i
+    elem_type = _quantized_type(node, types)
     if elem_type not in _NARROW:
         return [node]
     _, container_type, low, high = _NARROW[elem_type]
-    if declared is not None:
-        declared.i = container_type
+    for attribute in node.attribute:
+        if attribute.name == "output_dtype":
+            attribute.i = container_type
     output, wide = node.output[0], f"{node.output[0]}::byte"
     container = onnx.helper.tensor_dtype_to_np_dtype(container_type)
     bounds = [f"{output}::{bound}" for bound in ("low", "high")]
