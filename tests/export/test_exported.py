@@ -103,6 +103,26 @@ def chosen(rng: np.random.Generator) -> Any:
     return network(nodes, constants | {"zero": np.float32(0), "held": held}, {"p": (1, 1, 8, 8), "y": (1, 6, 5, 8)})
 
 
+def embedded(rng: np.random.Generator) -> Any:
+    """Rows of two tables, joined with what a convolution makes, into a product; rows of a third that float ops read, too."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["i"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["first", "i"], ["e"]),
+        helper.make_node("Gather", ["second", "i"], ["f"]),
+        helper.make_node("Gather", ["third", "i"], ["g"]),
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Unsqueeze", ["c", "axes"], ["d"]),
+        helper.make_node("Concat", ["e", "f", "d"], ["j"], axis=4),
+        helper.make_node("MatMul", ["j", "v"], ["y"]),
+        helper.make_node("MatMul", ["g", "u"], ["z"]),
+    ]
+    shapes = {"first": (8, 5), "second": (8, 3), "third": (8, 4), "w": (6, 6, 1, 1), "v": (9, 4), "u": (4, 2)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    outputs = {"y": (*SHAPE, 4), "z": (*SHAPE, 2), "g": (*SHAPE, 4)}
+    return network(nodes, constants | {"axes": np.array([4])}, outputs)
+
+
 def bounded(rng: np.random.Generator) -> Any:
     """Functions that differ by rows, and by channels in other ways than slopes and factors, behind convolutions."""
     nodes = [
@@ -134,7 +154,7 @@ def test_a_node_stands_behind_what_it_reads() -> None:
     onnx.checker.check_model(proto)
 
 
-@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen, bounded])
+@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen, embedded, bounded])
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)
     found = compared(model, feeds)
@@ -235,3 +255,11 @@ def test_products_of_rows_come_back_over_open_sizes(rng: np.random.Generator) ->
     assert all(layer.per_row for layer in quantized.plan.layers)
     found = compared(quantized, feeds)
     assert found.is_same, found.said
+
+
+def test_tables_of_which_integer_ops_alone_read_rows_are_integer(rng: np.random.Generator) -> None:
+    plan = quantized(embedded(rng), rng)[0].plan
+    assert {"first", "second"} <= plan.weights.keys()
+    assert "third" not in plan.weights
+    [reason] = [op.reason for op in plan.float_ops if op.op == "take"]
+    assert reason == "not only integer ops read its rows, which 8 bits would make coarser for the others"

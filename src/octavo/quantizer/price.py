@@ -61,8 +61,10 @@ def function_cycles(view: DataflowView, layers: Iterable[IntegerLayer], names: C
     variables = {binding.var.name: binding.var for binding in view.bindings}
     found: dict[TensorId, float] = {}
     for layer in layers:
+        if layer.op != ELEMENTWISE or len(layer.inputs) != 1:
+            continue
         name = layer.inputs[0]
-        if layer.op != ELEMENTWISE or len(layer.inputs) != 1 or name not in names or name not in variables:
+        if name not in names or name not in variables:
             continue
         chain = chain_from(view, variables[name], max_inputs=1)
         if chain is not None and all(step.op != SLOW for step in chain.function.steps):

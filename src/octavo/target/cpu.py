@@ -99,7 +99,7 @@ CPU = TargetDescription(
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", "divide")),
         OpSupport(op="concat", activations=_WITH_INT16, weights=_CONSTANTS),
         *(
-            OpSupport(op=name, activations=_WITH_INT16, same_params=True)
+            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS if name == "take" else (), same_params=True)
             for name in ("topk", "nn.max_pool2d", *MOVES, "image.resize2d")
         ),
         *(

@@ -93,10 +93,10 @@ class SourceNodes:
     def origin(self, tensor: TensorId) -> TensorId | None:
         """Return the source tensor behind a variable that only the frontend knows: it moves data within one source op.
 
-        None where a float op within that source op made it.
+        None where a float op within that source op made it, or where it is rows of a constant.
         """
         while tensor not in self.model.tensors:
-            if tensor not in self.layer_of:
+            if tensor not in self.layer_of or not self.layer_of[tensor].inputs:
                 return None
             tensor = self.layer_of[tensor].inputs[0]
         return tensor

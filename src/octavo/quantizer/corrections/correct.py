@@ -96,8 +96,9 @@ class Corrector:
         constants = Constants(view, self.program.simple.params)
         found: list[_Layer] = []
         for layer in plan.layers:
-            is_rounded = layer.inputs[0] in rounding.activations or layer.reads_reals
-            if layer.weight is None or layer.output not in rounding.layers or not is_rounded:
+            if layer.weight is None or layer.output not in rounding.layers:
+                continue
+            if layer.inputs[0] not in rounding.activations and not layer.reads_reals:
                 continue
             biased = biased_product(view, constants, variables[str(layer.output)])
             product = self._products.get(biased.product.name)

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ...ir.graph.constants import Constant, Constants
-from ...ir.graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
 from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, weighted
 from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
@@ -94,7 +94,9 @@ class Candidates:
         operands = operands[_CONDITIONS.get(name, 0) :]
         constants = self._constant_operands(support, operands) if op is None else ()
         read = [operand for operand in operands if not constants or self.inputs.form.constants.find(operand) is None]
-        reason = self._operands(value, read) or self._of_normalization(var, name, value)
+        of_table = bool(constants) and name == "take"
+        reason = self._table_reason(constants) if of_table else self._operands(value, read)
+        reason = reason or self._of_normalization(var, name, value)
         if reason is not None:
             return reason
         inputs = tuple(self.inputs.form.view.root_of(data) for operand in read for data in operand_vars(operand))
@@ -177,6 +179,14 @@ class Candidates:
         if static_shape(value) is None or None in shapes:
             return "its shape is symbolic"
         return None
+
+    def _table_reason(self, constants: tuple[Constant, ...]) -> str | None:
+        """Return why the table whose rows are taken stays float: its other readers would have it rounded as they need it."""
+        view = self.inputs.form.view
+        others = [
+            user for table in constants for user in view.users(table.root) if call_to(view.definition(user), "take") is None
+        ]
+        return f"its table {constants[0].name} is read by {others[0].name}, too" if others else None
 
     def _of_normalization(self, var: Var, name: str, value: Any) -> str | None:
         """Return why a mean that is met by what it is the mean of stays float; over rows and columns it may be a gate's."""

@@ -230,11 +230,17 @@ class Placer:
             if layer.support.op in NORMS and layer.output in integer and next(readers, None) is None:
                 integer.discard(layer.output)
                 self.reasons[layer.core] = "only float ops read its result, which 8 bits would only make coarser"
+        rows: set[Var] = set()
+        """What is taken of constant tables, moved and joined, with what is integer already."""
+        for layer in candidates:
+            if (layer.moves or layer.support.op == "concat") and all(var in rows or var in integer for var in layer.inputs):
+                rows.add(layer.output)
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
         inputs_of, view = {layer.output: layer for layer in candidates}, self.inputs.form.view
         for layer in reversed(candidates):
             stays_float = layer.name in self.inputs.choices.float_tensors or not all(map(self._can_be_integer, layer.inputs))
-            if layer.output in integer or not (layer.moves or self._joins_parts(layer)) or stays_float:
+            adds_nothing = layer.moves or layer.output in rows or self._joins_parts(layer)
+            if layer.output in integer or not adds_nothing or stays_float:
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].quantized_inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
@@ -345,7 +351,9 @@ class Placer:
         return without_range(form.view, form.model.tensors, missing, touched, multiplies=layer.pulls) if missing else None
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
-        """Return which inputs keep an op float: it would have to quantize them for itself alone."""
+        """Return which inputs keep an op float: it would have to quantize them for itself alone; so it would rows of a table."""
+        if not layer.inputs and self.inputs.followed is None:
+            return "not only integer ops read its rows, which 8 bits would make coarser for the others"
         floats = (
             []
             if layer.pulls or self.inputs.followed is not None
