@@ -19,10 +19,10 @@ from .matrix_view import MatrixView
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatBatchMatmulOp(FloatOp):
-    """a @ b * factor; a and b are the variables that `a_view` and `b_view` see."""
+    """a @ b * factor; a and b are the variables that `a_view` and `b_view` see, by their names, or the numbers of one of them."""
 
-    a: str
-    b: str
+    a: str | npt.NDArray[np.float32]
+    b: str | npt.NDArray[np.float32]
     a_view: MatrixView
     b_view: MatrixView
     y_view: MatrixView

@@ -119,21 +119,22 @@ class Candidates:
         """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
 
         What is computed of constants alone is none: the angles of rotary positions, say, whose last digits count. A constant on
-        the left counts as one, if it is no column: that makes no sum.
+        the left counts as one, if it is no column: that makes no sum; so do several matrices on the right.
         """
         if op_name(value) != "matmul" or not all(
-            self.computed.issuperset(operand_vars(arg)) or (place == 0 and self._is_left(arg))
-            for place, arg in enumerate(value.args)
+            self.computed.issuperset(operand_vars(arg)) or self._is_factor(arg, place) for place, arg in enumerate(value.args)
         ):
             return False
         shapes = [static_shape(arg) for arg in value.args]
         sums = [shape[-1] for shape in shapes if shape is not None and len(shape) >= 2 and 0 not in shape]
         return len(sums) == 2 and (is_open(sums[0]) or sums[0] <= BATCH_MATMUL_MAX_INNER)
 
-    def _is_left(self, expr: Expr) -> bool:
-        """Return whether an expression is a constant that can stand on the left of a product."""
+    def _is_factor(self, expr: Expr, place: int) -> bool:
+        """Return whether an expression is a constant that a product of two activations can have on the left or the right."""
         support, found = self.target.support(BATCH_MATMUL), self.inputs.form.constants.find(expr)
-        return support is not None and bool(support.weights) and found is not None and not found.moves and found.shape[-1:] > (1,)
+        if support is None or not support.weights or found is None or found.moves:
+            return False
+        return len(found.shape) > 2 if place else found.shape[-1:] > (1,)
 
     def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
         """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""

@@ -75,14 +75,18 @@ def _float_chain(view: DataflowView, composites: Mapping[str, Composite], last: 
     """Return the links before a product in float that nobody else reads: the product that makes scores, and their softmax."""
     second = last.composite.op
     assert isinstance(second, FloatBatchMatmulOp)
+    if not isinstance(second.a, str) or not isinstance(second.b, str) or second.a == second.b:
+        return None
     softmax = _before(view, composites, last, second.a)
-    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or second.b == second.a:
+    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp):
         return None
     between = softmax.composite.op
     scores = _before(view, composites, softmax, between.x)
     if scores is None or not isinstance(scores.composite.op, FloatBatchMatmulOp) or between.y is not None:
         return None
     first, shape = scores.composite.op, second.a_view.shape
+    if not isinstance(first.a, str) or not isinstance(first.b, str):
+        return None
     # Its rows may be those of more matrices, of heads that share keys: an addend's place follows from a row's number among all.
     is_plain = first.y_view == MatrixView.plain(shape) == second.a_view and shape[:-2] == second.y_view.shape[:-2]
     return (scores, softmax) if is_plain and between.shape[-1] == shape[-1] else None
@@ -94,7 +98,7 @@ def _float_attention(scores: _Link, softmax: _Link, last: _Link) -> Composed:
     assert isinstance(between, FloatSoftmaxOp)
     assert isinstance(second, FloatBatchMatmulOp)
     operands = scores.operands | softmax.operands | last.operands
-    names = [first.a, first.b, second.b, *([between.addend] if isinstance(between.addend, str) else [])]
+    names = [each for each in (first.a, first.b, second.b, between.addend) if isinstance(each, str)]
     op = FloatAttentionOp(op=second.op, scores=first, softmax=between, weighted=second)
     return _stepwise((scores, softmax, last), op, {name: operands[name] for name in names}, FLOAT_ATTENTION)
 

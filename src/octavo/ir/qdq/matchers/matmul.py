@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from ....numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE, QuantParams
@@ -222,7 +223,7 @@ def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput]
 
 
 def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim matmul(a, b) of two float32 activations, the permutations around it and a factor behind it.
+    """Claim matmul(a, b) of float32 tensors, one of them maybe a constant, the permutations around it and a factor behind it.
 
     So it does reshapes of rows, before and behind it, by which heads that share a matrix become one.
 
@@ -239,8 +240,11 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeO
     operands = [_operand(view, core, arg) for arg in call.args]
     known = [operand for operand in operands if operand is not None]
     if len(known) < 2:
-        return Rejection(reason=f"an operand of {core.name} is a constant, has no static shape or fewer than two axes")
+        return Rejection(reason=f"an operand of {core.name} has no static shape or fewer than two axes")
     (a, a_view, a_members), (b, b_view, b_members) = known
+    read = [source for source in (a, b) if isinstance(source, Var)]
+    if not read:
+        return Rejection(reason="both operands are constants; fold them")
     result, members = _reshaped_behind(view, core)
     factor, output, scaled = _factor(view, result)
     members = (*members, *scaled)
@@ -254,8 +258,8 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeO
     assert result_shape is not None, "a permutation of a static shape is one"
     op = FloatBatchMatmulOp(
         op="matmul",
-        a=a.name,
-        b=b.name,
+        a=a.name if isinstance(a, Var) else a,
+        b=b.name if isinstance(b, Var) else b,
         a_view=a_view,
         b_view=b_view,
         y_view=y_view,
@@ -263,13 +267,22 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeO
         output_shape=result_shape,
     )
     within = tuple(dict.fromkeys((*a_members, *b_members, core, *members)))
-    return Region(core=core, output=output, members=within, inputs=tuple(dict.fromkeys((a, b))), op=op)
+    return Region(core=core, output=output, members=within, inputs=tuple(dict.fromkeys(read)), op=op)
 
 
-def _operand(view: DataflowView, core: Var, arg: Expr) -> tuple[Var, MatrixView, tuple[Var, ...]] | None:
-    """Return the variable that is read, how, and the permutation that this makes superfluous."""
+_Read = tuple[Var | npt.NDArray[np.float32], MatrixView, tuple[Var, ...]]
+"""The variable or the numbers that an operand is, how they are read, and the permutation that this makes superfluous."""
+
+
+def _operand(view: DataflowView, core: Var, arg: Expr) -> _Read | None:
+    """Return what a product reads as one of its operands."""
     shape = static_shape(arg)
-    if not isinstance(arg, Var) or shape is None or len(shape) < 2 or constant_value(view, arg) is not None:
+    if shape is None or len(shape) < 2:
+        return None
+    constant = constant_value(view, arg)
+    if constant is not None:
+        return constant.values.astype(np.float32, copy=False), MatrixView.plain(shape), constant.members
+    if not isinstance(arg, Var):
         return None
     only, mover = view.only_user(arg), call_to(view.definition(arg), "permute_dims", "reshape")
     x = None if mover is None else mover.args[0]

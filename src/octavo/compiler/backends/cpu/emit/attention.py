@@ -101,7 +101,7 @@ def emit_float_attention(op: FloatAttentionOp, context: KernelContext, inputs: d
     """Write the kernel call."""
     scores, weighted = op.scores, op.weighted
     names = ((scores.a, scores.a_view), (scores.b, scores.b_view), (weighted.b, weighted.b_view))
-    sides = [with_room(context, inputs[name], view) for name, view in names]
+    sides = [with_room(context, inputs[name], view) for name, view in names if isinstance(name, str)]
     q, k, v = (view for _, view in sides)
     addend, numbers, added = softmax_addend(op.softmax)
     spec = FloatAttentionSpec(

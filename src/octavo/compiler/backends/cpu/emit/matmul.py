@@ -150,7 +150,10 @@ def _records(x: FloatTensor | DynamicTensor, spec: BlockRowsSpec, context: Kerne
 @emits(FloatBatchMatmulOp)
 def emit_float_batch_matmul(op: FloatBatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    read = [with_room(context, inputs[name], view) for name, view in ((op.a, op.a_view), (op.b, op.b_view))]
+    read = [
+        with_room(context, inputs[each], view) if isinstance(each, str) else (relax.const(each), view)
+        for each, view in ((op.a, op.a_view), (op.b, op.b_view))
+    ]
     operands, views = [value for value, _ in read], [view for _, view in read]
     spec = FloatBatchMatmulSpec(a=views[0], b=views[1], y=op.y_view, factor=op.factor, threads=context.threads)
     kernel = kernels.float_batch_matmul(spec, isa=context.isa)
