@@ -87,6 +87,8 @@ class Volumes:
         """
         outputs, inputs, taps, *kernel = shape_of(weight)
         slices, stride, dilation, before = self._slices(data), windows.strides[0], windows.dilation[0], windows.padding[0]
+        if taps > 1 and kernel == [1, 1] and list(windows.strides[1:]) == [1, 1] and not any(windows.of_images()["padding"]):
+            return self._volume(self._along(slices, weight, convolve, windows, groups, finish))
         count = (slices.depth + before + windows.padding[3] - dilation * (taps - 1) - 1) // stride + 1
         read = self._taps(slices, [_Step(tap * dilation - before, stride, count) for tap in range(taps)], groups)
         if taps > 1 and groups == 1:
@@ -94,6 +96,37 @@ class Volumes:
         weight = self._emit(ops.reshape(weight, [outputs, inputs * taps, *kernel]))
         result = convolve(read, weight, groups=groups, **windows.of_images())
         return self._volume(_Slices(self._emit(finish(self._emit(result))), slices.batch, count))
+
+    def _along(
+        self,
+        slices: _Slices,
+        weight: Any,
+        convolve: Callable[..., Any],
+        windows: Windows,
+        groups: int,
+        finish: Callable[[Any], Any],
+    ) -> _Slices:
+        """Return the convolution of slices by taps along the depth alone: the depth and all pixels of a slice make an image.
+
+        Channels last, where kernels have them, that image and the slices are the same bytes.
+        """
+        (value, batch, depth), (outputs, inputs, taps) = slices, shape_of(weight)[:3]
+        _, channels, height, width = shape_of(value)
+        image = self._last(value, [batch, depth, height * width, channels])
+        weight = self._emit(ops.reshape(weight, [outputs, inputs, taps, 1]))
+        along = Windows(
+            strides=[1, windows.strides[0], 1],
+            padding=[0, windows.padding[0], 0, 0, windows.padding[3], 0],
+            dilation=[1, windows.dilation[0], 1],
+        )
+        result = self._emit(finish(self._emit(convolve(image, weight, groups=groups, **along.of_images()))))
+        count = shape_of(result)[2]
+        return _Slices(self._last(result, [batch * count, height, width, outputs]), batch, count)
+
+    def _last(self, value: Any, shape: Sequence[Any]) -> Any:
+        """Return images in another shape of that kind, which is said channels last: then both are the same bytes there."""
+        last = self._emit(ops.permute_dims(value, [0, 2, 3, 1]))
+        return self._emit(ops.permute_dims(self._emit(ops.reshape(last, shape)), [0, 3, 1, 2]))
 
     def _taps(self, slices: _Slices, steps: Sequence[_Step], groups: int) -> Any:
         """Return what each of some steps reads, side by side as channels.

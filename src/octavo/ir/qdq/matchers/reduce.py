@@ -145,8 +145,8 @@ _MIN_CHANNELS = 4
 
 
 def is_of_pixels(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Return whether a mean is over the pixels of NCHW images."""
-    return len(shape) == 4 and axes == (2, 3)
+    """Return whether a mean is over the pixels of NCHW images, or of volumes."""
+    return len(shape) in (4, 5) and axes == tuple(range(2, len(shape)))
 
 
 def match_float_mean(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:

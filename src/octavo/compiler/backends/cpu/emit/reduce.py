@@ -168,9 +168,13 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int
 @emits(FloatMeanOp)
 def emit_float_mean(op: FloatMeanOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    is_nhwc = is_of_pixels(op.shape, op.axes)
-    x = context.storage.get(inputs[op.x], is_nhwc=is_nhwc)
     shape, axes, result = op.shape, op.axes, op.output_shape
+    has_pixels = is_of_pixels(shape, axes)
+    is_nhwc = has_pixels and len(shape) == 4
+    x = context.storage.get(inputs[op.x], is_nhwc=is_nhwc)
+    if has_pixels and not is_nhwc:
+        order = (0, *axes, 1)
+        x, shape, axes = context.permute(output.name, x, order), tuple(shape[axis] for axis in order), (1, 2, 3)
     if is_nhwc:
         shape, axes = (shape[0], shape[2], shape[3], shape[1]), (1, 2)
         result = result if len(result) == 2 else (result[0], 1, 1, result[1])
