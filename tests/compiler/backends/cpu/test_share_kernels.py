@@ -11,7 +11,17 @@ import tvm
 from tvm_ffi import StructuralKey
 
 from octavo.compiler.backends.cpu.context import PlacedKernel
-from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, GENERIC, BatchMatmulSpec, FloatOutput, Kernel, batch_matmul
+from octavo.compiler.backends.cpu.kernels import (
+    AVX2,
+    AVX512_VNNI,
+    GENERIC,
+    BatchMatmulSpec,
+    FloatBatchMatmulSpec,
+    FloatOutput,
+    Kernel,
+    batch_matmul,
+    float_batch_matmul,
+)
 from octavo.compiler.backends.cpu.kernels.quantization.quantize import QuantizeSpec, quantize
 from octavo.compiler.backends.cpu.share_kernels import share_kernels
 from octavo.compiler.codegen.tir_passes import llvm_module
@@ -63,7 +73,7 @@ def test_a_kernel_with_numbers_for_arguments_gives_what_literals_give(rng: np.ra
         np.testing.assert_array_equal(results[1].numpy(), results[0].numpy())
 
 
-@pytest.mark.parametrize("isa", [AVX512_VNNI, GENERIC])
+@pytest.mark.parametrize("isa", [AVX512_VNNI, AVX2, GENERIC])
 def test_products_of_layers_are_one_kernel_for_known_and_open_sizes(isa: str) -> None:
     def product(zero_points: tuple[int, int], multiplier: float, rows: Any) -> Kernel:
         a, b, y = (MatrixView.plain(shape) for shape in ((2, rows, 32), (2, 32, 48), (2, rows, 48)))
@@ -85,7 +95,7 @@ def test_layers_of_other_sizes_share_an_open_kernel(rng: np.random.Generator) ->
     given = placed([quantize(spec, isa=GENERIC) for spec in made])
     shared, numbers = share_kernels(given)
     assert body_of(shared["kernel_0"]) == body_of(shared["kernel_1"])
-    assert [numbers[symbol][0] for symbol in given] == sizes
+    assert [numbers[symbol][0] for symbol in given] == [size // 16 for size in sizes]
     closed = [replace(spec, size=size.evaluate({"rows": 7})) for spec, size in zip(made, sizes, strict=True)]
     functions = {f"closed_{number}": quantize(spec, isa=GENERIC).func for number, spec in enumerate(closed)}
     functions["open"] = shared["kernel_0"].func
@@ -97,3 +107,14 @@ def test_layers_of_other_sizes_share_an_open_kernel(rng: np.random.Generator) ->
         taken = [each.evaluate({"rows": 7}) if isinstance(each, Size) else each for each in numbers[f"kernel_{number}"]]
         library["open"](x, *taken, results[1])
         np.testing.assert_array_equal(results[1].numpy(), results[0].numpy())
+
+
+def test_a_layer_whose_operands_happen_to_be_of_one_size_shares_with_others() -> None:
+    def product(columns: int) -> Kernel:
+        rows: Any = Size.named("rows")
+        a, b, y = (MatrixView.plain(shape) for shape in ((1, rows, 32), (1, 32, columns), (1, rows, columns)))
+        return float_batch_matmul(FloatBatchMatmulSpec(a=a, b=b, y=y), isa=AVX2)
+
+    shared, numbers = share_kernels(placed([product(32), product(64)]))
+    assert body_of(shared["kernel_0"]) == body_of(shared["kernel_1"])
+    assert all(isinstance(number, Size) or number < 2**15 for each in numbers.values() for number in each)

@@ -4,15 +4,18 @@ Before::
 
     def kernel(x[height // 2 * width], height, width, out): size = height // 2; for i in range(size): ...
 
-After, called with height // 2 * width and height // 2::
+After, called with height // 2::
 
-    def kernel(x[size_1], size_1, size, out): for i in range(size): ...
+    def kernel(x[...], size, out): for i in range(size): ...
+
+Of its operands it needs no shape: all that it reads and writes there is reached through flat views. Only what it takes for
+itself is as large as its sizes say.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -20,6 +23,7 @@ import tvm_ffi
 from ....ir.graph.kernel_attributes import SIZE_NAME, SIZES_ATTR
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import tirx
+from ....runtime.shapes import LARGEST
 from ....runtime.size import Size
 
 
@@ -38,7 +42,7 @@ def lifted(func: Any) -> LiftedKernel:
     if not dimensions:
         return LiftedKernel(plain, ())
     taken = _Taken(dimensions, list(map(_size, map(str, func.attrs[SIZES_ATTR]))))
-    tvm_ffi.structural_walk(func.body, (tirx.SeqStmt, taken.note))
+    tvm_ffi.structural_walk(func.body, ((tirx.SeqStmt, taken.note), (tirx.AllocBuffer, taken.note_own)))
     exchanged = (tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes), (tirx.Var, taken.read)
     made = tvm_ffi.structural_map(plain, exchanged, order="pre")
     params = [*made.params[:-1], *taken.variables.values(), made.params[-1]]
@@ -52,14 +56,21 @@ class _Taken:
         self.variables: dict[Size, Any] = {}
         self._computed = iter(computed)
         self._sizes = {hash(each): Size.named(str(each.name)) for each in dimensions}
+        self._own: list[Any] = []
 
     def note(self, block: Any) -> None:
         """Note the variables that a block of statements binds to sizes."""
         for _, bound in _computed(block):
             self._sizes[hash(bound.var)] = next(self._computed)
 
+    def note_own(self, node: Any) -> None:
+        """Note that the kernel takes a buffer for itself."""
+        self._own.append(node.buffer.ty)
+
     def shaped(self, kind: Any) -> Any:
-        """Return the type of a buffer with variables for sizes."""
+        """Return the type of a buffer with variables for sizes where it is the kernel's own, and of any size where it is not."""
+        if not any(kind.same_as(each) for each in self._own):
+            return _operand(str(kind.dtype), kind.storage_scope)
         sizes = [size_of(dim) for dim in kind.shape]
         if not any(isinstance(size, Size) for size in sizes):
             return kind
@@ -77,6 +88,11 @@ class _Taken:
             # Whoever asks how large a kernel's own buffers are knows its parameters by their names.
             self.variables[size] = tirx.Var(f"size.{len(self.variables)}", "int32")
         return self.variables[size]
+
+
+@cache
+def _operand(dtype: str, scope: str) -> Any:
+    return tirx.decl_buffer([LARGEST], dtype, scope=scope).ty
 
 
 @lru_cache(1 << 12)

@@ -127,10 +127,10 @@ def _numbered(code: _Code) -> _Numbered:
     bits: list[int] = []
 
     def noted(literal: Any) -> Any:
-        is_integer = isinstance(literal, tirx.IntImm)
-        bits.append(int(literal.value) if is_integer else int(np.float32(literal.value).view(np.int32)))
+        dtype = str(literal.ty.dtype)
+        bits.append(int(np.float32(literal.value).view(np.int32)) if dtype == "float32" else int(literal.value))
         literals.append(literal)
-        return _variable(len(literals), "int32" if is_integer else "float32")
+        return _variable(len(literals), dtype)
 
     callbacks = _extent_callbacks(code.func, noted) if code.is_open else _value_callbacks(noted)
     blank = tvm_ffi.structural_map(code.func, callbacks)
@@ -142,11 +142,17 @@ def _with_arguments(numbered: _Numbered, places: Sequence[int | None], count: in
     numbers = [tirx.Var(f"number.{number}", "int32") for number in range(count)]  # no dimension's name has a dot
     replaced: dict[int, Any] = {}
     for index, (literal, place) in enumerate(zip(numbered.literals, places, strict=True), 1):
-        is_integer = isinstance(literal, tirx.IntImm)
-        taken = literal if place is None else numbers[place] if is_integer else tirx.reinterpret("float32", numbers[place])
-        replaced[hash(_variable(index, "int32" if is_integer else "float32"))] = taken
+        dtype = str(literal.ty.dtype)
+        replaced[hash(_variable(index, dtype))] = literal if place is None else _value(numbers[place], dtype)
     func = tvm_ffi.structural_map(numbered.blank, (tirx.Var, lambda variable: replaced.get(hash(variable), variable)))
     return tirx.PrimFunc([*func.params[:-1], *numbers, func.params[-1]], func.body, func.ret_type)
+
+
+def _value(number: Any, dtype: str) -> Any:
+    """Return the literal that an argument stands for."""
+    if dtype == "float32":
+        return tirx.reinterpret(dtype, number)
+    return number if dtype == "int32" else tirx.Cast(dtype, number)
 
 
 _Noted = Callable[[Any], Any]
@@ -157,6 +163,11 @@ def _is_number(node: Any) -> bool:
     return isinstance(node, tirx.IntImm) and str(node.ty.dtype) == "int32"
 
 
+def _is_lane(node: Any) -> bool:
+    """Return whether a literal is a value where it is in all lanes of a vector: zero points are of fewer bits, too."""
+    return isinstance(node, tirx.IntImm) and str(node.ty.dtype) in ("int32", "int16", "uint16", "int8", "uint8")
+
+
 def _value_callbacks(noted: _Noted) -> tuple[Any, ...]:
     """Return what exchanges the literals that are values."""
 
@@ -164,7 +175,7 @@ def _value_callbacks(noted: _Noted) -> tuple[Any, ...]:
         return noted(node) if str(node.ty.dtype) == "float32" else node
 
     def broadcast(node: Any) -> Any:
-        return tirx.Broadcast(noted(node.value), node.lanes) if _is_number(node.value) else node
+        return tirx.Broadcast(noted(node.value), node.lanes) if _is_lane(node.value) else node
 
     def stored(node: Any) -> Any:
         return tirx.BufferStore(node.buffer, noted(node.value), node.indices) if _is_number(node.value) else node
@@ -181,7 +192,7 @@ _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.LT, tirx.LE, t
 def _extent_callbacks(func: Any, noted: _Noted) -> tuple[Any, ...]:
     """Return what exchanges places and extents, too, but for those that shape the code even of open sizes.
 
-    These are divisors, what intrinsics take, lanes and places of vectors, which tell registers apart, and buffers of its own.
+    These are divisors, what intrinsics take, lanes and places of vectors, which tell registers apart, and accumulators.
     """
     own: list[Any] = []
     tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, lambda node: own.append(node.buffer.ty)))
@@ -206,7 +217,7 @@ def _extent_callbacks(func: Any, noted: _Noted) -> tuple[Any, ...]:
         return tirx.Bind(node.var, noted(node.value)) if _is_number(node.value) else node
 
     def shaped(kind: Any) -> Any:
-        if any(kind.same_as(each) for each in own):
+        if kind.storage_scope == "local" and any(kind.same_as(each) for each in own):
             return kind
         return tirx.decl_buffer([exchanged(dim) for dim in kind.shape], str(kind.dtype), scope=kind.storage_scope).ty
 

@@ -382,7 +382,6 @@ def columns_of(place: PanelPlace, vector: Expr) -> Expr:
     return min(LANES, left) if isinstance(left, int) else T.min(left, T.int32(LANES))
 
 
-def load_tile(buffer: Buffer, at: Expr, stride: int, lanes: int, valid: Expr = LANES) -> list[Expr]:
-    """Return 16 vectors of `lanes` elements, `stride` apart; behind `valid` ones the last again."""
-    is_full = isinstance(valid, int) and valid == LANES
-    return [load(buffer, at + (i if is_full else T.min(T.int32(i), valid - 1)) * stride, lanes) for i in range(LANES)]
+def load_tile(buffer: Buffer, at: Expr, stride: int, lanes: int) -> list[Expr]:
+    """Return 16 vectors of `lanes` elements, `stride` apart."""
+    return [load(buffer, at + i * stride, lanes) for i in range(LANES)]

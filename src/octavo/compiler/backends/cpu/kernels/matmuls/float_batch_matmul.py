@@ -61,16 +61,12 @@ class FloatProduct(BatchProduct):
                 with T.serial(0, self.steps) as step:
                     nothing = T.float32(0)
                     load_first(packed, target + step * stride, b, column + step * down, LANES, valid, nothing, isa=self.isa)
-            elif down == 1 and (is_full or not isinstance(valid, int)):
-
-                def transposed() -> None:
-                    # A second vector of an open panel may have no column.
-                    count = valid if is_full else T.Bind(T.max(valid, T.int32(1)))
-                    start = column if is_full else T.Bind(at + T.min(place.column + vector * LANES, self.columns - 1) * across)
-                    self._pack_transposed(b, packed, start, target, stride, count)
-
+            elif down == 1 and is_full:
                 where_at_least(
-                    self.steps, LANES, transposed, lambda: self._pack_elements(b, packed, column, target, stride, valid)
+                    self.steps,
+                    LANES,
+                    lambda: self._pack_transposed(b, packed, column, target, stride),
+                    lambda: self._pack_elements(b, packed, column, target, stride, LANES),
                 )
             else:
                 self._pack_elements(b, packed, column, target, stride, valid)
@@ -87,14 +83,11 @@ class FloatProduct(BatchProduct):
             with T.serial(0, valid) as lane:
                 T.buffer_store(packed, b[column + step * down + lane * across], [row + lane])
 
-    def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int, valid: Expr) -> None:
-        """Pack 16 columns whose elements are neighbours in memory; the last tile overlaps the one before.
-
-        Lanes that are no columns hold the last one.
-        """
+    def _pack_transposed(self, b: Buffer, packed: Buffer, column: Expr, target: Expr, stride: int) -> None:
+        """Pack 16 columns whose elements are neighbours in memory; the last tile overlaps the one before."""
         with T.serial(0, -(-self.steps // LANES)) as tile:
             step = T.Bind(T.min(tile * LANES, self.steps - LANES))
-            for i, row in enumerate(transposed_tile(load_tile(b, column + step, self.b.strides[-1], LANES, valid))):
+            for i, row in enumerate(transposed_tile(load_tile(b, column + step, self.b.strides[-1], LANES))):
                 store(packed, target + (step + i) * stride, row, LANES)
 
     def _emit_tile(
