@@ -50,9 +50,8 @@ test: $(TOOLS) ruff ## Lint, check types, run every test
 
 # What compiles models and compares their results. Left out: what compiles none, what times peers, profiles and plans (their bytes don't
 # depend on the ISA, which test_determinism.py shows in any run), memory, what is told of a model by figures, what runs on emulated GPUs,
-# what spends most of its time exporting from PyTorch, and the slowest, post-training quantization of MobileNetV2, whose kernels the
-# others run too.
-NOT_OF_AVX2 := benchmark_networks causes_and_searches determinism evaluated_networks exact_qdq gpu_networks hugging_face large_models \
+# and the slowest, post-training quantization of MobileNetV2, whose kernels the others run too.
+NOT_OF_AVX2 := benchmark_networks causes_and_searches determinism evaluated_networks exact_qdq gpu_networks large_models \
   profile_bytes quantization_quality reference_sessions speed_table
 AVX2_TESTS := $(filter-out $(NOT_OF_AVX2:%=tests/e2e/test_%.py), $(wildcard tests/e2e/test_*.py)) \
   --deselect tests/e2e/test_shared_models.py::test_post_training_quantization_of_mobilenet_v2

@@ -19,7 +19,7 @@ ELSEWHERE = {
     "builder.md": ("frontends/builder/test_builder.py", {"python": 1}),
     "conformance.md": ("docs/test_conformance_page.py", {"bash": 1, "python": 1}),
     "deploy.md": ("docs/test_deploy_page.py", {"bash": 9, "python": 3, "c": 3, "rust": 1, "go": 1, "text": 1}),
-    "howto/hugging_face.md": ("docs/test_hugging_face_page.py", {"python": 2}),
+    "howto/hugging_face.md": ("docs/test_hugging_face.py", {"python": 2}),
     "howto/text.md": ("docs/test_text_page.py", {"bash": 1, "python": 1}),
     "extending.md": ("test_extending.py", {"diff": 3, "python": 6}),
     "plan.md": ("test_plan_page.py", {"bash": 2, "python": 3}),
