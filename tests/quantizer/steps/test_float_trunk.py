@@ -13,6 +13,8 @@ from nets import mlp, model_of
 from octavo.compiler.target_choice import resolve_target
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.planner import Planner
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram
 from octavo.quantizer.steps.float_trunk import FloatTrunk
@@ -71,6 +73,28 @@ def test_a_saved_plan_makes_the_same_model(made: Any, tmp_path: Path) -> None:
     model, _, quantized, _ = made
     quantized.plan.save(tmp_path / "plan.json")
     assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == quantized.fingerprint
+
+
+@pytest.mark.parametrize("ops", ["sums", "all"])
+def test_nothing_is_planned_that_would_gain_too_little(
+    ops: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all would gain in float is known from the plan that there is."""
+    model = trunk_net(rng)
+    samples = [rng.normal(size=(1, 6, 8)).astype(np.float32) for _ in range(8)]
+    profile = octavo.profile(model, samples, keep_samples=8)
+    planned, own = list[Choices](), Planner.planned
+    monkeypatch.setattr(
+        Planner, "planned", lambda planner, choices, **how: [planned.append(choices), own(planner, choices, **how)][1]
+    )
+    with_steps(model, profile, [FloatTrunk(ops=ops)])
+    assert any(each.float_results for each in planned)
+
+    planned.clear()
+    monkeypatch.setattr(FloatTrunk, "min_gain_db", 60.0)
+    with_steps(model, profile, [FloatTrunk(ops=ops)])
+    assert planned
+    assert not any(each.float_results for each in planned)
 
 
 def test_nothing_is_proposed_where_nothing_is_summed_up(rng: np.random.Generator) -> None:

@@ -64,6 +64,7 @@ class Referee:
         self._floats: dict[int, list[Array]] = {} if before is None else before._floats
         self._kept: dict[int, Mapping[Var, Any]] = {}
         self._effects: dict[Hashable, float] = {}
+        self._powers_known: dict[tuple[Hashable, int], list[float]] = {}
         self._softmaxes = softmaxes_of(program.view, program.compared)
         self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
         values = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=_MANY_VALUES)
@@ -113,9 +114,16 @@ class Referee:
         ]
 
     def powers(self, rounding: Rounding | None, samples: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Return [samples, outputs], the power of each output, or of its error with a rounding, on samples of these numbers."""
-        seen = self._looked_at([] if rounding is None else [rounding], samples)
-        return np.array([power if rounding is None else errors[0][0] for power, errors in seen]).reshape(len(seen), -1)
+        """Return [samples, outputs], the power of each output, or of its error with what rounds activations alone, on samples.
+
+        Plans that are compared clip the same here and there: what is known is not measured again.
+        """
+        key = None if rounding is None else rounding.key
+        unknown = [sample for sample in samples if (key, sample) not in self._powers_known]
+        seen = self._looked_at([] if rounding is None else [rounding], unknown)
+        for sample, (power, errors) in zip(unknown, seen, strict=True):
+            self._powers_known[key, sample] = power if rounding is None else errors[0][0]
+        return np.array([self._powers_known[key, sample] for sample in samples]).reshape(len(samples), -1)
 
     def _looked_at(
         self, roundings: Sequence[Rounding], samples: Sequence[int]
@@ -152,6 +160,13 @@ class Referee:
             (self._powers(own), [(self._powers(own, each), same_class(own, each)) for each in results])
             for own, results in zip(floats, by_sample, strict=True)
         ]
+
+    def error(self, rounding: Rounding) -> float:
+        """Return the error of the worst output, in shares of its power, on the few samples, of what rounds activations alone."""
+        key = rounding.key
+        if key not in self._effects:
+            self._effects[key] = self.score_of(rounding, few=True).error
+        return self._effects[key]
 
     def effects(self, rounding: Rounding, activations: Iterable[TensorId] | None = None) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that each activation's rounding makes alone."""

@@ -235,8 +235,7 @@ class RoundedProgram:
         ValueError
             It rounds a tensor that was not named.
         """
-        named = (*rounding.activations, *(name for rows in rounding.rows.values() for name in rows))
-        unknown = next((name for name in named if str(name) not in self.floats.variables), None)
+        unknown = next((name for name in rounding.names if str(name) not in self.floats.variables), None)
         if unknown is not None:
             raise ValueError(f"{unknown} is none of the tensors that this program can round")
         program = self.floats

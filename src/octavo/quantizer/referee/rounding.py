@@ -185,6 +185,16 @@ class Rounding:
     gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
     bias_gains: Mapping[TensorId, Floats] = field(default_factory=dict[TensorId, Floats])
 
+    @property
+    def names(self) -> set[TensorId]:
+        """All activations that are rounded, for any op."""
+        return {*self.activations, *(name for rows in self.rows.values() for name in rows)}
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal only where it does the same, of what rounds activations alone."""
+        return frozenset(self.keys(self.names).values())
+
     def only(self, activations: Collection[TensorId] = (), layers: Collection[TensorId] = ()) -> Rounding:
         """Return what rounds these activations alone, and the constants of these layers; other layers read what they did."""
         return replace(

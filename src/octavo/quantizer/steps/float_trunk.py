@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
 from ...target import BATCH_MATMUL
 from ..choices import Choices
+from ..plan import QuantizationPlan
 from ..plan.entries import IntegerLayer
 from ..planner import Planned
 from ..price import worth_db
@@ -57,23 +58,26 @@ class FloatTrunk(Step):
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these float.
 
-        None where there are none, where somebody else's hardware has its own times, or where less is gained than their time is
-        worth.
+        None where there are none, where somebody else's hardware has its own times, where all ops between products in float would
+        not gain what is asked for, or where less is gained than their time is worth.
         """
         planner, named, plan = evidence.planner, planned.named, planned.plan
         referee = None if planner.chosen.backends else evidence.runs.referee(plan)
         free = [each for each in plan.layers if not _is_product(each) and each.output not in named]
         able = [each for each in plan.layers if each.weight is not None and each.output not in named and not each.reads_reals]
-        chosen = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
-        if self.ops == "all":
-            chosen = {**dict.fromkeys((each.output for each in free), _BETWEEN), **chosen}
+        sums = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
+        every = {**dict.fromkeys((each.output for each in free), _BETWEEN), **sums}
+        chosen = every if self.ops == "all" else sums
         if not chosen or referee is None:
+            return None
+        rounding = referee.rounding(plan)
+        before, most = (in_db(referee.error(_of_activations(each))) for each in (rounding, _left_float(rounding, plan, every)))
+        if most - before < self.min_gain_db:
             return None
         found = planned.choices.with_more(Choices(float_results=chosen)).uncorrected
         other = planner.planned(found).plan
         worth = _PRICE * worth_db(DataflowView(planner.simple.module["main"]), plan, other)
-        roundings = [_of_activations(referee.rounding(each)) for each in (plan, other)]
-        before, after = (in_db(each.error) for each in referee.scores_of(roundings, few=True))
+        after = in_db(referee.error(_of_activations(referee.rounding(other))))
         return found if after - before >= worth else None
 
     def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices:
@@ -98,4 +102,16 @@ def _is_product(layer: IntegerLayer) -> bool:
 
 def _of_activations(rounding: Rounding) -> Rounding:
     """Return what rounds activations alone: for weights and biases corrections make up."""
-    return rounding.only({*rounding.activations, *(name for rows in rounding.rows.values() for name in rows)})
+    return rounding.only(rounding.names)
+
+
+def _left_float(rounding: Rounding, plan: QuantizationPlan, results: Collection[TensorId]) -> Rounding:
+    """Return what a plan rounds where these results stay float: products leave copies of theirs, and read such."""
+    layers = {each.output: each for each in plan.layers if each.output not in results or _is_product(each)}
+    read = {name for each in layers.values() for name in each.inputs}
+    return replace(
+        rounding,
+        activations={name: steps for name, steps in rounding.activations.items() if name not in results or name in read},
+        layers={name: values for name, values in rounding.layers.items() if name in layers},
+        rows={**{name: {} for name in layers if name in results}, **rounding.rows},
+    )

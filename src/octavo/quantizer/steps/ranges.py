@@ -215,8 +215,6 @@ class _Costs:
         self._powers = referee.powers(None, referee.few).mean(axis=0)
         alone = clipped.only().with_params(dict.fromkeys(group, QuantScheme.of(params).params(*self._widest)))
         self._rounded = referee.powers(alone, referee.few).mean(axis=0)
-        self._without: dict[int, Floats] = {}
-        """By sample the powers of errors without this group."""
 
     def best(self) -> Range | None:
         """Return the range that costs least; None where the one that they have costs little more."""
@@ -242,11 +240,8 @@ class _Costs:
         if not beyond:
             return np.zeros(self._powers.size)
         with_this = self._before.with_params(dict.fromkeys(self._group, _FINE.params(*ends)))
-        unknown = [sample for sample in beyond if sample not in self._without]
-        if unknown:
-            self._without |= zip(unknown, self._referee.powers(self._before, unknown), strict=True)
-        before = np.sum([self._without[sample] for sample in beyond], axis=0)
-        return (self._referee.powers(with_this, beyond).sum(axis=0) - before) / len(self._lows)
+        before, after = (self._referee.powers(each, beyond).sum(axis=0) for each in (self._before, with_this))
+        return (after - before) / len(self._lows)
 
     def _worst(self, errors: Floats) -> float:
         return float(np.max(errors / np.maximum(self._powers, _NO_POWER), initial=0.0))
