@@ -40,9 +40,9 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.kept_samples import KEEP_SAMPLES
 from octavo.quantizer.causes import RootCause
 from octavo.quantizer.causes.experiments import FAULTS
-from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.entries import IntegerLayer
 from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.programs import Programs
 from quality_networks import NETWORKS
 from quantization_quality import Evaluation, octavo_input, octavo_run
 
@@ -93,7 +93,7 @@ class Planting:
         self.model, self._profile, _ = evaluation.profiled
         self.batches = [octavo_input(feed) for feed in evaluation.calibration]
         self.sound = octavo.quantize(self.model, self._profile, recipe=recipe)
-        self._even = equalized_float(self.model, self.sound.plan.equalization)
+        self._even, _ = Programs.of_model(self.model).equalized(self.sound.plan)
         sites = find_sites(find_groups(self._even))
         self._sites = [site for site in sites if site.rounded and site.readers and site.groups.size > 1]
         self._decibels: dict[int, float] = {}

@@ -24,8 +24,8 @@ from octavo.ir.graph.dataflow import BodyWriter
 from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.equalized_float import equalized_float
 from octavo.quantizer.plan.entries import Adjustment
+from octavo.quantizer.programs import Programs
 from octavo.report import QuantizationFigures, quantization_figures, quantization_page
 from octavo.report.quantized_layers import float_ops_of
 from octavo.report.thumbnail import thumbnail
@@ -105,7 +105,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
 
 
 def test_layers_are_those_of_layer_errors(figures: QuantizationFigures, content: dict[str, Any], net: Any) -> None:
-    expected = {row.id: row for row in octavo.layer_errors(figures.model, figures.quantized, net[2][:8])}
+    expected = {row.id: row for row in octavo.layer_errors(figures.model, figures.quantized, net[2][::3])}
     shown = {TensorId(each["id"]): each for each in content["tensors"]}
     assert {name for name, each in shown.items() if each["sqnr"] is not None} == set(expected)
     for name, row in expected.items():
@@ -192,7 +192,7 @@ def test_the_front_is_that_of_the_search(figures: QuantizationFigures, content: 
 def test_weights_are_scored_with_the_scales_that_they_have(figures: QuantizationFigures, content: dict[str, Any]) -> None:
     shown = {each["id"]: each["weights"] for each in content["tensors"] if each["weights"]}
     plan = figures.quantized.plan
-    floats = equalized_float(figures.model, plan.equalization).params
+    floats = Programs.of_model(figures.model).equalized(plan)[0].params
     assert set(shown) == {layer.output for layer in plan.layers if layer.weight is not None}
     for layer in plan.layers:
         if layer.weight is None:

@@ -16,7 +16,7 @@ from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import DataflowView
 from ..ir.graph.value_sources import ValueSources
 from ..ir.identity import TensorId
-from ..ir.simplify import Fold, simplify
+from ..ir.simplify import Fold
 from ..profiling import Profile
 from .plan.equalization import Equalization, equalized_statistics
 from .ranges import TensorRange
@@ -74,11 +74,6 @@ class EqualizedFloat:
         return scaled(self.simple, self.equalization.factors, exact=True, kept_as=kept_as)
 
 
-def equalized_float(model: Model, equalization: Equalization) -> Model:
-    """Return a float model as it was before it was quantized with these factors; what it computes is the model's own."""
-    return equalized(simplify(model)[0], equalization)
-
-
 def equalized(simple: Model, equalization: Equalization) -> Model:
-    """Return what `equalized_float` does, of a model that is simplified."""
+    """Return a simplified model as it is before it is quantized with these factors; what it computes is the model's own."""
     return scaled(rotated(simple, equalization.rotations), equalization.factors, exact=True)

@@ -35,6 +35,8 @@ class Programs:
     here: ResolvedTarget = field(default_factory=lambda: resolve_target(None))
     _plans: list[QuantizationPlan] = field(default_factory=list[QuantizationPlan])
     _known: dict[Hashable, RoundedProgram] = field(default_factory=dict["Hashable", RoundedProgram])
+    _equalized: FloatProgram | None = None
+    """Of the model as the last plan divides it, where that has other ops: clips of a bound for each channel."""
     _refusal: str = ""
 
     @staticmethod
@@ -113,11 +115,15 @@ class Programs:
         """
 
         def build(model: Model, names: Sequence[str], others: Collection[TensorId]) -> FloatProgram:
-            return self._found(model, names, others) or FloatProgram(model, names, self.here, others)
+            if (found := self._found(model, names, others)) is None:
+                found = FloatProgram(model, names, self.here, others)
+                self._equalized = None if model.is_large else found
+            return found
 
         return RoundedProgram(model, [plan], self.here, build, seen=seen)
 
     def _found(self, model: Model, names: Sequence[str], others: Collection[TensorId]) -> FloatProgram | None:
         """Return what runs a model with variables of these names and other constants of those; None where none is known."""
-        able = (each.floats for each in self._known.values() if each.floats.others >= {*others})
+        programs = [each.floats for each in self._known.values()] + ([] if self._equalized is None else [self._equalized])
+        able = (each for each in programs if each.others >= {*others})
         return next((found for each in able if (found := each.of(model, names)) is not None), None)

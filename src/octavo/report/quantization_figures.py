@@ -14,6 +14,7 @@ from ..compiler.compile import compile_model, explained_without_code
 from ..compiler.explanation import Explanation, output_specs
 from ..compiler.target_choice import TargetLike
 from ..errors import ProfileError, QuantizationError
+from ..evaluation.evaluate import LAYER_SAMPLES
 from ..evaluation.layer_errors import LayerError, errors_on
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView
@@ -32,9 +33,6 @@ from ..runtime.executable import Executable
 from ..runtime.inputs import split_batches
 from .quantized_layers import FloatOpFigures, WeightFigures, bytes_of, float_ops_of, time_shares, weights_of
 from .thumbnail import thumbnail
-
-LAYER_SAMPLES = 8
-"""What layers are compared on: each takes a run of all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,7 +201,7 @@ def quantization_figures(
         variants=variants,
         worst=measured.worst(worst),
         layers=layers,
-        weights=weights_of(model, quantized),
+        weights=weights_of(model, quantized, programs),
         times=time_shares(explanation),
         float_ops=float_ops_of(explanation),
         profile=profile,

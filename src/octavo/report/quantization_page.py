@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..evaluation.evaluate import LAYER_SAMPLES
 from ..evaluation.layer_errors import LayerError
 from ..ir.identity import TensorId
 from ..numerics import QuantParams
@@ -18,7 +19,7 @@ from ..quantizer.plan.journal import Journal
 from ..quantizer.plan.plan import QuantizationPlan
 from ..quantizer.search import SearchResult
 from .html import LIST_PARTS, filled, rounded
-from .quantization_figures import LAYER_SAMPLES, QuantizationFigures, VariantFigures
+from .quantization_figures import QuantizationFigures, VariantFigures
 from .quantized_layers import WeightFigures
 
 _CELLS = 120

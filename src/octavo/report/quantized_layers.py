@@ -12,8 +12,8 @@ from ..ir.graph import Model
 from ..ir.identity import TensorId
 from ..numerics import dequantize
 from ..numerics.statistics.metrics import sqnr_db
-from ..quantizer.equalized_float import equalized_float
 from ..quantizer.plan.plan import QuantizedModel
+from ..quantizer.programs import Programs
 from ..quantizer.recipe import WEIGHT_BITS
 
 
@@ -71,10 +71,10 @@ class FloatOpFigures:
     saving: float
 
 
-def weights_of(model: Model, quantized: QuantizedModel) -> Mapping[TensorId, WeightFigures]:
+def weights_of(model: Model, quantized: QuantizedModel, programs: Programs) -> Mapping[TensorId, WeightFigures]:
     """Return the weights of the layers that have some, by the layers' outputs."""
     plan = quantized.plan
-    floats = equalized_float(model, plan.equalization)
+    floats, _ = programs.equalized(plan)
     found: dict[TensorId, WeightFigures] = {}
     for layer in plan.layers:
         name = layer.weight
