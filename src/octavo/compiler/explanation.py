@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm.relax import Tuple, Var
 
+from ..errors import printable
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..ir.graph.macs import float_macs
@@ -73,7 +74,7 @@ class ExplainedPort:
 
     def __str__(self) -> str:
         """Return e.g. "image: float32 [1,3,224,224]"."""
-        return f"{self.name}: {self.dtype} {self.dims}"
+        return printable(f"{self.name}: {self.dtype} {self.dims}")
 
     @property
     def dims(self) -> str:
@@ -103,7 +104,9 @@ class Explanation:
         lines = [
             "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[4]]).rstrip() for row in rows
         ]
-        return "\n".join((*self.interface, *lines, *self.journal, self.summary, *([self.advice] if self.advice else [])))
+        return printable(
+            "\n".join((*self.interface, *lines, *self.journal, self.summary, *([self.advice] if self.advice else [])))
+        )
 
     @property
     def interface(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, shape_advice
+from ..errors import DataError, printable, shape_advice
 from .shapes import Line, evaluated, line_of
 from .size import Size, names_in
 
@@ -39,7 +39,7 @@ class InputSpec:
 
     def __str__(self) -> str:
         """Return e.g. "input: float32 [1,3,224,224]"."""
-        return f"{self.source_name}: {self.dtype} {_dims(self.shape)}"
+        return printable(f"{self.source_name}: {self.dtype} {_dims(self.shape)}")
 
 
 def check_inputs(

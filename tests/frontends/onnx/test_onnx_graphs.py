@@ -7,6 +7,7 @@ from onnx import TensorProto
 from onnx.helper import make_node
 from tvm import relax
 
+import octavo
 from octavo.errors import ModelError
 from octavo.frontends import load
 from reference_sessions import reference_session
@@ -298,6 +299,10 @@ def test_control_characters_of_names_are_escaped(make_onnx):
         load(proto, shapes={"z": (1,)})
     assert str(caught.value).isprintable()
     assert "x\\x1b[31m\\n" in str(caught.value)
+    explained = octavo.explain(load(proto))
+    assert "x\\x1b[31m" in str(explained)
+    for said in (str(explained), *map(str, explained.inputs), *map(str, octavo.compile(load(proto)).inputs)):
+        assert said.replace("\n", "").isprintable()
 
 
 def test_an_input_without_an_element_type(make_onnx):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ...errors import printable
 from .relation import SAME, Relation
 from .tensor_table import TensorId
 
@@ -87,7 +88,7 @@ class TensorState:
             parts.append(str(self.relation))
         if self.holder:
             parts.append(f"held by {self.holder}" + (f": {self.dtype}" if self.dtype else ""))
-        return "; ".join(parts)
+        return printable("; ".join(parts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
