@@ -7,6 +7,7 @@ from tflite import ActivationFunctionType as Activation
 from tflite import Padding
 from tvm import relax
 
+import octavo
 from octavo.frontends import load
 from octavo.ir.graph.dataflow import op_name
 from tflite_writer import Op, Tensor, write
@@ -315,3 +316,19 @@ def test_one_constant_read_twice_is_one_parameter(tmp_path):
     path.write_bytes(write([x, c, y, z], ops, (0,), (3,)))
     model = load(path)
     assert list(model.params) == ["c"]
+
+
+@pytest.mark.parametrize("sides", [({}, UINT8), (UINT8, {})], ids=["result", "input"])
+def test_bytes_with_parameters_on_one_side_are_moved_as_they_are(sides, rng, tmp_path):
+    x, y = ({"dtype": "uint8"} | side for side in sides)
+    tensors = [Tensor(name="x", shape=(1, 4, 4, 3), **x), Tensor(name="y", shape=(1, 2, 2, 12), **y)]
+    op = Op(name="SPACE_TO_DEPTH", inputs=(0,), outputs=(1,), options_class="SpaceToDepthOptions", options={"BlockSize": 2})
+    data = write(tensors, [op], (0,), (1,))
+    (tmp_path / "m.tflite").write_bytes(data)
+    feed = rng.integers(0, 256, (1, 4, 4, 3)).astype(np.uint8)
+    [got] = octavo.compile(load(tmp_path / "m.tflite"))({"x": feed}).values()
+    interpreter = Interpreter(model_content=data)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], feed)
+    interpreter.invoke()
+    np.testing.assert_array_equal(got, interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))

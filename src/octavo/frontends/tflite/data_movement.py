@@ -31,12 +31,11 @@ class MovingConverter(BaseConverter):
     )
 
     def _move_data(self, data: Any, outputs: list[Any], move: Callable[[Any], list[Any]]) -> Any:
-        """Apply `move`, whose steps take their data first, step by step where every output keeps the parameters."""
-        keeps = all(
-            (not data.qnn_params and not output.qnn_params)
-            or (data.qnn_params and output.qnn_params and self.has_same_qnn_params(data, output))
-            for output in outputs
-        )
+        """Apply `move`, whose steps take their data first, step by step where every output keeps the parameters.
+
+        Bytes that have parameters on one side alone are moved as they are, as LiteRT does.
+        """
+        keeps = all(not data.qnn_params or not output.qnn_params or self.has_same_qnn_params(data, output) for output in outputs)
         same_dtype = all(output.tensor.Type() == data.tensor.Type() for output in outputs)
         if keeps and same_dtype:
             source = self.get_tensor_expr(data)
