@@ -123,6 +123,18 @@ def embedded(rng: np.random.Generator) -> Any:
     return network(nodes, constants | {"axes": np.array([4])}, outputs)
 
 
+def greatest(rng: np.random.Generator) -> Any:
+    """The greatest values of a convolution's rows, and where they are, before another convolution."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("TopK", ["c", "k"], ["t", "places"], axis=-1),
+        helper.make_node("Cast", ["places"], ["p"], to=TensorProto.FLOAT),
+        helper.make_node("Conv", ["t", "w"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 6, 1, 1)).astype(np.float32), "k": np.array([3])}
+    return network(nodes, constants, {"p": (1, 6, 8, 3), "y": (1, 6, 8, 3)})
+
+
 def bounded(rng: np.random.Generator) -> Any:
     """Functions that differ by rows, and by channels in other ways than slopes and factors, behind convolutions."""
     nodes = [
@@ -154,7 +166,7 @@ def test_a_node_stands_behind_what_it_reads() -> None:
     onnx.checker.check_model(proto)
 
 
-@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen, embedded, bounded])
+@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen, embedded, greatest, bounded])
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)
     found = compared(model, feeds)
@@ -263,3 +275,9 @@ def test_tables_of_which_integer_ops_alone_read_rows_are_integer(rng: np.random.
     assert "third" not in plan.weights
     [reason] = [op.reason for op in plan.float_ops if op.op == "take"]
     assert reason == "not only integer ops read its rows, which 8 bits would make coarser for the others"
+
+
+def test_greatest_values_of_integers_are_integers(rng: np.random.Generator) -> None:
+    plan = quantized(greatest(rng), rng)[0].plan
+    assert [layer.op for layer in plan.layers] == ["nn.conv2d", "topk", "nn.conv2d"]
+    assert plan.activations[TensorId("c")] == plan.activations[TensorId("t")]

@@ -95,12 +95,14 @@ class Candidates:
         constants = self._constant_operands(support, operands) if op is None else ()
         read = [operand for operand in operands if not constants or self.inputs.form.constants.find(operand) is None]
         of_table = bool(constants) and name == "take"
-        reason = self._table_reason(constants) if of_table else self._operands(value, read)
+        made = self._values_of(var) if name == "topk" else var
+        reason = self._table_reason(constants) if of_table else self._operands(name, made, read)
         reason = reason or self._of_normalization(var, name, value)
         if reason is not None:
             return reason
         inputs = tuple(self.inputs.form.view.root_of(data) for operand in read for data in operand_vars(operand))
-        layer = replace(self._with_fused(support, var, inputs, op), constants=constants)
+        core = (var,) if made is None or made.same_as(var) else (var, made)
+        layer = replace(self._with_fused(support, core, inputs, op), constants=constants)
         if not constants or len(read) != len(inputs):
             return layer
         variables, after = iter(range(len(inputs))), iter(range(len(inputs), len(operands)))
@@ -170,14 +172,23 @@ class Candidates:
             return f"{self.target.name} runs it with asymmetric weights only"
         return None
 
-    def _operands(self, value: Any, operands: list[Expr]) -> str | None:
-        """Return why the operands keep an op float, or None."""
-        if dtype_of(value) != "float32" and op_name(value) not in PLACES:
-            return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
+    def _values_of(self, var: Var) -> Var | None:
+        """Return the values of a topk, which may give their places, too; None where nobody reads them."""
+        if isinstance(var.ty, relax.TensorType):
+            return var
+        users = [(user, self.inputs.form.view.definition(user)) for user in self.inputs.form.view.users(var)]
+        return next((user for user, value in users if isinstance(value, relax.TupleGetItem) and value.index == 0), None)
+
+    def _operands(self, name: str, result: Var | None, operands: list[Expr]) -> str | None:
+        """Return why the operands of an op, or its result, keep it float, or None."""
+        if result is None:
+            return "nobody reads its values, and their places are found in float"
+        if dtype_of(result) != "float32" and name not in PLACES:
+            return f"its result is {dtype_of(result) or 'no tensor'}, expected float32"
         if not operands or any(self.inputs.form.constants.is_constant(operand) for operand in operands):
             return "one of its operands is a constant"
         shapes = [static_shape(operand) for operand in operands]
-        if static_shape(value) is None or None in shapes:
+        if static_shape(result) is None or None in shapes:
             return "its shape is symbolic"
         return None
 
@@ -204,9 +215,12 @@ class Candidates:
             f"{size} a call for this one without a product; layer and group normalization as one op are integer"
         )
 
-    def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
-        """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
-        members, fused, bias = [core], list[str](), None
+    def _with_fused(self, support: OpSupport, core: tuple[Var, ...], inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
+        """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between.
+
+        `core` is the variable of its call, and that of its result where the call gives several.
+        """
+        members, fused, bias = [*core], list[str](), None
         while (user := self.inputs.form.view.only_user(members[-1])) is not None and not self._ends(members[-1]):
             value = self.inputs.form.view.definition(user)
             name = op_name(value)
@@ -223,7 +237,7 @@ class Candidates:
                 break
         return Layer(
             support=support,
-            core=core,
+            core=core[0],
             output=members[-1],
             inputs=inputs,
             members=tuple(members),
