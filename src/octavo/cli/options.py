@@ -54,7 +54,7 @@ def named_size(text: str) -> tuple[str, int | tuple[int | None, int | None]]:
     low, dots, high = size.partition("..")
     given = [part for part in (low, high) if part]
     if not name or not given or not all(part.isdecimal() and len(part) < 10 for part in given):
-        raise argparse.ArgumentTypeError(f"expected NAME=N or NAME=LOW..HIGH, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME=N or NAME=LOW..HIGH, whole numbers below 1000000000, got {text!r}")
     return name, (int(low) if low else None, int(high) if high else None) if dots else int(low)
 
 

@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm_ffi import structural_walk
 
 from ..errors import ModelError, check_type
+from ..runtime.shapes import LARGEST
 from .frontend import NewlyKnownError, RejectedOpError
 
 Size = Any
@@ -111,6 +112,7 @@ class Symbols:
                 check_type(wanted, int, ModelError, f"a size, or a pair of bounds, of dimension {name!r}")
                 if wanted < 0:
                     raise ModelError(f"{where}: size {wanted} of dimension {name!r} must not be negative")
+                _check_countable(name, wanted, where)
                 self._values[name] = wanted
         self._bind()
 
@@ -436,4 +438,10 @@ def _checked_bounds(name: str, wanted: Sequence[Any], least: int, where: str) ->
     low, high = least if wanted[0] is None else wanted[0], wanted[1]
     if low < 0 or (high is not None and high < max(low, 1)):
         raise ModelError(f"{where}: bounds {low}..{'' if high is None else high} of dimension {name!r} hold no size")
+    _check_countable(name, max(low, high or 0), where)
     return low, high
+
+
+def _check_countable(name: str, size: int, where: str) -> None:
+    if size > LARGEST:
+        raise ModelError(f"{where}: size {size} of dimension {name!r} is above {LARGEST}, the most that kernels count to")

@@ -462,6 +462,8 @@ def test_a_size_of_nothing_is_named_where_an_op_fails_for_it():
         ({"sizes": {"s": (1, 2, 3)}}, "expected bounds"),
         ({"sizes": {"s": "long"}}, "expected a size, or a pair of bounds, of dimension 's', got str 'long'"),
         ({"sizes": {"s": -1}}, "must not be negative"),
+        ({"sizes": {"s": 2**70}}, "dimension 's' is above 2147483647"),
+        ({"sizes": {"s": (1, 2**63)}}, "dimension 's' is above 2147483647"),
         ({"sizes": {"s": (600, None)}}, "dimension s must be 512 here, which its bounds 600.. exclude"),
         (
             {"shapes": {"x": ("b", 1.5, 8)}},

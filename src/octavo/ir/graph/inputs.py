@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import ModelError, shape_advice
+from ...runtime.huge_pages import machine_bytes
 from ...runtime.inputs import InputSpec
 from ...runtime.size import names_in
 from .dataflow import dtype_of, static_shape
@@ -15,6 +17,8 @@ from .index_ranges import index_ranges
 from .model import Model
 
 _SEED = 0
+_DRAWN = 8
+"""Bytes of a number as it is drawn."""
 
 
 def input_specs(model: Model) -> tuple[InputSpec, ...]:
@@ -49,8 +53,10 @@ def check_fixed(model: Model, what: str) -> None:
 def random_inputs(model: Model) -> dict[str, npt.NDArray[Any]]:
     """Return one batch by source name, always the same one.
 
-    Floats are in [-1; 1), integers over their dtype's range; those of 32 and 64 bits, which are ids and masks, 0 or 1.
+    Floats are in [-1; 1), integers over their dtype's range; those of 32 and 64 bits, which are ids and masks, 0 or 1. ModelError
+    where one has no elements, or more than the machine can hold.
     """
+    _check_drawable(model)
     rng = np.random.default_rng(_SEED)
     values: dict[str, npt.NDArray[Any]] = {}
     for tensor_id in model.input_ids:
@@ -62,3 +68,18 @@ def random_inputs(model: Model) -> dict[str, npt.NDArray[Any]]:
             low, high = (0, 1) if dtype.itemsize > 2 else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             values[entry.source_name] = rng.integers(low, high, shape, dtype, endpoint=True)
     return values
+
+
+def _check_drawable(model: Model) -> None:
+    for tensor_id in model.input_ids:
+        entry = model.tensors[tensor_id]
+        shape = tuple(int(size) for size in entry.shape)
+        where, count, memory = f"input {entry.source_name} of shape {list(shape)}", math.prod(shape), machine_bytes()
+        if count == 0:
+            raise ModelError(f"{where} has no elements, so there is nothing to time; give sizes above 0")
+        needed = count * max(np.dtype(entry.dtype).itemsize, _DRAWN)
+        if needed > memory:
+            raise ModelError(
+                f"random values for {where} take {needed / 2**30:.0f} GiB, and this machine has {memory / 2**30:.0f}; "
+                "give smaller sizes"
+            )
