@@ -21,6 +21,7 @@ from octavo.quantizer.plan.journal import Journal
 from octavo.quantizer.plan.plan import QuantizationPlan
 from octavo.quantizer.quantize import by_profile
 from octavo.quantizer.quantize_graph import planner_of
+from octavo.quantizer.steps import order
 from octavo.quantizer.tune import MIN_SAMPLES, places_held_back
 from random_nets import random_net
 
@@ -466,6 +467,7 @@ def test_real_steps_leave_random_networks_no_worse_than_they_found_them(seed: in
     assert plan.journal.entries
     assert plan.journal.sqnr_db >= plan.journal.plain_db
     kept = [entry for entry in plan.journal.entries if entry.kept]
-    assert all(entry.gain_db >= 0.1 for entry in kept)
+    presumed = {kind.name for kind in order() if kind.is_presumed}
+    assert all(entry.gain_db >= (-0.5 if entry.step in presumed else 0.1) for entry in kept)
     # dB are those of the worst output, which may have nothing to gain where there are several.
     assert bool(kept) == (plan.journal.sqnr_db > plan.journal.plain_db) or (kept and len(octavo.compile(model).outputs) > 1)

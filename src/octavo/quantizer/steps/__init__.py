@@ -6,12 +6,13 @@ from .equalize import Equalize, Rotate
 from .float_trunk import FloatTrunk
 from .keep_float import FuseFunctions, KeepFloat
 from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
-from .per_row import PerRow
+from .per_row import CoverRows, PerRow
 from .ranges import ExactInputs, NarrowRanges, Ranges, TuneRanges
 from .step import Evidence, Step
 from .widen import WidenSome
 
 _ORDER: list[type[Step]] = [
+    CoverRows,
     PerRow,
     FloatTrunk,
     Rotate,
@@ -58,6 +59,7 @@ def register_step(kind: type[Step]) -> None:
 __all__ = [
     "FORMER",
     "Correct",
+    "CoverRows",
     "Evidence",
     "FloatTensors",
     "KeepFloat",

@@ -4,20 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar, Literal
 
 from ...ir.identity import TensorId
+from ...profiling import Profile
+from ...profiling.adequacy import adequacy_of
+from ...runtime.shapes import typical
 from ...target import BATCH_MATMUL
 from ..choices import Choices
 from ..placement import reads_rows
 from ..plan.entries import IntegerLayer
 from ..planner import Planned
-from ..recipe import Recipe
+from ..recipe import AUTO, WIDEST, Recipe
 from .step import Evidence, Step
 
 _REASON = "each row has the scale of its own values"
 _BETWEEN = "it lies between ops that read and leave float32, and no product takes its integers"
 _PRODUCT = "it is multiplied by another activation, and no scale suits all its rows"
+_UNCOVERED = "it reads a single row, whose values may go further than the samples show"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoverRows(Step):
+    """Inputs of dense layers with the scale of their own values, where these are a single row that the samples hardly cover.
+
+    What lies beyond a static range saturates, and the few values of a row make all that comes behind it. Samples do not show how
+    far others go, so no referee can: it is kept unless it loses.
+    """
+
+    name: ClassVar = "cover rows"
+    is_presumed: ClassVar = True
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[CoverRows]:
+        """Return it, unless bare rounding, or another estimator of ranges, is wanted."""
+        return [cls()] if recipe.corrects and recipe.range_estimator in (AUTO, WIDEST) else []
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with these layers per row."""
+        planner, named = evidence.planner, planned.named
+        choices = planner.tensor_choices(planned)
+        single = {name for name, each in choices.items() if typical(prod(each.shape[:-1])) == 1}
+        found = [
+            layer.output
+            for layer in planned.plan.layers
+            if layer.weight is not None
+            and reads_rows(planner.support(layer))
+            and not layer.reads_reals
+            and named.isdisjoint((*layer.inputs, layer.output))
+            and single.issuperset(layer.inputs)
+            and not _is_covered(layer.inputs[0], planner.profile)
+        ]
+        per_row = dict.fromkeys(found, _UNCOVERED)
+        return planned.choices.with_more(Choices(per_row=per_row)).uncorrected if found else None
+
+
+def _is_covered(name: TensorId, profile: Profile | None) -> bool:
+    """Return whether samples show about as far as a tensor's values go; True where nobody knows."""
+    known = None if profile is None else profile.get(name)
+    convergence = None if known is None else adequacy_of(known).convergence
+    return convergence is None or convergence.covered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
