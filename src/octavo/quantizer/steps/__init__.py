@@ -12,7 +12,6 @@ from .step import Evidence, Step
 from .widen import WidenSome
 
 _ORDER: list[type[Step]] = [
-    CoverRows,
     PerRow,
     FloatTrunk,
     Rotate,
@@ -28,6 +27,7 @@ _ORDER: list[type[Step]] = [
     WidenTensor,
     FloatTensors,
     WithoutShift,
+    CoverRows,
     Correct,
 ]
 """In which steps are applied: each is fitted to what those before it leave. The last makes up for what all others leave."""
