@@ -106,12 +106,13 @@ def _of_activations(rounding: Rounding) -> Rounding:
 
 
 def _left_float(rounding: Rounding, plan: QuantizationPlan, results: Collection[TensorId]) -> Rounding:
-    """Return what a plan rounds where these results stay float: products leave copies of theirs, and read such."""
+    """Return what a plan rounds where these results stay float, and what is read for them alone: products read copies."""
     layers = {each.output: each for each in plan.layers if each.output not in results or _is_product(each)}
     read = {name for each in layers.values() for name in each.inputs}
+    unrounded = {*results, *(name for each in plan.layers if each.output not in layers for name in each.inputs)} - read
     return replace(
         rounding,
-        activations={name: steps for name, steps in rounding.activations.items() if name not in results or name in read},
+        activations={name: steps for name, steps in rounding.activations.items() if name not in unrounded},
         layers={name: values for name, values in rounding.layers.items() if name in layers},
         rows={**{name: {} for name in layers if name in results}, **rounding.rows},
     )
