@@ -81,7 +81,7 @@ __device__ __forceinline__ void float_resize(const typename P::X* x, const int* 
 #pragma unroll
   for (int i = 0; i < N; i++) {
     float steps = __fdiv_rn(total[i], P::y_scale());
-    if constexpr (P::cuts_off) steps = truncf(steps);
+    if constexpr (P::cuts_off) steps = __int2float_rn(int(steps));
     result.set(i, typename P::Y(rounded(steps, P::zero_point, P::qmin, P::qmax)));
   }
   result.store(y + pixel * P::channels + group * N);
