@@ -57,8 +57,8 @@ def network(kind: str) -> Model:
             k, values = head("k", (0, 2, 3, 1)), head("v", (0, 2, 1, 3))
         s = writer.emit("s", R.matmul(q, k), is_output=kind == "scores are returned")
         if kind.endswith("where"):
-            scaled = writer.emit("d", R.divide(s, relax.const(3.0)))
-            s = writer.emit("m", R.where(v["hidden"], relax.const(-np.inf, "float32"), scaled))
+            scores = writer.emit("d", R.divide(s, relax.const(3.0))) if "scaled" in kind else s
+            s = writer.emit("m", R.where(v["hidden"], relax.const(-np.inf, "float32"), scores))
         elif kind != "plain":
             s = writer.emit("m", R.add(s, v["mask"]))
         if kind.endswith("tanh"):
@@ -124,7 +124,7 @@ def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch:
     check_steps(quantized, samples, KNOWN_ATTENTION, monkeypatch)
 
 
-FUSED = ("plain", "masked", "as it lies", "where", "shared", "shared, where")
+FUSED = ("plain", "masked", "as it lies", "scaled, where", "shared", "shared, scaled, where")
 
 
 @pytest.mark.parametrize("kind", [*FUSED, "tanh", "softmax is returned", "scores are returned"])
