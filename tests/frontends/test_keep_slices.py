@@ -23,6 +23,7 @@ def network(path: Path, shape: tuple[int | str, ...], rng: np.random.Generator) 
         "w2": rng.standard_normal((8, 4, 3, 1, 1)) * 0.4,
         "w3": rng.standard_normal((8, 4, 2, 2, 2)) * 0.4,
         "w4": rng.standard_normal((5, 12, 1, 1, 1)) * 0.3,
+        "w5": rng.uniform(0.5, 1.5, (8, 1, 1, 1, 1)),
         "scale": rng.uniform(0.5, 1.5, (8, 1, 1, 1)),
     }
     nodes = [
@@ -32,7 +33,8 @@ def network(path: Path, shape: tuple[int | str, ...], rng: np.random.Generator) 
         make_node("Mul", ["c2", "scale"], ["m2"]),
         make_node("Add", ["r1", "m2"], ["a2"]),
         make_node("Relu", ["a2"], ["r2"]),
-        make_node("MaxPool", ["r2"], ["p"], kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
+        make_node("Conv", ["r2", "w5"], ["c5"], group=8),
+        make_node("MaxPool", ["c5"], ["p"], kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
         make_node("ConvTranspose", ["p", "w3"], ["u"], strides=[2, 2, 2]),
         make_node("Concat", ["u", "r2"], ["j"], axis=1),
         make_node("Conv", ["j", "w4"], ["y"]),
@@ -55,11 +57,11 @@ def test_slices_from_op_to_op(tmp_path: Path, batch: int, rng: np.random.Generat
     expected = reference_session(path).run(None, {"x": x[0]})[0]
     model = octavo.load(path)
     variables = view_of_main(model.module).variables
-    assert {variables[name].ty.ndim for name in ("c1", "r1", "c2", "m2", "a2", "r2", "p", "u", "j")} == {4}
+    assert {variables[name].ty.ndim for name in ("c1", "r1", "c2", "m2", "a2", "r2", "c5", "p", "u", "j")} == {4}
     np.testing.assert_allclose(octavo.compile(model)(x[0])["y"], expected, rtol=0, atol=2e-6 * np.abs(expected).max())
     quantized = octavo.quantize(model, octavo.profile(model, list(x)), preset="fast")
     weighted = [line for line in str(octavo.explain(quantized)).splitlines() if line.startswith("conv2d")]
-    assert len(weighted) == 4
+    assert len(weighted) == 5
     assert all("integer" in line for line in weighted)
     result = octavo.compile(quantized)(x[0])["y"]
     assert 10 * np.log10((expected**2).sum() / ((result - expected) ** 2).sum()) > 30

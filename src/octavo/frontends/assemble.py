@@ -191,7 +191,7 @@ class _Assembly:
                     self.bindings.append(binding)
         slices = Slices(self.bindings)
         self.bindings, self.slices = slices.bindings, slices.of
-        self.renamed |= slices.renamed
+        self.renamed |= {each: self.resolve(known) for each, known in slices.renamed.items()}
         self.groups: list[_Group] = []
         self.by_holder: dict[int, _Group] = {}
         self.by_position: list[_Group] = []
