@@ -71,7 +71,7 @@ class Row:
     def said(self) -> str:
         """One line."""
         times = ", ".join(f"{name} {1e3 * time:.1f}" for name, time in self.times.items())
-        return f"{self.kind}: {self.ratio:.2f} ({times} us); float: {' '.join(self.floats) or 'none'}"
+        return f"{self.kind}: {self.ratio:.2f} ({times} us); float: {' '.join(dict.fromkeys(self.floats)) or 'none'}"
 
 
 def network(kind: Kind) -> onnx.ModelProto:
