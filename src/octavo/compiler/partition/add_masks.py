@@ -55,7 +55,7 @@ class _Mask:
 def add_masks(module: tvm.IRModule) -> tvm.IRModule:
     """Write a mask that chooses between scores and a number below all of them as a sum, which kernels of attention take."""
     view = view_of_main(module)
-    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    names = NameSupply(view.variables)
     found = {binding.var: mask for binding in view.bindings if (mask := _mask(view, binding.var)) is not None}
     return with_values(module, view, {var: partial(_sum, var, mask, names) for var, mask in found.items()})
 

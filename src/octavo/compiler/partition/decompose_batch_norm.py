@@ -31,7 +31,7 @@ from ...ir.untyped import relax
 def decompose_batch_norm(module: tvm.IRModule) -> tvm.IRModule:
     """Write a batch normalization of dequantized values as a product and a sum by channel, which have integer kernels."""
     view = view_of_main(module)
-    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    names = NameSupply(view.variables)
 
     def steps(var: Var, line: Line, writer: BodyWriter, renewed: Renewed) -> Expr:
         product = relax.op.multiply(renewed(line.x), relax.const(line.factor))

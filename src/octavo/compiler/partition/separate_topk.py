@@ -39,7 +39,7 @@ from ...ir.untyped import ops
 def separate_topk(module: tvm.IRModule) -> tvm.IRModule:
     """Write values and places of a topk of integers as an op each, since an op with several results has no kernel."""
     view = view_of_main(module)
-    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    names = NameSupply(view.variables)
     fields = [binding.var for binding in view.bindings if _data(view, binding.value) is not None]
     return with_values(module, view, {var: partial(_field, view, var, names) for var in fields})
 

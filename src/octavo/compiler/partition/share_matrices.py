@@ -52,7 +52,7 @@ class _Shared:
 def share_matrices(module: tvm.IRModule) -> tvm.IRModule:
     """Multiply by matrices that several heads share once for all of these heads, in place of copies of them."""
     view = view_of_main(module)
-    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    names = NameSupply(view.variables)
     found = {binding.var: shared for binding in view.bindings if (shared := _shared(view, binding.var)) is not None}
     return with_values(module, view, {var: partial(_product, var, shared, names) for var, shared in found.items()})
 

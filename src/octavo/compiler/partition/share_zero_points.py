@@ -105,7 +105,7 @@ def _lower_bound(view: DataflowView, expr: Expr) -> float | None:
 
 
 def _write(view: DataflowView, found: dict[Var, _Shared], writer: BodyWriter) -> Expr:
-    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    names = NameSupply(view.variables)
     new: dict[Var, Expr] = {}
     shared_by: dict[Var, _Shared] = {}
 

@@ -75,7 +75,7 @@ def _blocks(view: DataflowView, var: Var) -> _Blocks | None:
 
 
 def _write(view: DataflowView, found: dict[Var, _Blocks], writer: BodyWriter) -> Expr:
-    names = NameSupply([*(param.name for param in view.function.params), *(binding.var.name for binding in view.bindings)])
+    names = NameSupply(view.variables)
     new: dict[Var, Expr] = {}
     for binding in view.bindings:
         var, value = binding.var, replace_operands(binding.value, lambda var: new.get(var, var))
