@@ -10,9 +10,10 @@ channel, summed as its kernels do by default, or its MatMulNBits at accuracy lev
 that with int8 or int4 weights, whose activations it quantizes as it runs; of PyTorch the network with int8 weights, the same way.
 Rows are measured in turn in one process, medians; dB is the SQNR of all outputs beside ONNX Runtime's float model, on other
 random inputs; KL is of scores of next tokens, in nats. "times" is the fastest peer's time over that of Octavo's quantized model
-of one size. "in float" is the share of time that it spends in layers that compute in float, on one thread. A peer that can't run
-the model has no figure; the reason goes to stderr, as does what each step takes. Octavo compiles for OCTAVO_TARGET, the peers use
-what the CPU has.
+of one size, or over that of "step": a step of a session that knows which inputs stay the same (Whisper's decoder), its checks of
+inputs and copies of results included; no peer has a means for it. "in float" is the share of time that it spends in layers that
+compute in float, on one thread. A peer that can't run the model has no figure; the reason goes to stderr, as does what each step
+takes. Octavo compiles for OCTAVO_TARGET, the peers use what the CPU has.
 
 Networks, what peers make of them, and Octavo's plans stay in --folder: a second table takes a fraction of the first one's time.
 Plans of an earlier Octavo are among these: --anew quantizes anew. A row's rounds take --seconds; a call that is long is timed
@@ -58,12 +59,17 @@ SAMPLES, SHORT, CLOCKED = 4, 64, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The bits of a network's weights, its sizes, whether its first output is scores of next tokens, what runs it in PyTorch."""
+    """The bits of a network's weights, its sizes, whether its first output is scores of next tokens, what runs it in PyTorch.
+
+    `encoded` is how the names of inputs begin that are keys and values: those that no output extends are of what was encoded, the
+    same at each step.
+    """
 
     bits: int = 8
     sizes: Sequence[Sizes] = ({},)
     has_scores: bool = False
     in_torch: Callable[[int], Run] | None = None
+    encoded: str | None = None
 
 
 _ROWS = (16, 128, 384)
@@ -80,6 +86,7 @@ NETWORKS = {
     "whisper_encoder": Network(),
     "whisper_decoder": Network(
         sizes=[{"s": 1, "p": 128}, {"s": 1, "p": 384}, *({"s": rows, "p": 1} for rows in _ROWS)],
+        encoded="past",
     ),
 }
 
@@ -195,7 +202,7 @@ def rows_of(path: Path, network: Network, options: Options) -> list[dict[str, An
             executables = {**opened, ours.name: executable}
             with _said(f"{which}, row"):
                 inputs = _inputs(ours.specs, sizes, SAMPLES)
-                row = _row(ours, executables, peers, inputs, has_scores=network.has_scores, options=options)
+                row = _row(ours, executables, peers, inputs, network, options)
             found.append({"model": path.stem, "sizes": _text(sizes), "threads": count, "in float": in_float, **row})
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
@@ -206,9 +213,11 @@ def _text(sizes: Sizes) -> str:
 
 
 def _row(
-    ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs: Arrays, *, has_scores: bool, options: Options
+    ours: Ours, executables: dict[str, Any], peers: dict[str, Run], inputs: Arrays, network: Network, options: Options
 ) -> dict[str, Any]:
     calls: dict[str, Callable[[], Any]] = {name: each.bind(inputs).run for name, each in executables.items()}
+    if network.encoded is not None:
+        calls[f"{ours.name}, step"] = _step(executables[f"{ours.name}, open"], inputs, network.encoded)
     values: dict[str, list[np.ndarray]] = {name: list(each(inputs).values()) for name, each in executables.items()}
     for name, run in peers.items():
         try:
@@ -220,12 +229,32 @@ def _row(
     times = in_turn(calls, seconds=options.seconds, are_warm=True, clock=options.clock)
     reference = values.pop("onnxruntime")
     fastest = min(time for name, time in times.items() if name in peers)
+    own = times.get(f"{ours.name}, step", times[ours.name])
     return {
         "ms": times,
         "dB": {name: _sqnr(reference, each) for name, each in values.items()},
-        "KL": {name: _divergence(reference[0], each[0]) for name, each in values.items()} if has_scores else {},
-        "times": fastest / times[ours.name],
+        "KL": {name: _divergence(reference[0], each[0]) for name, each in values.items()} if network.has_scores else {},
+        "times": fastest / own,
     }
+
+
+def _step(executable: Any, inputs: Arrays, encoded: str) -> Callable[[], Any]:
+    """Return one step of a session behind a past, time and again: what was encoded is there from the step before."""
+    specs = executable.description
+    carry = {specs.outputs[each.output].source_name: specs.inputs[each.input].source_name for each in specs.states}
+    start = {name: inputs[name] for name in carry.values()}
+    fixed = {name: array for name, array in inputs.items() if name.startswith(encoded) and name not in start}
+    given = {name: array for name, array in inputs.items() if name not in start and name not in fixed}
+    before = inputs[specs.inputs[specs.states[0].input].source_name].shape[specs.states[0].axis]
+    rows = max(array.size for array in given.values())
+    capacity = {each.dimension: before + rows for each in specs.states}
+    session = executable.session(carry=carry, capacity=capacity, start=start, fixed=fixed)
+
+    def step() -> None:
+        session(given)
+        session.reset(to=before)
+
+    return step
 
 
 def _divergence(reference: np.ndarray, values: np.ndarray) -> float:
