@@ -109,6 +109,73 @@ def test_norms_that_share_their_parameters_get_biases_of_their_own(rng: np.rando
     assert_same_function(rng, model, simple, 1, 3, 4, 4)
 
 
+def scaled(
+    rng: np.random.Generator, kind: str, *, bias: bool = True, by: str = "channel", moved: bool = False, also: str = ""
+) -> Model:
+    """y = factor * move(product(x, w) + b), and what else reads the product or the weight."""
+    shape, axis = {"matmul": ((1, 5, 6), 2), "NCHW": ((1, 3, 4, 6), 1), "NHWC": ((1, 4, 6, 3), 3)}[kind]
+    weights = {"matmul": (6, 4), "NCHW": (4, 3, 1, 1), "NHWC": (1, 1, 3, 4)}
+    params = {"w": positive(rng, *weights[kind]), "b": positive(rng, 4), "v": positive(rng, *weights[kind])}
+    params["f"] = positive(rng, *([] if by == "one" else [4]))
+
+    def product(x: relax.Expr, w: relax.Var) -> relax.Expr:
+        if kind == "matmul":
+            return relax.op.matmul(x, w)
+        return relax.op.nn.conv2d(x, w, data_layout=kind, kernel_layout="HWIO" if kind == "NHWC" else "OIHW")
+
+    def along(writer: BodyWriter, name: str, values: relax.Var, place: int, rank: int) -> relax.Expr:
+        return writer.emit(name, relax.op.reshape(values, [4 if each == place else 1 for each in range(rank)]))
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, b: relax.Var, v: relax.Var, f: relax.Var) -> relax.Expr:
+        y, place, rank = writer.emit("c", product(x, w)), axis, len(shape)
+        if bias:
+            y = writer.emit("a", relax.op.add(y, along(writer, "_b", b, axis, rank)))
+        if moved:
+            order = [rank - 1, *range(rank - 1)]
+            place = order.index(place)
+            y = writer.emit("t", relax.op.permute_dims(y, order))
+            sizes = [int(size) for size in y.ty.shape]
+            y, place, rank = writer.emit("r", relax.op.reshape(y, [1, *sizes])), place + 1, rank + 1
+        if by == "row":  # four of them, too
+            place = 2
+        factor = f if by == "one" else along(writer, "_f", f, place, rank)
+        z = writer.emit("z", relax.op.divide(y, factor) if by == "quotient" else relax.op.multiply(factor, y), is_output=True)
+        e = writer.emit(
+            "e", relax.op.nn.relu(y) if also == "product" else product(x, w if also == "weight" else v), is_output=True
+        )
+        return relax.Tuple([z, e])
+
+    return model_of({"x": (shape, "float32")}, params, body, ("z", "e"))
+
+
+@pytest.mark.parametrize("kind", ["matmul", "NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("bias", "by", "moved"),
+    [
+        (True, "channel", True),
+        (False, "channel", False),
+        (True, "one", False),
+        (False, "one", True),
+        (True, "quotient", False),
+        (False, "quotient", True),
+    ],
+)
+def test_factors_fold_into_the_product_before_them(rng: np.random.Generator, kind: str, bias: bool, by: str, moved: bool) -> None:
+    model = scaled(rng, kind, bias=bias, by=by, moved=moved)
+    simple, folds = simplify(model)
+    assert not {"multiply", "divide"} & {*ops(simple)}
+    assert [fold.gone for fold in folds] == ["c", *(["a"] if bias else []), *(["t", "r"] if moved else [])]
+    assert {(fold.op, fold.tensor, fold.weight, fold.bias) for fold in folds} == {("multiply", "z", "w", "b" if bias else None)}
+    assert_same_function(rng, model, simple, *map(int, model.module["main"].params[0].ty.shape))
+
+
+@pytest.mark.parametrize("kind", ["matmul", "NCHW", "NHWC"])
+@pytest.mark.parametrize("other", [{"also": "product"}, {"also": "weight"}, {"by": "row", "moved": True}])
+def test_other_factors_stay(rng: np.random.Generator, kind: str, other: dict[str, Any]) -> None:
+    """The product has another reader, so has its weight, or factors differ along another axis."""
+    assert simplify(scaled(rng, kind, **other))[1] == ()
+
+
 def padded(
     rng: np.random.Generator, pad_value: float = 0.0, mode: str = "constant", widths: tuple[int, ...] = (0, 0, 0, 0, 1, 2, 3, 0)
 ) -> Model:
