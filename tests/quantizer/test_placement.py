@@ -485,3 +485,35 @@ def test_what_is_computed_of_products_for_the_outputs_alone_stays_float(rng: np.
         assert set(quantized.plan.activations) == {"x", "kept"}
     else:
         assert {"near", "far", "corner", "middle", "boxes", "scores", "y"} <= made
+
+
+@pytest.mark.parametrize(("op", "low", "high", "is_integer"), [
+    ("divide", 0.0, 4.0, False), ("divide", 0.2, 4.0, False), ("divide", 0.3, 4.0, True), ("divide", -4.0, -0.3, True),
+    ("divide", -1.0, 4.0, False), ("log", 0.1, 4.0, False), ("log", 0.3, 4.0, True), ("rsqrt", 0.0, 4.0, False),
+])  # fmt: skip
+def test_what_grows_near_zero_stays_float_where_integers_are_coarse(
+    rng: np.random.Generator, op: str, low: float, high: float, is_integer: bool
+) -> None:
+    """As the quotient of linear attention does, whose divisors can be 0: 16 steps of 8 bits are 1/16 of the greatest value."""
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        d = writer.emit("d", relax.op.nn.conv2d(c, w))
+        y = writer.emit("y", relax.op.divide(c, d) if op == "divide" else getattr(relax.op, op)(d))
+        return writer.emit("z", relax.op.nn.conv2d(y, w), is_output=True)
+
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(rng, 3, 3, 1, 1)}, body, ("z",))
+    quantized = quantize_graph(model, ranged(model, {"d": (low, high)}))
+    assert ("y" in {output for _, output, _ in layers(quantized)}) == is_integer
+    assert is_integer or "it would read d in integers, which are too coarse near 0" in reasons(quantized)["y"]
+
+
+def test_a_divisor_that_is_computed_in_the_table_may_be_near_zero(rng: np.random.Generator) -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        d = writer.emit("d", relax.op.add(writer.emit("a", relax.op.abs(c)), relax.const(1e-3)))
+        y = writer.emit("y", relax.op.divide(c, d))
+        return writer.emit("z", relax.op.nn.conv2d(y, w), is_output=True)
+
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(rng, 3, 3, 1, 1)}, body, ("z",))
+    assert "y" in {output for _, output, _ in layers(quantize_graph(model, ranged(model, {"d": (0.001, 1.0)})))}

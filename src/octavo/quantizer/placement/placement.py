@@ -15,19 +15,24 @@ from tvm import relax
 from tvm.relax import Var
 
 from ...errors import QuantizationError
-from ...ir.graph.dataflow import op_name, operand_vars, static_shape
+from ...ir.graph.dataflow import call_to, op_name, operand_vars, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.functions import has_factors_alone, has_slopes_alone, is_float_function
 from ...runtime.shapes import typical
 from ...target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ...target.op_facts import NORMS
 from ..plan import FloatOp
+from ..request import width_of
 from .candidates import Candidates, computed_of_inputs
 from .inputs import PlanInputs
 from .layer import Declined, Layer, Placement, reads_rows
 from .reasons import beyond_limits, together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
+_POLES = {"divide": 1, "rsqrt": 0, "log": 0}
+"""Ops that grow beyond bounds where an operand nears 0, and that operand's place."""
+_STEPS_FROM_ZERO = 16
+"""By how many steps of its integers such an operand stays away from 0: half of one is then 3% of it at most."""
 _OF_TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 
 
@@ -85,7 +90,7 @@ class Placer:
                 continue
             taken.update(layer.members)
             self._sums.update(layer.inputs if self._is_function_of_sum(layer, found) else ())
-            excluded = self._excluded(layer)
+            excluded = self._excluded(layer) or self._near_pole(layer)
             if excluded is not None:
                 self.reasons[var] = excluded
                 continue
@@ -157,6 +162,26 @@ class Placer:
             return "an override of the recipe excludes it" if own else None
         hit = self.inputs.named(self.inputs.recipe.exclude, layer.support.op, [var.name for var in layer.members])
         return None if hit is None else f"the recipe excludes {hit}"
+
+    def _near_pole(self, layer: Layer) -> str | None:
+        """Return which tensor an op can't read in integers, which don't tell its least values from those that are far off."""
+        statistics, view = self.inputs.form.statistics, self.inputs.form.view
+        if self.inputs.followed is not None or statistics is None:
+            return None
+        for var in layer.members:
+            call = call_to(view.definition(var), *_POLES)
+            operand = None if call is None else view.binding_of(call.args[_POLES[op_name(call)]])
+            source = None if operand is None or operand not in layer.inputs else self.inputs.form.sources.source(operand)
+            if source is None:
+                continue
+            ends = sorted(map(abs, (statistics[source].minimum, statistics[source].maximum)))
+            least = ends[0] if statistics[source].minimum * statistics[source].maximum > 0 else 0.0
+            if least * 2 ** width_of(self.inputs.preferred) < ends[1] * _STEPS_FROM_ZERO:
+                return (
+                    f"it would read {source} in integers, which are too coarse near 0, where its result is largest: there are "
+                    f"values of {least:.3g} among others of {ends[1]:.3g}"
+                )
+        return None
 
     def _keep(self, candidates: list[Layer], between: Collection[Var]) -> tuple[set[Var], set[Var]]:
         """Return the outputs of the candidates that run in integers, and those of them that stay float.
