@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from allpairspy import AllPairs
 from conv2d_cases import Layers, exact_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -252,12 +251,11 @@ def emit_swap(new: T.Buffer, old: T.Buffer) -> None:
         T.evaluate(T.call_llvm_intrin(intrinsic, T.address_of(buffer[0]), dtype="void"))
 
 
-@pytest.mark.parametrize(
-    ("target", "w_zero_point", "channels"), list(AllPairs([["znver3", "znver4 without AVX-512"], [0, 3], [256, 1024]])), ids=str
-)
-def test_inner_loops_add_floats_alone(target: str, w_zero_point: int, channels: int) -> None:
+@pytest.mark.parametrize("w_zero_point", [0, 3])
+@pytest.mark.parametrize("channels", [256, 1024])
+def test_inner_loops_add_floats_alone(w_zero_point: int, channels: int) -> None:
     layers = Layers(40)
-    chosen, isa = TARGETS[target]
+    chosen, isa = TARGETS["znver4 without AVX-512"]
     case = layers.case(shifted(layers, (28, 28), (channels, channels)), isa, w_zero_point=w_zero_point)
     assert case.kernel.name == "conv2d.pointwise.strassen 2"
     assembly = Compiled({"kernel": case.kernel.func}, chosen).code.inspect_source("asm")
@@ -276,7 +274,7 @@ def test_which_cores_have_them() -> None:
     def target(cpu: str) -> tvm.target.Target:
         return tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": cpu})
 
-    for cpu, expected in {"znver2": False, "znver3": True, "znver4": True, "haswell": False, "x86-64-v3": False}.items():
+    for cpu, expected in {"znver2": False, "znver3": False, "znver4": True, "haswell": False, "x86-64-v3": False}.items():
         assert isas_of(target(cpu)).float_adders is expected
         assert has_float_adders(resolve_target("cpu", target(cpu)).isas) is expected
         assert has_float_adders(resolve_target(AVX2, target(cpu)).isas) is expected
@@ -314,11 +312,10 @@ def test_layers_of_a_model_are_told_of_the_core(rng: np.random.Generator, monkey
     model = model_of({"x": ((1, 128, 28, 28), "float32")}, arrays, body, ("y",))
     profile = octavo.profile(model, [rng.normal(size=(1, 128, 28, 28)).astype(np.float32)])
     quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(bias_correction=False, weight_rounding="nearest"))
-    zen, other = (octavo.compile(quantized, target=f"llvm -mcpu={cpu}").assembly() for cpu in ("znver3", "haswell"))
-    assert count("vldmxcsr", zen) == 4
-    assert not count("vldmxcsr", other)
+    assert not count("vldmxcsr", octavo.compile(quantized, target="llvm -mcpu=haswell").assembly())
     host = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
     monkeypatch.setattr(target_choice, "host_target", lambda: host)
     monkeypatch.setenv("OCTAVO_TARGET", AVX2)
     assert resolve_target(None).isas == (AVX2, "generic")
     assert has_float_adders(resolve_target(None).isas)
+    assert count("vldmxcsr", octavo.compile(quantized).assembly()) == 4
