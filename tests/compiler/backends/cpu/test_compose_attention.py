@@ -26,11 +26,13 @@ PLAIN = octavo.Recipe(float_ops=MOVES, bias_correction=False, weight_rounding="n
 TOKENS, HEADS, WIDTH = 19, 2, 8
 X = (2, TOKENS, HEADS * WIDTH)
 
+DIVIDED = ("divided", "divided, masked")
 in_integers = pytest.mark.needs_isa("x86.avx_vnni")
 
 
 def network(kind: str) -> Model:
     """Heads of one input; `kind` says what else there is."""
+    is_masked = kind not in ("plain", "divided")
 
     def body(writer: BodyWriter, **v: Any) -> Any:
         def head(name: str, axes: tuple[int, ...]) -> Any:
@@ -59,8 +61,11 @@ def network(kind: str) -> Model:
         if kind.endswith("where"):
             scores = writer.emit("d", R.divide(s, relax.const(3.0))) if "scaled" in kind else s
             s = writer.emit("m", R.where(v["hidden"], relax.const(-np.inf, "float32"), scores))
-        elif kind != "plain":
-            s = writer.emit("m", R.add(s, v["mask"]))
+        else:
+            if kind.startswith("divided"):
+                s = writer.emit("d", R.divide(s, relax.const(3.0)))
+            if is_masked:
+                s = writer.emit("m", R.add(s, v["mask"]))
         if kind.endswith("tanh"):
             s = writer.emit("c", R.tanh(s))
         p = writer.emit("p", R.nn.softmax(s), is_output=kind == "softmax is returned")
@@ -78,7 +83,7 @@ def network(kind: str) -> Model:
         masks = {"hidden": ~seen}
     returned = {"softmax is returned": ("z", "p"), "scores are returned": ("z", "s"), "as it lies": ("y",)}
     names = returned.get(kind, ("z",))
-    return model_of({"x": (X, "float32")}, params | ({} if kind == "plain" else masks), body, names)
+    return model_of({"x": (X, "float32")}, params | (masks if is_masked else {}), body, names)
 
 
 def quantized_of(model: Model, *, by_row: bool = True) -> tuple[Any, list[np.ndarray]]:
@@ -90,8 +95,16 @@ def quantized_of(model: Model, *, by_row: bool = True) -> tuple[Any, list[np.nda
     return quantize_graph(model, profile, recipe=PLAIN, changes=Choices(per_row=per_row)), samples
 
 
-def kernels_of(quantized: Any) -> dict[str, str]:
-    return {op.tensor: op.kernel for op in octavo.explain(quantized).ops if op.op in ("batch_matmul", "nn.softmax")}
+def kernels_of(quantized: Any, target: str | None = None) -> dict[str, str]:
+    ops = octavo.explain(quantized, target=target).ops
+    return {op.tensor: op.kernel for op in ops if op.op in ("batch_matmul", "nn.softmax")}
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked", *DIVIDED])
+def test_machines_with_vnni_take_one_kernel(kind: str) -> None:
+    for by_row, kernel in ((True, ATTENTION), (False, KNOWN_ATTENTION)):
+        quantized, _ = quantized_of(network(kind), by_row=by_row)
+        assert set(kernels_of(quantized, "x86.avx512_vnni").values()) == {kernel}
 
 
 def check_steps(quantized: Model, samples: Any, fused: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +119,7 @@ def check_steps(quantized: Model, samples: Any, fused: str, monkeypatch: pytest.
 
 
 @in_integers
-@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh", "shared, tanh", "shared, where"])
+@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh", "shared, tanh", "shared, where", *DIVIDED])
 def test_the_bytes_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that are moved or shared by queries; with a function between the product and the softmax there are two kernels."""
     quantized, samples = quantized_of(network(kind))
@@ -116,7 +129,7 @@ def test_the_bytes_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @in_integers
-@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh"])
+@pytest.mark.parametrize("kind", ["plain", "masked", "as it lies", "shared", "tanh", *DIVIDED])
 def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quantized, samples = quantized_of(network(kind), by_row=False)
     kernels = kernels_of(quantized)
@@ -124,7 +137,7 @@ def test_the_bytes_of_the_steps_with_constant_parameters(kind: str, monkeypatch:
     check_steps(quantized, samples, KNOWN_ATTENTION, monkeypatch)
 
 
-FUSED = ("plain", "masked", "as it lies", "scaled, where", "shared", "shared, scaled, where")
+FUSED = ("plain", "masked", "as it lies", "scaled, where", "shared", "shared, scaled, where", *DIVIDED)
 
 
 @pytest.mark.parametrize("kind", [*FUSED, "tanh", "softmax is returned", "scores are returned"])

@@ -11,6 +11,7 @@ After: one composite "octavo.float_group_norm" from x to y.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
+from ....runtime.size import is_open
 from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
@@ -47,7 +49,7 @@ def match_masked_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] |
 
 
 def match_scaled_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim the same with a constant factor before the addend."""
+    """Claim the same with a constant factor or divisor before the addend, which is zeros where there is none."""
     return _with_addend(view, core, takes_factor=True)
 
 
@@ -95,7 +97,10 @@ def _with_addend(view: DataflowView, core: Var, *, takes_factor: bool) -> Region
 
 def _before(view: DataflowView, core: Var, *, takes_factor: bool) -> _Before | None:
     call: Any = view.definition(core)
-    total = call.args[0]
+    total, shape = call.args[0], static_shape(core)
+    alone = _scaled(view, total) if takes_factor and isinstance(total, Var) and shape and not is_open(shape[-1]) else None
+    if alone is not None and shape is not None:
+        return _Before(x=alone[0], factor=alone[1], addend=np.zeros(shape[-1], np.float32), members=alone[2])
     added = call_to(view.definition(total), "add") if isinstance(total, Var) and view.only_user(total) is not None else None
     if added is None:
         return None
@@ -126,13 +131,17 @@ def _addend(view: DataflowView, arg: Expr, core: Var) -> tuple[Var | npt.NDArray
 
 
 def _scaled(view: DataflowView, var: Var) -> tuple[Var, float, tuple[Var, ...]] | None:
-    """Return what is multiplied by a number, the number, and the variables that compute the product; it has one reader."""
-    call = call_to(view.definition(var), "multiply") if view.only_user(var) is not None else None
-    for x, other in () if call is None else (call.args, call.args[::-1]):
+    """Return what is multiplied by a number, or divided, the factor, and the variables that compute it; it has one reader."""
+    call = call_to(view.definition(var), "multiply", "divide") if view.only_user(var) is not None else None
+    is_quotient = call_to(call, "divide") is not None
+    for x, other in () if call is None else (call.args, call.args[::-1])[: 1 if is_quotient else 2]:
         constant = constant_value(view, other)
         if constant is None or constant.values.size != 1 or not isinstance(x, Var) or static_shape(x) != static_shape(var):
             continue
-        return x, float(real_values(constant).reshape(())), (*constant.members, var)
+        number = float(real_values(constant).reshape(()))
+        factor = number if not is_quotient else 1 / number if number else math.inf
+        if math.isfinite(factor) and dtype_of(x) == "float32":
+            return x, factor, (*constant.members, var)
     return None
 
 
