@@ -30,6 +30,7 @@ from octavo.report import QuantizationFigures, quantization_figures, quantizatio
 from octavo.report.quantized_layers import float_ops_of
 from octavo.report.thumbnail import thumbnail
 from small_file import digits, write_small_net
+from vendors import Vendor
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none", min_sqnr=None)
 NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028'
@@ -252,6 +253,19 @@ def test_other_samples_can_be_given(net: Any) -> None:
     quantized = octavo.quantize(model, profile, recipe=PLAIN)
     found = quantization_figures(model, quantized, replace(profile, kept_samples=()), data=np.concatenate(samples[:4]))
     assert found.samples == len(found.worst) == 4
+
+
+def test_a_back_ends_own_code_runs(net: Any) -> None:
+    model, profile, samples = net
+    target = Vendor("own", "nn.conv2d")
+    quantized = octavo.quantize(model, profile, recipe=PLAIN, target=target)
+    found = quantization_figures(model, quantized, profile, target=target)
+    executable = octavo.compile(quantized, target=target)
+    assert {op.taker for op in octavo.explain(executable).ops} >= {"own", "cpu"}
+    made = np.concatenate([next(iter(executable(x).values())) for x in samples])
+    real = np.concatenate([arrays[0] for arrays in profile.kept_results])
+    assert found.variants[1].sqnr_db == pytest.approx(sqnr_db(real, made), rel=1e-5)
+    assert found.variants[1].packed_bytes == executable.weight_bytes
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,9 +109,9 @@ def build_executable(
     return Executable(code, description)
 
 
-def explained_without_code(model: Model) -> tuple[tuple[ExplainedOp, ...], int]:
-    """Return what becomes of a model's ops on this machine, and the bytes of its kernels' constants: no code is generated."""
-    chosen = resolve_target(None)
+def explained_without_code(model: Model, target: TargetLike | ResolvedTarget = None) -> tuple[tuple[ExplainedOp, ...], int]:
+    """Return what becomes of a model's ops on a CPU, and the bytes of its kernels' constants: no code is generated."""
+    chosen = resolve_target(target)
     with lineage_paused(), without_bodies(), constant_block(model.constant_bytes):
         module = with_growing_states(checked_model(model).bound(runs=False))
         lowered = lower(module, chosen.host, chosen.isas, 1, model.tensors)

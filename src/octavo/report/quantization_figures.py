@@ -12,7 +12,7 @@ import numpy as np
 
 from ..compiler.compile import compile_model, explained_without_code
 from ..compiler.explanation import Explanation, output_specs
-from ..compiler.target_choice import TargetLike
+from ..compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ..errors import ProfileError, QuantizationError
 from ..evaluation.evaluate import LAYER_SAMPLES
 from ..evaluation.layer_errors import LayerError, errors_on
@@ -24,10 +24,12 @@ from ..ir.identity import TensorId
 from ..numerics.arrays import Array, Samples
 from ..profiling import Profile, samples_of
 from ..quantizer.causes import RootCause, table
+from ..quantizer.causes.table import plan_of
 from ..quantizer.compile import explain
 from ..quantizer.plan.plan import QuantizedModel
 from ..quantizer.programs import Programs
-from ..quantizer.referee import sqnr_by_result
+from ..quantizer.referee import Referee, sqnr_by_result
+from ..quantizer.referee.rounding import NOTHING
 from ..quantizer.search import SearchResult, read_search
 from ..runtime.executable import Executable
 from ..runtime.inputs import split_batches
@@ -42,7 +44,8 @@ class OutputFigures:
     Parameters
     ----------
     sqnr_db
-        Signal to noise ratio over all samples in dB, of a softmax that of its scores; None of an output that is not float.
+        Signal to noise ratio over all samples in dB, of a softmax that of its scores, of integers that of the reals that they are
+        chosen by; None of integers that another's hardware gives.
     agreement
         Share of the samples with the same class; None where the output has no scores of classes.
     """
@@ -162,7 +165,7 @@ def quantization_figures(
     search
         Folder of an `octavo.search` of the model.
     target
-        As `quantized` was quantized for.
+        As `quantized` was quantized for. A back end's own code runs; what Octavo's kernels compute is simulated by the referee.
     worst
         How many samples are listed.
     programs
@@ -188,17 +191,18 @@ def quantization_figures(
     names = [spec.source_name for spec in specs]
     batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]
     programs = programs or Programs.of_model(model)
-    measured = _Measured(model, batches, results)
-    variants, explanation = measured.variants(quantized, target)
     notes: list[str] = []
     few = samples[:: max(len(samples) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
+    # First what compiles most: the others run that, too.
     layers = _unless_refused(notes, lambda: errors_on(model, quantized, few, programs=programs))
+    measured = _Measured(model, quantized, batches, results, target, programs)
+    explanation = measured.explanation
     causes = _unless_refused(notes, lambda: tuple(table(model, quantized, samples, programs)))
     return QuantizationFigures(
         model=model,
         quantized=quantized,
         samples=len(samples),
-        variants=variants,
+        variants=measured.variants,
         worst=measured.worst(worst),
         layers=layers,
         weights=weights_of(model, quantized, programs),
@@ -212,6 +216,9 @@ def quantization_figures(
     )
 
 
+_Batches = Sequence[Mapping[str, Array]]
+
+
 def _unless_refused(notes: list[str], measure: Any) -> tuple[Any, ...]:
     try:
         return measure()
@@ -221,26 +228,47 @@ def _unless_refused(notes: list[str], measure: Any) -> tuple[Any, ...]:
 
 
 class _Measured:
-    """Runs a quantized model on samples, and the float one unless `results` are what it gives; keeps what both gave."""
+    """What a model and its quantized form give on samples, and what becomes of their ops.
 
-    def __init__(self, model: Model, batches: Sequence[Mapping[str, Array]], results: Samples) -> None:
-        self._batches, self._specs = batches, output_specs(model)
-        self._view = DataflowView(model.module["main"])
+    Parameters
+    ----------
+    floats
+        What the model gives, () where that is not known.
+    """
+
+    def __init__(
+        self, model: Model, quantized: QuantizedModel, batches: _Batches, floats: Samples, target: TargetLike, programs: Programs
+    ) -> None:
+        self._batches, self._specs, self._view = batches, output_specs(model), DataflowView(model.module["main"])
+        self._quantized, self._floats, chosen = quantized, floats, resolve_target(target)
         ops, packed_bytes = explained_without_code(model)
         self._cycles = Explanation(ops=ops).cycles
-        self._floats = results or self._run(compile_model(model))
-        self._results = self._floats
         self._float = VariantFigures(
             name="float", outputs=(), weight_bytes=model.constant_bytes, packed_bytes=packed_bytes, time=1.0
         )
+        try:
+            self._simulate(quantized, chosen, programs)
+        except NotImplementedError:
+            self._floats = self._floats or self._run(compile_model(model))
+            executable = compile_model(quantized, target=chosen)
+            self.explanation, self._packed_bytes = explain(executable), executable.weight_bytes
+            self._results = self._run(executable)
 
-    def variants(
-        self, quantized: QuantizedModel, target: TargetLike
-    ) -> tuple[tuple[VariantFigures, VariantFigures], Explanation]:
-        """Return the float model and the quantized one, and what became of the ops of that."""
-        executable = compile_model(quantized, target=target)
-        explanation = explain(executable)
-        self._results = self._run(executable)
+    def _simulate(self, quantized: QuantizedModel, target: ResolvedTarget, programs: Programs) -> None:
+        """Take what the referee's program gives; NotImplementedError where others compute than Octavo's kernels."""
+        if target.backends or target.device is not None:
+            raise NotImplementedError("others' kernels")
+        simple, plan = programs.equalized(plan_of(quantized))
+        referee = Referee(programs.rounded(simple, plan), [[*batch.values()] for batch in self._batches])
+        is_known = self._floats and all(spec.dtype.startswith("float") for spec in self._specs)
+        self._floats = self._floats if is_known else referee.results(NOTHING)
+        self._results = referee.results(referee.rounding(plan))
+        ops, self._packed_bytes = explained_without_code(quantized, target)
+        self.explanation = Explanation(ops=ops)
+
+    @property
+    def variants(self) -> tuple[VariantFigures, VariantFigures]:
+        """The float model and the quantized one."""
         ratios = sqnr_by_result(self._view, self._floats, self._results)
         outputs = [
             OutputFigures(name=spec.source_name, shape=spec.shape, sqnr_db=ratio, agreement=self._agreement(place))
@@ -249,11 +277,11 @@ class _Measured:
         found = VariantFigures(
             name="quantized",
             outputs=tuple(outputs),
-            weight_bytes=bytes_of(quantized),
-            packed_bytes=executable.weight_bytes,
-            time=explanation.cycles / self._cycles,
+            weight_bytes=bytes_of(self._quantized),
+            packed_bytes=self._packed_bytes,
+            time=self.explanation.cycles / self._cycles,
         )
-        return (self._float, found), explanation
+        return self._float, found
 
     def _run(self, executable: Executable) -> Samples:
         return [[np.array(value) for value in executable(batch).values()] for batch in self._batches]

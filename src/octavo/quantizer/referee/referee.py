@@ -30,7 +30,7 @@ _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
 _KEPT_OF_ALL = 2**26
 """Of all that it has on all samples: so much is kept of each."""
-_FEW, _MANY_VALUES = 3, 2**12
+_FEW, MANY_VALUES = 3, 2**12
 """Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
 _FEWEST = 2
 """Of a large model, where each sample takes a tenth of a second for each rounding."""
@@ -45,8 +45,9 @@ class Referee:
         Of the float model: it runs plans that round no more than it has names for.
     samples
         The model's inputs, sample by sample, that nothing of the plans was fitted to; one at least.
-    few
-        How many samples, spread evenly, effects of single tensors are measured on at most.
+    few, values
+        How many samples, spread evenly, effects of single tensors are measured on at most; and how many values of each output
+        these have at least, if so many samples do.
     before
         Of the same samples: what the float model gives is known from it, which is the same however that is rotated.
 
@@ -56,7 +57,15 @@ class Referee:
         There are no samples.
     """
 
-    def __init__(self, program: RoundedProgram, samples: Samples, *, few: int = 8, before: Referee | None = None) -> None:
+    def __init__(
+        self,
+        program: RoundedProgram,
+        samples: Samples,
+        *,
+        few: int = 8,
+        values: int = MANY_VALUES,
+        before: Referee | None = None,
+    ) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
         self.program, self._samples = program, samples
@@ -67,9 +76,9 @@ class Referee:
         self._powers_known: dict[tuple[Hashable, int], list[float]] = {}
         self._softmaxes = softmaxes_of(program.view, program.compared)
         self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
-        values = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=_MANY_VALUES)
+        size = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=values)
         least = _FEWEST if program.simple.is_large else _FEW
-        count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
+        count = min(max(-(-values // max(size, 1)), least), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
         keeps_all = program.float_bytes * len(samples) <= _KEPT_OF_ALL
@@ -160,6 +169,13 @@ class Referee:
             (self._powers(own), [(self._powers(own, each), same_class(own, each)) for each in results])
             for own, results in zip(floats, by_sample, strict=True)
         ]
+
+    def results(self, rounding: Rounding) -> list[list[Array]]:
+        """Return what outputs are with a rounding, sample by sample; in place of one of integers the reals it is chosen by."""
+        prepared = self.program.prepare(rounding)
+        if self.program.floats.has_unpacked:
+            return self.program.run_together(prepared, self._samples)
+        return in_order(lambda arrays: self.program.run(prepared, arrays), self._samples, numbers=self.program.numbers)
 
     def error(self, rounding: Rounding) -> float:
         """Return the error of the worst output, in shares of its power, on the few samples, of what rounds activations alone."""
