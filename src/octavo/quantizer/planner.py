@@ -237,7 +237,7 @@ class Planner:
             if rejections.reject(placement, rejected):
                 continue
             write = cache(partial(write_qdq, form.floats.model, form.floats.view, placement, plan))
-            asked, claims = self._claimed(plan, write, surely=surely)
+            asked, claims = self._claimed(plan, form.floats, write, surely=surely)
             if not rejections.reject(placement, _rejected_layers(placement, claims)):
                 break
         taken = _taken(claims)  # ops that are no layers run in integers, too, where all around them is quantized
@@ -276,14 +276,16 @@ class Planner:
         """Return what the target of a layer says of its op."""
         return next((each for each in self.targets if each.name == layer.target), self.chosen.description).support(layer.op)
 
-    def _claimed(self, plan: QuantizationPlan, write: Callable[[], Model], *, surely: bool) -> tuple[object, Claims]:
+    def _claimed(
+        self, plan: QuantizationPlan, floats: EqualizedFloat, write: Callable[[], Model], *, surely: bool
+    ) -> tuple[object, Claims]:
         """Return what the targets' integer ops take of a model, or of the last one that is `_alike`, and what they were asked."""
         vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
 
         def claims() -> tuple[object, Claims]:
             return _asked(plan), integer_claims(write().bound(runs=False), *self.targets, vendors=vendors)
 
-        found = self._claims.find(_alike(plan), claims)
+        found = self._claims.find((_alike(plan), {*floats.view.variables}), claims)
         return claims() if surely and found[0] != _asked(plan) else found
 
     def _rejections(self, form: _Equalized, inputs: PlanInputs) -> _Rejections:
@@ -309,7 +311,8 @@ def _key(equalization: Equalization) -> object:
 
 def _asked(plan: QuantizationPlan) -> object:
     """Return all that decides what targets take of a plan's model."""
-    return _form(plan), plan.activations, plan.weights, plan.biases
+    factors, clamps = plan.equalization.factors, plan.equalization.clamps
+    return _form(plan), {*factors}, {*clamps}, plan.activations, plan.weights, plan.biases
 
 
 def _alike(plan: QuantizationPlan) -> object:
@@ -328,8 +331,7 @@ def _alike(plan: QuantizationPlan) -> object:
 
 def _form(plan: QuantizationPlan) -> object:
     """Return what ops of a plan's model are, but for numbers."""
-    equalization = plan.equalization
-    return plan.layers, plan.roundings, {*equalization.factors}, {*equalization.clamps}, equalization.rotations
+    return plan.layers, plan.roundings, plan.equalization.rotations
 
 
 def _rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:

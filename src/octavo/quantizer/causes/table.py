@@ -28,8 +28,8 @@ _MIN_GAIN_DB = 0.5
 """What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
 _LOOKED_INTO = 24
 """So many rows, those of the largest shares; behind them only what does not fit."""
-_SAMPLES, _VALUES = 32, 2**11
-"""On which roundings are told apart, at most, and values of an output that say enough: of several each is looked into."""
+_SAMPLES = 32
+"""On which roundings are told apart, at most."""
 
 
 def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
@@ -80,7 +80,7 @@ def table(model: Model, quantized: QuantizedModel, samples: Samples, programs: P
     programs = programs or Programs.of_model(model)
     simple, plan = programs.equalized(plan_of(quantized))
     try:
-        referee = Referee(programs.rounded(simple, plan), samples, few=_SAMPLES, values=_VALUES)
+        referee = Referee(programs.rounded(simple, plan), samples, few=_SAMPLES)
     except NotImplementedError:
         raise QuantizationError(
             "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"

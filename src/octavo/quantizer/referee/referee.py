@@ -30,7 +30,7 @@ _KEPT_BYTES = 2**28
 """Of all that the float model has on the few samples: so much is kept, for scores read what comes before their first change."""
 _KEPT_OF_ALL = 2**26
 """Of all that it has on all samples: so much is kept of each."""
-_FEW, MANY_VALUES = 3, 2**12
+_FEW, _MANY_VALUES = 3, 2**11
 """Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
 _FEWEST = 2
 """Of a large model, where each sample takes a tenth of a second for each rounding."""
@@ -45,9 +45,8 @@ class Referee:
         Of the float model: it runs plans that round no more than it has names for.
     samples
         The model's inputs, sample by sample, that nothing of the plans was fitted to; one at least.
-    few, values
-        How many samples, spread evenly, effects of single tensors are measured on at most; and how many values of each output
-        these have at least, if so many samples do.
+    few
+        How many samples, spread evenly, effects of single tensors are measured on at most.
     before
         Of the same samples: what the float model gives is known from it, which is the same however that is rotated.
 
@@ -57,15 +56,7 @@ class Referee:
         There are no samples.
     """
 
-    def __init__(
-        self,
-        program: RoundedProgram,
-        samples: Samples,
-        *,
-        few: int = 8,
-        values: int = MANY_VALUES,
-        before: Referee | None = None,
-    ) -> None:
+    def __init__(self, program: RoundedProgram, samples: Samples, *, few: int = 8, before: Referee | None = None) -> None:
         if not samples:
             raise QuantizationError("there are no samples to score plans on: profile with keep_samples")
         self.program, self._samples = program, samples
@@ -76,9 +67,9 @@ class Referee:
         self._powers_known: dict[tuple[Hashable, int], list[float]] = {}
         self._softmaxes = softmaxes_of(program.view, program.compared)
         self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
-        size = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=values)
+        values = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=_MANY_VALUES)
         least = _FEWEST if program.simple.is_large else _FEW
-        count = min(max(-(-values // max(size, 1)), least), few, len(samples))
+        count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
         keeps_all = program.float_bytes * len(samples) <= _KEPT_OF_ALL
