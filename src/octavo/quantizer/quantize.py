@@ -133,7 +133,13 @@ def by_profile(
     forget_profilers(model)  # their constants need not be there once more while the model is quantized
     samples = samples_of(model, profile)
     if len(samples) < MIN_SAMPLES and is_tried(recipe):
-        warnings.warn(_nothing_verified(len(samples)), QuantizationWarning, stacklevel=3)
+        count = f"keeps {len(samples)} sample{'s' if len(samples) > 1 else ''}, fewer than {MIN_SAMPLES}"
+        said = (
+            "nothing was tried to bring the model's outputs nearer, for nothing could be verified: the profile "
+            f"{count if samples else 'keeps no samples'}; profile the model with keep_samples=64 on as many samples, or say "
+            'preset="fast"'
+        )
+        warnings.warn(said, QuantizationWarning, stacklevel=3)
     with quantizing():
         planner = planner_of(model, profile, target, recipe, programs=programs)
         known = known_choices(planner, profile) if params is None else Choices()
@@ -145,14 +151,6 @@ def by_profile(
             split = split_of(planner, profile, samples, programs, equalizes=params is None, deadline=deadline)
             quantized = tuned(planner, split, planned_plainly(planner, split.every, params, known))
     return announced(planner, quantized)
-
-
-def _nothing_verified(count: int) -> str:
-    found = "keeps no samples" if not count else f"keeps {count} sample{'s' if count > 1 else ''}, fewer than {MIN_SAMPLES}"
-    return (
-        f"nothing was tried to bring the model's outputs nearer, for nothing could be verified: the profile {found}; profile the "
-        'model with keep_samples=64 on as many samples, or say preset="fast"'
-    )
 
 
 def known_choices(planner: Planner, profile: Profile) -> Choices:

@@ -249,7 +249,9 @@ class Tuning:
         for step in alternatives:
             if self._is_late():
                 break
-            if self.score(kept).sqnr_db >= self._below_db(step) or step in best:
+            is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
+            below_db = step.below_db_if_large if self._is_large else math.inf if is_quick else step.below_db
+            if self.score(kept).sqnr_db >= below_db or step in best:
                 continue
             _LOG.info("%s %s", step.name, step.detail)
             started = time.monotonic()
@@ -332,11 +334,6 @@ class Tuning:
             self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
             best = others[step]
         return best
-
-    def _below_db(self, step: Step) -> float:
-        """Return what outputs must have less than for a step to be tried."""
-        is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
-        return step.below_db_if_large if self._is_large else math.inf if is_quick else step.below_db
 
     def _demanded_db(self, step: Step, steps: Steps, others: Steps) -> float:
         """Return what a step must gain that makes some steps of others: for the time that these take more, too."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from ...compiler.target_choice import ResolvedTarget, TargetLike, resolve_target
 from ...errors import QuantizationError, check_type, check_value, is_number
 from ...ir.graph import Model
-from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...target import ELEMENTWISE
 from ..choices import Choices
 from ..plan.journal import JournalEntry
-from ..plan.plan import QuantizationPlan, QuantizedModel
+from ..plan.plan import QuantizedModel
 from ..planner import Planned
 from ..programs import Programs
 from ..quantize import by_profile, check_subject, split_of
@@ -188,7 +187,11 @@ class _Fixer:
         plan = quantized.plan
         planner = planner_of(self.model, None, self.target, plan.recipe, plan, self.programs)
         split = split_of(planner, self.profile, self.samples, self.programs)
-        choices = planner.first_choices.with_more(Choices(float_tensors=_before_functions(plan)))
+        # Products' results that the plan does not round before a function of them: their kernels compute that.
+        made = {layer.output for layer in plan.layers} - plan.activations.keys()
+        read = (layer.inputs[0] for layer in plan.layers if layer.op == ELEMENTWISE and len(layer.inputs) == 1)
+        floats = {name: "the plan does not round it" for name in read if name in made}
+        choices = planner.first_choices.with_more(Choices(float_tensors=floats))
         try:
             return Tuning(planner, split, Planned(choices=choices, plan=plan, write=lambda: quantized, overridden={}))
         except NotImplementedError as error:
@@ -231,7 +234,11 @@ class _Fixer:
             tuning, steps = self._with(step)
             if step is not None and not tuning.proposes(step, steps):
                 return None
-            self._check_layers(step, tuning.planned(steps).plan)
+            plan, keeps_ops = tuning.planned(steps).plan, step is not None and not isinstance(step, FloatTensors)
+            if not plan.layers:
+                raise QuantizationError("no op would be integer without it")
+            if keeps_ops and len(plan.layers) < len(self._tuning.planned(self._steps).plan.layers):
+                raise QuantizationError("an op around it would be float")
             gain = tuning.score(steps).gain_over(self._tuning.score(self._steps))
             is_kept = gain.is_certain(CERTAIN) and gain.db >= least
             if is_kept:
@@ -246,14 +253,6 @@ class _Fixer:
         self._entries.append(journal_entry(name, proposal, gain, is_kept=is_kept, seconds=time.monotonic() - started))
         return self._entries[-1]
 
-    def _check_layers(self, step: Step | None, plan: QuantizationPlan) -> None:
-        """Raise QuantizationError where nothing, or with other parameters less, would be integer."""
-        if not plan.layers:
-            raise QuantizationError("no op would be integer without it")
-        keeps_ops = step is not None and not isinstance(step, FloatTensors)
-        if keeps_ops and len(plan.layers) < len(self._tuning.planned(self._steps).plan.layers):
-            raise QuantizationError("an op around it would be float")
-
     def _with(self, step: Step | None) -> tuple[Tuning, Steps]:
         """Return the model with one step more, weights and biases corrected anew beside them if the plan has corrections.
 
@@ -267,10 +266,3 @@ class _Fixer:
         without = [each for each in steps if isinstance(each, WithoutShift)] if corrects else []
         more = [Correct(), *without] if corrects else []
         return self._tuning, (*(each for each in steps if each not in without), *more)
-
-
-def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:
-    """Return the products' results that a plan does not round before a function of them, which their kernels compute."""
-    made = {layer.output for layer in plan.layers} - plan.activations.keys()
-    read = (layer.inputs[0] for layer in plan.layers if layer.op == ELEMENTWISE and len(layer.inputs) == 1)
-    return {name: "the plan does not round it" for name in read if name in made}

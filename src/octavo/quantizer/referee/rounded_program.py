@@ -296,7 +296,10 @@ class RoundedProgram:
         floats
             What the float model has of it, where that is known.
         """
-        return self._started(prepared, arrays, floats or self._floats(arrays, prepared.read))
+        found = floats or self._floats(arrays, prepared.read)
+        real, sizes = {var: found[var] for var in prepared.read}, self.floats.sizes(arrays)
+        integer = {param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
+        return State(sizes=sizes, real=real, integer=integer)
 
     def made_by_calls(
         self, prepared: Prepared, states: Sequence[State], operands: Mapping[int, Sequence[Any]] = MappingProxyType({})
@@ -344,7 +347,7 @@ class RoundedProgram:
                 there[var] = values[var] if floats is None else values
             while left and ready[left[-1]] <= places[var]:
                 place = left.pop()
-                state = self._started(prepared[place], arrays, there)
+                state = self.start(prepared[place], arrays, there)
                 readers.subtract(prepared[place].read)
                 for each in prepared[place].read:
                     if not readers[each]:
@@ -390,12 +393,6 @@ class RoundedProgram:
         found = ((number, self.floats.operands(number, values)) for number in self._calls_of(layer))
         return {number: operands for number, operands in found if operands is not None}
 
-    def _started(self, prepared: Prepared, arrays: Sequence[Array], floats: Mapping[Var, Any]) -> State:
-        real, sizes = {var: floats[var] for var in prepared.read}, self.floats.sizes(arrays)
-        return State(
-            sizes=sizes, real=real, integer={param: steps.rounded(real[param]) for param, steps in prepared.inputs.items()}
-        )
-
     def _floats(self, arrays: Sequence[Array], wanted: Collection[Var]) -> Mapping[Var, Any]:
         """Return variables of one sample as the float model has them."""
         found: Mapping[Var, Any] = {}
@@ -431,8 +428,11 @@ class RoundedProgram:
         """Return the operands of calls that have other constants, by their numbers."""
         found: dict[int, list[Any]] = {}
         for layer, values in rounding.layers.items():
-            if values:
-                found |= self._operands_of(layer, values)
+            if values:  # what it gave last is at hand: many roundings differ in others alone
+                known = self._exchanged.get(layer)
+                if known is None or known[0] is not values:
+                    known = self._exchanged[layer] = values, self.operands(layer, values)
+                found |= known[1]
         return found
 
     def _rows(self, rounding: Rounding) -> dict[int, dict[Var, Rounder]]:
@@ -443,13 +443,6 @@ class RoundedProgram:
             for number in self._calls_of(layer):
                 found[number] = {each: read[each] for each in self._reads[number] if each in read}
         return found
-
-    def _operands_of(self, layer: TensorId, values: Mapping[TensorId, Floats]) -> dict[int, list[Any]]:
-        """Return what `operands` does; what it gave last is at hand: many roundings differ in others alone."""
-        known = self._exchanged.get(layer)
-        if known is None or known[0] is not values:
-            known = self._exchanged[layer] = values, self.operands(layer, values)
-        return known[1]
 
     def _calls_of(self, layer: TensorId) -> list[int]:
         """Return the numbers of the calls between what a layer reads and what it gives."""

@@ -6,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from ...ir.identity import TensorId
 from ...numerics import quantize as quantize_values
 from ..choices import Choices
-from ..plan import QuantizationPlan
 from ..planner import Planned
 from ..ranges import width
 from ..recipe import AUTO, Recipe
@@ -103,17 +99,15 @@ def without_clips(planned: Planned) -> Choices | None:
 
     Corrections, and ranges of what is no more divided, are those of another model: they go, too. None where all saturate.
     """
-    choices, bounds = planned.choices, planned.choices.equalization.clamps
-    unbounded = [name for name, bound in bounds.items() if not _saturates(planned.plan, name, bound)]
+    choices, activations = planned.choices, planned.plan.activations
+    unbounded = [
+        name
+        for name, bounds in choices.equalization.clamps.items()
+        if name not in activations or int(quantize_values(bounds, activations[name]).min()) < activations[name].qmax
+    ]
     if not unbounded:
         return None
     left = choices.equalization.without_sites_of(unbounded)
     gone = choices.equalization.factors.keys() - left.factors.keys()
     ranges = {name: ends for name, ends in choices.ranges.items() if name not in gone}
     return replace(choices, equalization=left, ranges=ranges).uncorrected
-
-
-def _saturates(plan: QuantizationPlan, name: TensorId, bounds: npt.NDArray[np.float32]) -> bool:
-    """Return whether integers of a tensor saturate at or below the bound of each channel; False where it is not quantized."""
-    params = plan.activations.get(name)
-    return params is not None and int(quantize_values(bounds, params).min()) >= params.qmax
