@@ -20,8 +20,8 @@ from octavo.runtime.executable import Executable
 __all__ = ["programs"]
 PROGRAM = EXAMPLES / "generate.py"
 PROMPT, TOKENS, STEPS = "Once upon a time", 40, 12
-LAYERS = 2
-"""Of the checkpoint's, which the quantized model has."""
+LAYERS = 1
+"""Of the checkpoint's, which quantized models have: as many in the program's runs, which find their kernels in the cache."""
 
 
 def cut(source: Path, target: Path, kept: int) -> Path:
@@ -134,7 +134,7 @@ def test_texts_are_tokens_and_back(story: Story, text: str) -> None:
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_program_writes_and_compares(bits: int, shared: Path, tmp_path: Path, programs: Programs) -> None:
     pytest.importorskip("onnxruntime")
-    checkpoint = cut(shared / "models/llama/stories260K.bin", tmp_path / "one_layer.bin", 1)
+    checkpoint = cut(shared / "models/llama/stories260K.bin", tmp_path / "cut.bin", LAYERS)
     tokenizer = shared / "models/llama/tok512.bin"
     words = ("--prompt", PROMPT, "--tokens", 6, "--samples", 1, "--preset", "fast", "--bits", bits)
     done = programs.run(PROGRAM, checkpoint, tokenizer, *words)

@@ -21,15 +21,7 @@ def default_of_kept_samples(no_kept_samples: None) -> Iterator[None]:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Current folder with the files that pages name, the network trained on digits."""
-    write_files(tmp_path, trained=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def quick_workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same with a smaller network of random weights: for pages that show nothing of what was learnt."""
-    write_files(tmp_path, trained=False)
+    """Current folder with the files that pages name."""
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -15,19 +15,19 @@ from small_file import digits, write_small_net
 
 SAMPLES = 16
 CHANNELS = 3
-"""Of the network that is not trained: images have as many."""
+"""Of the network: images have as many."""
 DEMO = Path(str(resources.files("octavo.cli"))) / "demo_data"
 
 
-def write_files(folder: Path, *, trained: bool) -> None:
-    """Write what pages name: m.onnx, trained on digits or of that form and in colour, samples, labels; files of single pages."""
-    if trained:
-        shutil.copy(DEMO / "digits.onnx", folder / "m.onnx")
-    else:
-        write_small_net(folder / "m.onnx", CHANNELS)
+def write_files(folder: Path) -> None:
+    """Write what pages name: m.onnx, of the form of the demo's network and in colour, samples, labels; files of single pages.
+
+    Nothing that a page shows depends on what a network has learnt: numbers are not compared.
+    """
+    write_small_net(folder / "m.onnx", CHANNELS)
     with np.load(DEMO / "digits.npz") as known:
-        grey, unseen = known["images"][:, None].astype(np.float32) / 16, known["held_out"]
-        pixels = grey if trained else np.repeat(grey, CHANNELS, axis=1)
+        unseen = known["held_out"]
+        pixels = np.repeat(known["images"][:, None].astype(np.float32) / 16, CHANNELS, axis=1)
         calibration = pixels[~unseen][:SAMPLES]
         np.savez(folder / "x.npz", x=pixels[unseen][:SAMPLES])
         np.save(folder / "y.npy", known["labels"][unseen][:SAMPLES])

@@ -71,7 +71,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of what the page names: m.int8.onnx beside m.onnx; m.tflite, which takes the samples in calib.npz; a network of open
     width and what it reads."""
     folder = tmp_path_factory.mktemp("prepared")
-    write_files(folder, trained=False)
+    write_files(folder)
     samples = np.load(folder / "calib.npz")["x"]
     model = octavo.load(folder / "m.onnx")
     octavo.export_onnx(octavo.quantize(model, octavo.profile(model, [samples], keep_samples=0)), folder / "m.int8.onnx")

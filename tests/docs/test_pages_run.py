@@ -13,8 +13,6 @@ from pages import DOCS, blocks, is_shown, run
 
 from octavo.cli.main import main
 
-SHOWS = ("tutorials/accelerator.md",)
-"""Pages that show what was learnt of digits; all others run on a network of random weights, which is quicker."""
 ELSEWHERE = {
     "builder.md": ("frontends/builder/test_builder.py", {"python": 1}),
     "conformance.md": ("docs/test_conformance_page.py", {"bash": 1, "python": 1}),
@@ -47,8 +45,8 @@ PAGES = [name for name, page in all_pages().items() if has_code(page) and name n
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_page_runs_and_prints_what_it_says(page: str, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("workplace" if page in SHOWS else "quick_workplace")
+@pytest.mark.usefixtures("workplace")
+def test_the_page_runs_and_prints_what_it_says(page: str) -> None:
     for shown, printed in run(DOCS / page):
         assert is_shown(shown, printed), f"{page} shows\n{shown}\nwhere it prints\n{printed}"
 
