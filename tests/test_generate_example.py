@@ -21,7 +21,7 @@ __all__ = ["programs"]
 PROGRAM = EXAMPLES / "generate.py"
 PROMPT, TOKENS, STEPS = "Once upon a time", 40, 12
 LAYERS = 1
-"""Of the checkpoint's, which quantized models have: as many in the program's runs, which find their kernels in the cache."""
+"""Of the checkpoint's, which quantized models have."""
 
 
 def cut(source: Path, target: Path, kept: int) -> Path:

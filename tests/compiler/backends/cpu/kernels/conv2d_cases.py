@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -122,12 +123,21 @@ def exact_case(
     operands = {"weight": w, "weight_zero_point": w_zero_point, "bias": bias, "multiplier": multiplier}
     kernel = conv2d(opened(spec) if is_open else spec, **operands, isa=isa, schedules=schedules)
     kernel = of_sizes(kernel, spec) if is_open else kernel
-    expected = numerics.conv2d(
+    expected = result_of(spec, x, w, w_zero_point, bias, multiplier)
+    assert expected.shape == (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+    return Case(kernel=kernel, inputs=(x,), expected=expected, about=(kernel.name, spec, w_zero_point))
+
+
+def result_of(
+    spec: Conv2dSpec, x: np.ndarray, w: np.ndarray, w_zero_point: object, bias: np.ndarray, multiplier: np.ndarray
+) -> np.ndarray:
+    """What the oracle says of a layer; a float32 bias is one in units of the result."""
+    return numerics.conv2d(
         x,
         w,
         x_zero_point=spec.input_zero_point,
         w_zero_point=w_zero_point,
-        **({"real_bias": bias} if is_real else {"bias": bias}),
+        **({"real_bias": bias} if bias.dtype == np.float32 else {"bias": bias}),
         multiplier=multiplier,
         zero_point=spec.output.zero_point,
         qmin=spec.output.qmin,
@@ -135,8 +145,22 @@ def exact_case(
         window=numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
         groups=spec.groups,
     )
-    assert expected.shape == (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-    return Case(kernel=kernel, inputs=(x,), expected=expected, about=(kernel.name, spec, w_zero_point))
+
+
+def open_layer(
+    spec: Conv2dSpec, isa: str, w: np.ndarray, w_zero_point: int, sizes: Iterable[tuple[int, int, int]], layers: Layers
+) -> tuple[Kernel, Iterator[tuple[dict[str, int], tuple[np.ndarray], np.ndarray]]]:
+    """The kernel of a layer of open sizes; what it is called with for each batch, height and width, and what its oracle says."""
+    bias = layers.rng.integers(-5000, 5000, spec.out_channels).astype(np.int32)
+    operands = {"w_zero_point": w_zero_point, "bias": bias, "multiplier": layers.multiplier(w)}
+    kernel = conv2d(opened(spec), weight=w, weight_zero_point=w_zero_point, bias=bias, multiplier=operands["multiplier"], isa=isa)
+
+    def calls() -> Iterator[tuple[dict[str, int], tuple[np.ndarray], np.ndarray]]:
+        for size in sizes:
+            x = layers.rng.integers(0, 256, (*size, spec.in_channels)).astype(np.uint8)
+            yield dict(zip(("batch", "in_height", "in_width"), size, strict=True)), (x,), result_of(spec, x, w, **operands)
+
+    return kernel, calls()
 
 
 def matmul_case(layers: Layers, rows: int, in_features: int, out_features: int, isa: str, *, threads: int = 1) -> Case:

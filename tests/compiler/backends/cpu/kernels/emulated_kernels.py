@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.runtime.file import read_executable
 from octavo.runtime.shapes import evaluated
 from octavo.runtime.size import Size
+from plain_code import plain_code
 
 PROGRAM = Path(__file__).parent / "run_kernels.c"
 GUARD, FILLER = 256, 77
@@ -121,12 +123,18 @@ class EmulatedCode:
         return _run(self._machine, self._folder, numbered)
 
 
-def check_emulated(calls: Iterable[Call], machine: Emulated) -> int:
-    """Compile every kernel for a machine, run all in one process of its emulator, and compare; return how many there were."""
+def check_emulated(calls: Iterable[Call], machine: Emulated, *, is_optimized: bool = False) -> int:
+    """Compile every kernel for a machine, run all in one process of its emulator, and compare; return how many there were.
+
+    To optimize the long code of these machines takes LLVM most of a test's time. It is done for each kind of window, for whole
+    networks (test_emulated_executables.py), and by `make test-arm` for every test of kernels.
+    """
     calls = list(calls)
     names: dict[StructuralKey, str] = {}
     named = [names.setdefault(StructuralKey(call.function), f"kernel_{len(names)}") for call in calls]
-    code = EmulatedCode({name: call.function for name, call in zip(named, calls, strict=True)}, machine)
+    functions = {name: call.function for name, call in zip(named, calls, strict=True)}
+    with nullcontext() if is_optimized else plain_code():
+        code = EmulatedCode(functions, machine)
     results = code.run((name, [*call.operands, _filler(call.expected)]) for name, call in zip(named, calls, strict=True))
     wrong: list[object] = []
     for call, (*given, got, guard) in zip(calls, results, strict=True):

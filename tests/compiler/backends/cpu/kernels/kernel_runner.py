@@ -63,7 +63,7 @@ def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> Non
     """
     cases = list(cases)
     if MACHINE:
-        check_emulated(map(call_of, cases), MACHINE)
+        check_emulated(map(call_of, cases), MACHINE, is_optimized=True)
         return
     names: dict[StructuralKey, str] = {}
     named = [names.setdefault(StructuralKey(case.kernel.func), f"kernel_{i}") for i, case in enumerate(cases)]

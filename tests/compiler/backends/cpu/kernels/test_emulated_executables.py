@@ -1,4 +1,7 @@
-"""A model compiled for ARM64 and linked there gives this machine's bytes under QEMU, at each level of features."""
+"""A model compiled for ARM64 and linked there gives this machine's bytes under QEMU, at each level of features.
+
+What is compiled for this machine is not optimized.
+"""
 
 import re
 import subprocess
@@ -21,6 +24,7 @@ from octavo.export.c_library import export_c
 from octavo.ir.graph import Model
 from octavo.ir.graph.inputs import random_inputs
 from octavo.runtime.size import Size
+from plain_code import plain_code
 
 ANY = aarch64("max")
 """Has all that QEMU knows."""
@@ -34,7 +38,8 @@ def resnet(shared: Path) -> Model:
 @pytest.fixture(scope="module")
 def small() -> Model:
     model = residual_net()
-    return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]))
+    with plain_code():
+        return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,15 @@ def wide() -> Model:
     """One of int16 activations and int8 weights."""
     model = residual_net()
     recipe = octavo.Recipe(activation_dtype="int16", float_ops=())
-    return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]), recipe=recipe)
+    with plain_code():
+        return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]), recipe=recipe)
+
+
+def plain_result(model: Model, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """This machine's one result."""
+    with plain_code():
+        (result,) = octavo.compile(model)(inputs).values()
+    return result
 
 
 @pytest.mark.parametrize(
@@ -61,8 +74,7 @@ def test_results_are_the_same(isa: str, machine: Emulated, net: str, request: py
     compiled = octavo.compile(model, target=machine.llvm)
     assert isa in {op.isa for op in octavo.explain(compiled).ops}
     inputs = random_inputs(model)
-    (expected,) = octavo.compile(model)(inputs).values()
-    run_executable(compiled, inputs, expected, machine)
+    run_executable(compiled, inputs, plain_result(model, inputs), machine)
 
 
 def test_a_c_library_gives_the_same_bytes_and_refuses_a_lesser_cpu(resnet: Model, tmp_path: Path) -> None:
@@ -71,7 +83,7 @@ def test_a_c_library_gives_the_same_bytes_and_refuses_a_lesser_cpu(resnet: Model
     assert {path.name for path in made.libraries} == {"libmodel.a", "libmodel.so"}
     assert {"dotprod", "lse"} <= set(made.features)
     inputs = random_inputs(resnet)
-    (expected,) = octavo.compile(resnet)(inputs).values()
+    expected = plain_result(resnet, inputs)
     (given,) = inputs.values()
     given.tofile(tmp_path / "input")
     build = [DOTPROD.compiler, "-static", "-Wall", "-Wextra", "-Werror", "main.c", "libmodel.a", "-lm", "-o", "example"]
@@ -95,8 +107,7 @@ def test_a_cpu_by_its_name(small: Model, tmp_path: Path, name: str, isa: str) ->
     inputs = random_inputs(small)
     compiled = octavo.compile(small, target=name)
     assert re.search(r"\t(us|s)(dot|mmla)\t", compiled.assembly())
-    (expected,) = octavo.compile(small)(inputs).values()
-    run_executable(compiled, inputs, expected, ANY)
+    run_executable(compiled, inputs, plain_result(small, inputs), ANY)
     with pytest.raises(ExecutableError, match="another machine: save it"):
         compiled(inputs)
     compiled.save(tmp_path / "m.so")
@@ -140,8 +151,9 @@ def test_open_sizes(
     And those of the executable of the last one, compiled for that machine.
     """
     machine.skip_unless_installed()
-    model = make(tmp_path)
-    here = octavo.compile(model)
+    with plain_code():
+        model = make(tmp_path)
+        here = octavo.compile(model)
     calls = []
     for values in ((1, 5), (2, 41), (3, 18)):
         inputs = draw(rng, *values)

@@ -32,8 +32,8 @@ SAME = {"padding": (1, 1, 1, 1)}
 EXTREMES = np.array([-128, 127, -128, 3], np.int16)
 
 
-def check(cases: list[Case], machine: Emulated) -> None:
-    assert check_emulated([call_of(case) for case in cases], machine) == len(cases)
+def check(cases: list[Case], machine: Emulated, *, is_optimized: bool = False) -> None:
+    assert check_emulated([call_of(case) for case in cases], machine, is_optimized=is_optimized) == len(cases)
 
 
 def windows(layers: Layers) -> list[Conv2dSpec]:
@@ -123,10 +123,11 @@ def test_windows_in_pairs() -> None:
 
 @EACH
 def test_windows(isa: str) -> None:
-    """Weights with zero points, or with others; plain and dot products, which read windows alike, share them."""
+    """Weights with zero points, or with others; plain and dot products, which read windows alike, share them. Optimized."""
     layers, points = Layers(32), itertools.cycle((0, "axis"))
     chosen = {ARM_NEON: slice(0, None, 2), ARM_DOTPROD: slice(1, None, 2), ARM_I8MM: slice(None)}[isa]
-    check([layers.case(spec, isa, w_zero_point=next(points)) for spec in windows(layers)[chosen]], MACHINES[isa])
+    cases = [layers.case(spec, isa, w_zero_point=next(points)) for spec in windows(layers)[chosen]]
+    check(cases, MACHINES[isa], is_optimized=True)
 
 
 def depthwise(layers: Layers) -> list[Conv2dSpec]:

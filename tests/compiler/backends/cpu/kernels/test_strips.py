@@ -6,20 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from allpairspy import AllPairs
-from conv2d_cases import Layers, exact_case, opened
-from kernel_runner import EACH_ISA, EACH_NARROW_ISA, GUARD, check
-from open_kernels import check_open
+from conv2d_cases import Layers, exact_case, open_layer, opened
+from kernel_runner import EACH_ISA, EACH_NARROW_ISA, check
+from open_kernels import check_open, check_sizes
 from test_float_conv2d_kernels import operands, spec_of
 
-from octavo import numerics
-from octavo.compiler.backends.cpu.kernels import AVX2, Kernel, conv2d, float_conv2d
+from octavo.compiler.backends.cpu.kernels import AVX2, Kernel, float_conv2d
 from octavo.compiler.backends.cpu.kernels.conv.loops.geometry import geometry_of
 from octavo.compiler.backends.cpu.kernels.conv.loops.strips import is_strung
-from octavo.compiler.codegen.tir_passes import llvm_module
-from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
-from octavo.runtime.llvm_host import host_target
 
 SAME = {"padding": (1, 1, 1, 1)}
 
@@ -63,32 +58,8 @@ def test_integers(
     layers = Layers(int(rng.integers(1000)))
     spec = replace(layers.spec((9, 9), channels, kernel, **window), input_zero_point=zero_point)
     w = rng.integers(-128, 128, (*kernel, channels[0] // spec.groups, channels[1])).astype(np.int8)
-    bias, multiplier = rng.integers(-5000, 5000, channels[1]).astype(np.int32), layers.multiplier(w)
-    made = conv2d(opened(spec), weight=w, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier, isa=isa)
-    library = llvm_module({"open": made.func.with_attr(KERNEL_ATTR, "open")}, host_target())
-    constants = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in made.constants]
-    names = [str(param.name) for param in made.func.params if str(param.name) in ("batch", "in_height", "in_width")]
-    for number, (height, width) in enumerate(IMAGES):
-        sizes = {"batch": 1 + number % 2, "in_height": height, "in_width": width}
-        x = rng.integers(0, 256, (*sizes.values(), channels[0])).astype(np.uint8)
-        expected = numerics.conv2d(
-            x,
-            w,
-            x_zero_point=zero_point,
-            w_zero_point=weight_zero_point,
-            bias=bias,
-            multiplier=multiplier,
-            zero_point=spec.output.zero_point,
-            qmin=spec.output.qmin,
-            qmax=spec.output.qmax,
-            window=numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
-            groups=spec.groups,
-        )
-        storage = tvm.runtime.tensor(np.full(expected.size + GUARD, 77, np.uint8))
-        out = storage._create_view((expected.size,), "uint8")
-        library["open"](tvm.runtime.tensor(x.ravel()), *constants, *(sizes[name] for name in names), out)
-        assert (storage.numpy()[expected.size :] == 77).all(), f"written behind the end: {sizes}"
-        np.testing.assert_array_equal(storage.numpy()[: expected.size], expected.ravel(), err_msg=f"{made.name} {sizes}")
+    sizes = [(1 + number % 2, *image) for number, image in enumerate(IMAGES)]
+    check_sizes(*open_layer(spec, isa, w, weight_zero_point, sizes, layers))
 
 
 @pytest.mark.needs_isa("x86.avx2")
