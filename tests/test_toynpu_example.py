@@ -29,13 +29,25 @@ k = Concat<axis=1>(m, v) g = GlobalAveragePool(k) f = Flatten(g) y = Gemm<transB
 WEIGHTS = {"w1": (8, 3, 3, 3), "w2": (8, 1, 3, 3), "w3": (8, 8, 1, 1), "w4": (10, 16)}
 
 
+FEW_NODES = """
+a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, w1, b1) v = AveragePool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(a)
+g = GlobalAveragePool(v) f = Flatten(g) y = Gemm<transB=1>(f, w2, b2)
+"""
+FEW_WEIGHTS = {"w1": (8, 3, 3, 3), "w2": (10, 8)}
+
+
+def written(folder: Path, nodes: str, weights: dict[str, tuple[int, ...]]) -> tuple[Path, Path]:
+    """A network and its samples as files."""
+    rng = np.random.default_rng(0)
+    text = f"net (float[1, 3, 16, 16] x) => (float[1, 10] y) <float zero = {{0}}, float six = {{6}}> {{ {nodes} }}"
+    onnx.save(with_weights(text, weights, rng), folder / "net.onnx")
+    np.savez(folder / "x.npz", x=rng.normal(size=(40, 3, 16, 16)).astype(np.float32), y=rng.integers(0, 10, 40))
+    return folder / "net.onnx", folder / "x.npz"
+
+
 @pytest.fixture(name="files")
 def fixture_files(tmp_path) -> tuple[Path, Path]:
-    rng = np.random.default_rng(0)
-    text = f"net (float[1, 3, 16, 16] x) => (float[1, 10] y) <float zero = {{0}}, float six = {{6}}> {{ {NODES} }}"
-    onnx.save(with_weights(text, WEIGHTS, rng), tmp_path / "net.onnx")
-    np.savez(tmp_path / "x.npz", x=rng.normal(size=(40, 3, 16, 16)).astype(np.float32), y=rng.integers(0, 10, 40))
-    return tmp_path / "net.onnx", tmp_path / "x.npz"
+    return written(tmp_path, NODES, WEIGHTS)
 
 
 @pytest.fixture
@@ -63,13 +75,13 @@ def test_every_op_runs_on_it_and_no_value_differs(files, run, monkeypatch, keep_
     ],
     ids=["wraps", "divides towards zero"],
 )
-def test_a_fault_in_the_kernels_fails_the_run(files, run, tmp_path, right, wrong) -> None:
+def test_a_fault_in_the_kernels_fails_the_run(run, tmp_path, right, wrong) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "faulty")
     kernels = tmp_path / "faulty" / "kernels.c"
     text = kernels.read_text(encoding="utf-8")
     assert right in text
     kernels.write_text(text.replace(right, wrong), encoding="utf-8")
-    done = run(tmp_path / "faulty", *files)
+    done = run(tmp_path / "faulty", *written(tmp_path, FEW_NODES, FEW_WEIGHTS))
     assert done.code == 1
     assert int(re.search(r"(\d+) of 200 values differ", done.out)[1]) > 0
 

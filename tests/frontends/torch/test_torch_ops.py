@@ -405,7 +405,7 @@ def groups(names, size):
     return [pytest.param(names[at : at + size], id=f"{names[at]} and {size - 1} more") for at in range(0, len(names), size)]
 
 
-@pytest.mark.parametrize("names", groups(MODULES, 8))
+@pytest.mark.parametrize("names", groups(MODULES, 20))
 def test_modules(names):
     parts, shapes = zip(*(MODULES[name] for name in names), strict=True)
     firsts = [isinstance(part, nn.RNNBase) for part in parts]
