@@ -89,6 +89,8 @@ def _place(analyzer: Any, ends: Mapping[int, Any], index: Any) -> Any:
         return node
 
     found = analyzer.simplify(index)
+    if isinstance(found, (IntImm, tirx.Var)):
+        return found
     return analyzer.simplify(tvm_ffi.structural_map(found, (((FloorDiv, FloorMod), quotient_of), (Min, bounded))))
 
 
