@@ -16,7 +16,7 @@ from octavo.cli.main import main
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECONDS = ("octavo bench", "octavo tune")
-_QUICKER = {"octavo search": ["--candidates", "4"], "octavo bench": ["--threads", "1"]}
+_QUICKER = {"octavo search": ["--candidates", "2"], "octavo bench": ["--threads", "1"]}
 """What is written after a command's own words, of which it takes the place. tests/cli/test_commands.py has two threads."""
 
 
