@@ -32,7 +32,7 @@ providers.__dict__["is_local_module_file"] = lambda path: False
 
 _CACHE = pytest.StashKey[str]()
 _PLAIN_CODE = re.compile(
-    r"(compiler(/backends(/cuda)?|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*|export/tflite)/\w+\.py"
+    r"(compiler(/backends(/cpu|/cuda)?|/byoc|/partition)?|ir/\w+|quantizer(/\w+)*|export/tflite)/\w+\.py"
     r"|(cli|conformance|evaluation|frontends|profiling|report|target)(/\w+)*/\w+\.py"
     r"|(docs/test_(hugging|notebook|pages|text)|export/test_(encodings|exported|open)|runtime/test_(executable|open|session))\w*\.py"
     r"|test_(cmsisnn|dsp16|generate|toynpu|vendors|plan)\w*\.py"
