@@ -84,7 +84,7 @@ emulation: ## Install QEMU and the cross compilers; `make test` then runs the te
 test-arm: $(TOOLS) emulation ## Run every test of kernels, and models, for ARM64 and RISC-V under QEMU, look at their loops
 	@for machine in $(EMULATED); do echo "kernels of $$machine"; \
 	  OCTAVO_EMULATE=$$machine $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(SWEEP) || exit 1; done
-	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(ARM_TESTS)
+	OCTAVO_OPTIMIZE=1 $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(ARM_TESTS)
 
 # What needs a GPU. CUDA_DIR may hold what another machine has prepared: then `python benchmarks/gpu.py run` alone does it, without TVM.
 CUDA_DIR ?= build/cuda

@@ -6,6 +6,7 @@ A machine needs QEMU's user mode and a cross compiler, which `make emulation` in
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import subprocess
 import tempfile
@@ -31,6 +32,8 @@ from plain_code import plain_code
 
 PROGRAM = Path(__file__).parent / "run_kernels.c"
 GUARD, FILLER = 256, 77
+OPTIMIZES = bool(os.environ.get("OCTAVO_OPTIMIZE"))
+"""Whether LLVM is to optimize all that runs there: `make test-arm` says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,13 +130,13 @@ def check_emulated(calls: Iterable[Call], machine: Emulated, *, is_optimized: bo
     """Compile every kernel for a machine, run all in one process of its emulator, and compare; return how many there were.
 
     To optimize the long code of these machines takes LLVM most of a test's time. It is done for each kind of window, for whole
-    networks (test_emulated_executables.py), and by `make test-arm` for every test of kernels.
+    networks (test_emulated_executables.py), and for all where OPTIMIZES.
     """
     calls = list(calls)
     names: dict[StructuralKey, str] = {}
     named = [names.setdefault(StructuralKey(call.function), f"kernel_{len(names)}") for call in calls]
     functions = {name: call.function for name, call in zip(named, calls, strict=True)}
-    with nullcontext() if is_optimized else plain_code():
+    with nullcontext() if is_optimized or OPTIMIZES else plain_code():
         code = EmulatedCode(functions, machine)
     results = code.run((name, [*call.operands, _filler(call.expected)]) for name, call in zip(named, calls, strict=True))
     wrong: list[object] = []
