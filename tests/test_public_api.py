@@ -53,7 +53,7 @@ def test_stages_are_functions_and_not_the_packages_of_the_same_name() -> None:
 def test_the_stages_take_what_the_design_says() -> None:
     parameters = {name: list(inspect.signature(getattr(octavo, name)).parameters) for name in STAGES}
     assert parameters == {
-        "load": ["source", "shapes", "sizes", "values"],
+        "load": ["source", "shapes", "sizes", "values", "signature"],
         "profile": [
             "model",
             "batches",

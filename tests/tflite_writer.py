@@ -1,5 +1,6 @@
 """Write small .tflite files for tests: tensors and operators from plain values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,7 @@ class Op:
     outputs: tuple[int, ...]
     options_class: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    intermediates: tuple[int, ...] = ()
 
 
 def _vector(builder: Any, values: Any, dtype: type) -> int:
@@ -97,6 +99,8 @@ def _operator(builder: Any, op: Op, code: int) -> int:
         fields[f"{union}Type"] = getattr(getattr(tflite, union), op.options_class)
     fields["Inputs"] = _vector(builder, op.inputs, np.int32)
     fields["Outputs"] = _vector(builder, op.outputs, np.int32)
+    if op.intermediates:
+        fields["Intermediates"] = _vector(builder, op.intermediates, np.int32)
     return _table(builder, "Operator", fields)
 
 
@@ -112,6 +116,14 @@ Graph = tuple[list[Tensor], list[Op], tuple[int, ...], tuple[int, ...]]
 """Tensors, operators, inputs and outputs."""
 
 
+def _signature(builder: Any, name: str, place: int, graph: Graph) -> int:
+    fields: dict[str, Any] = {"SignatureKey": builder.CreateString(name), "SubgraphIndex": place}
+    for field_name, indices in zip(("Inputs", "Outputs"), graph[2:], strict=True):
+        entries = [{"Name": builder.CreateString(str(graph[0][index].name)), "TensorIndex": index} for index in indices]
+        fields[field_name] = _offsets(builder, [_table(builder, "TensorMap", entry) for entry in entries])
+    return _table(builder, "SignatureDef", fields)
+
+
 def write(
     tensors: list[Tensor],
     ops: list[Op],
@@ -119,14 +131,17 @@ def write(
     outputs: tuple[int, ...],
     *others: Graph,
     old_codes: bool = True,
+    signatures: Mapping[str, int] | None = None,
 ) -> bytes:
     """Return the bytes of a file; buffer 0 is the empty one, as TFLite wants it.
 
-    `others` are subgraphs that ops call. Without `old_codes` the 8-bit field of operator codes is left out.
+    `others` are subgraphs that ops call, or that `signatures` name by their places: each takes and gives what its subgraph does.
+    Without `old_codes` the 8-bit field of operator codes is left out.
     """
     builder = flatbuffers.Builder(1024)
     buffers, codes, graphs = [_table(builder, "Buffer", {})], [], []
-    for graph_tensors, graph_ops, graph_inputs, graph_outputs in ((tensors, ops, inputs, outputs), *others):
+    all_graphs = [(tensors, ops, inputs, outputs), *others]
+    for graph_tensors, graph_ops, graph_inputs, graph_outputs in all_graphs:
         tensor_offsets, op_offsets = [], []
         for tensor in graph_tensors:
             index = 0
@@ -153,5 +168,8 @@ def write(
         "Buffers": _offsets(builder, buffers),
         "Version": 3,
     }
+    if signatures:
+        defined = [_signature(builder, name, place, all_graphs[place]) for name, place in signatures.items()]
+        model["SignatureDefs"] = _offsets(builder, defined)
     builder.Finish(_table(builder, "Model", model), b"TFL3")
     return bytes(builder.Output())

@@ -74,13 +74,13 @@ def named_value(text: str) -> tuple[str, list[int | float | bool] | int | float 
 
 
 def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite") -> None:
-    """Add the positional model file, --shape, --size and --value."""
+    """Add the positional model file, and what `add_shapes` adds."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=help)
     add_shapes(parser)
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
-    """Add --shape, --size and --value."""
+    """Add --shape, --size, --value and --signature."""
     parser.add_argument(
         "--shape",
         type=named_shape,
@@ -106,6 +106,11 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=N",
         help="fix the values of an ONNX input that decides shapes or branches: sr=16000, shape=2,-1 (may be repeated)",
+    )
+    parser.add_argument(
+        "--signature",
+        metavar="NAME",
+        help="of a .tflite file that has several, the one that is meant (default: its first subgraph)",
     )
 
 

@@ -24,14 +24,24 @@ class UsageError(OctavoError):
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """Load MODEL under --shape, --size and --value."""
-    return load(args.model, shapes=dict(args.shape) or None, sizes=dict(args.size) or None, values=dict(args.value) or None)
+    """Load MODEL under --shape, --size, --value and --signature."""
+    return load(
+        args.model,
+        shapes=dict(args.shape) or None,
+        sizes=dict(args.size) or None,
+        values=dict(args.value) or None,
+        signature=args.signature,
+    )
 
 
 def shape_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return --shape and --size as functions take them that load a model themselves, without values."""
+    """Return --shape and --size as functions take them that load a model themselves, without values and signatures."""
     if args.value:
         raise UsageError("--value is for what works on one model on this machine: write the value into the file, as a constant")
+    if args.signature:
+        raise UsageError(
+            "--signature is for what works on one model on this machine: convert that signature to a file of its own"
+        )
     return {"shapes": dict(args.shape) or None, "sizes": dict(args.size) or None}
 
 

@@ -54,6 +54,7 @@ def load(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     sizes: Mapping[str, SizeOption] | None = None,
     values: Mapping[str, Any] | None = None,
+    signature: str | None = None,
 ) -> Model:
     """Import a model.
 
@@ -76,6 +77,8 @@ def load(
         alone, the module is of batch 1 and the Model says so.
     values
         Values of ONNX inputs by name, which are constants then: {"sr": 16000}.
+    signature
+        Of a .tflite file that has several, such as "encode" and "decode", the one that is meant; that of its first subgraph else.
 
     Returns
     -------
@@ -94,7 +97,10 @@ def load(
     check_type(shapes, Mapping | None, ModelError, "shapes as a dict of input name: shape")
     check_type(sizes, Mapping | None, ModelError, "sizes as a dict of dimension name: size or bounds")
     check_type(values, Mapping | None, ModelError, "values as a dict of input name: array")
+    check_type(signature, str | None, ModelError, "signature as the name of one in a .tflite file")
     shapes, sizes, values = shapes or {}, sizes or {}, values or {}
+    if not isinstance(source, str | os.PathLike):
+        _no_signature(signature)
     if isinstance(source, tvm.IRModule):
         _no_shapes(shapes or sizes, "an IRModule")
         _no_values(values, "an IRModule")
@@ -117,8 +123,9 @@ def load(
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
         _no_values(values, "a .tflite file")
-        graph = tflite_source.read(data, str(path))
+        graph = tflite_source.read(data, str(path), signature)
         return _load_tflite(graph, shapes, sizes, str(path))
+    _no_signature(signature)
     return _load_onnx(onnx_source.parse(data, str(path)), Asked(shapes, sizes, str(path)), values, path.parent)
 
 
@@ -178,6 +185,11 @@ def _no_shapes(given: Mapping[str, Any], what: str) -> None:
 def _no_values(given: Mapping[str, Any], what: str) -> None:
     if given:
         raise ModelError(f"values are given to inputs of ONNX models alone, and this is {what}")
+
+
+def _no_signature(given: str | None) -> None:
+    if given is not None:
+        raise ModelError(f"signature {given!r} is asked for, and .tflite files alone have some: leave it out")
 
 
 def _load_onnx(given: OnnxSource, asked: Asked, values: Mapping[str, Any], folder: Path | None) -> Model:

@@ -1,12 +1,13 @@
 """Files of several subgraphs, of variables and of narrow weights give what LiteRT gives, call after call."""
 
 import numpy as np
+import onnx
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 from tflite import ActivationFunctionType as Activation
 
 import octavo
-from octavo.errors import UnsupportedOpError
+from octavo.errors import ModelError, UnsupportedOpError
 from tflite_writer import Op, Tensor, write
 
 ADD, MUL = ({"options_class": f"{name}Options", "options": {"FusedActivationFunction": 0}} for name in ("Add", "Mul"))
@@ -115,9 +116,9 @@ def variables(*, written=True):
     return write(tensors, ops, (0,), (3,), ([handle, first], once, (), ()))
 
 
-def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, hybrid=False):
+def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, hybrid=False, normalized=False, alone=False):
     batch, steps, width, units, out = 2, 4, 3, 5, 4 if projected else 5
-    shape = (steps, batch, width) if time_major else (batch, steps, width)
+    shape = (steps, batch, width) if time_major else (batch, width) if alone else (batch, steps, width)
     tensors = [Tensor(name="x", shape=shape)]
 
     def weight(*dims):
@@ -137,12 +138,60 @@ def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, h
     projection = [weight(out, units), weight(out)] if projected else [-1, -1]
     tensors += [Tensor(name=name, shape=(batch, size), is_variable=True) for name, size in (("h", out), ("c", units))]
     states = [len(tensors) - 2, len(tensors) - 1]
-    tensors.append(Tensor(name="y", shape=(*shape[:2], out)))
-    options = {"FusedActivationFunction": Activation.TANH, "CellClip": 0.4, "ProjClip": 0.0, "TimeMajor": time_major}
-    inputs = (0, *into, *back, *peep, *bias, *projection, *states, *([-1] * 4))
+    norms = [weight(units) if normalized and not (coupled and not gate) else -1 for gate in range(4)]
+    tensors.append(Tensor(name="y", shape=(*shape[:-1], out)))
+    options = {"FusedActivationFunction": Activation.TANH, "CellClip": 0.4, "ProjClip": 0.0}
+    options |= {} if alone else {"TimeMajor": time_major}
+    inputs = (0, *into, *back, *peep, *bias, *projection, *states, *norms)
     name, kind = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
+    name, kind = ("LSTM", "LSTMOptions") if alone else (name, kind)
     op = Op(name=name, inputs=inputs, outputs=(len(tensors) - 1,), options_class=kind, options=options)
     return write(tensors, [op], (0,), (len(tensors) - 1,))
+
+
+def two_lstms(*, merged):
+    """Two directions; LiteRT joins them right where time comes first."""
+    batch, steps, width, sizes = 2, 4, 3, (5, 5)
+    rows = (steps, batch) if merged else (batch, steps)
+    tensors = [Tensor(name="x", shape=(*rows, width))]
+
+    def added(tensor):
+        tensors.append(tensor)
+        return len(tensors) - 1
+
+    def weight(*dims):
+        return added(constant(f"w{len(tensors)}", drawn(*dims, seed=len(tensors))))
+
+    operands, states = [], []
+    for number, units in enumerate(sizes):
+        operands += [*(weight(units, width) for _ in range(4)), *(weight(units, units) for _ in range(4))]
+        operands += [*[-1] * 3, *(weight(units) for _ in range(4)), -1, -1]
+        states += [added(Tensor(name=f"{kind}{number}", shape=(batch, units), is_variable=True)) for kind in "hc"]
+    widths = (sum(sizes),) if merged else sizes
+    results = tuple(added(Tensor(name=f"y{number}", shape=(*rows, size))) for number, size in enumerate(widths))
+    options = {"FusedActivationFunction": Activation.TANH, "CellClip": 0.0, "ProjClip": 0.0, "MergeOutputs": merged}
+    kind = {"options_class": "BidirectionalSequenceLSTMOptions", "options": {**options, "TimeMajor": merged}}
+    inputs = (0, *operands, *states, *[-1] * 9)
+    return write(tensors, [Op(name="BIDIRECTIONAL_SEQUENCE_LSTM", inputs=inputs, outputs=results, **kind)], (0,), results)
+
+
+def two_rnns():
+    weights = [constant(f"w{place}", drawn(*dims, seed=place)) for place, dims in enumerate([(4, 3), (4, 4), (4,)] * 2)]
+    hidden = [Tensor(name=name, shape=(2, 4), is_variable=True) for name in ("h0", "h1")]
+    tensors = [Tensor(name="x", shape=(2, 3, 3)), *weights[:3], hidden[0], *weights[3:], hidden[1]]
+    tensors.append(Tensor(name="y", shape=(2, 3, 8)))
+    options = {"FusedActivationFunction": Activation.TANH, "TimeMajor": False, "MergeOutputs": True}
+    fields = {"options_class": "BidirectionalSequenceRNNOptions", "options": options}
+    inputs = (*range(9), -1, -1, -1)
+    return write(tensors, [Op(name="BIDIRECTIONAL_SEQUENCE_RNN", inputs=inputs, outputs=(9,), **fields)], (0,), (9,))
+
+
+def rnn_alone():
+    weights = [constant("w", drawn(4, 3)), constant("r", drawn(4, 4)), constant("b", drawn(4))]
+    tensors = [Tensor(name="x", shape=(2, 3)), *weights, Tensor(name="h", shape=(2, 4), is_variable=True)]
+    tensors.append(Tensor(name="y", shape=(2, 4)))
+    fields = {"options_class": "RNNOptions", "options": {"FusedActivationFunction": Activation.RELU}}
+    return write(tensors, [Op(name="RNN", inputs=(0, 1, 2, 3, 4), outputs=(5,), **fields)], (0,), (5,))
 
 
 def rnn(batch=2, signature=()):
@@ -186,7 +235,13 @@ CASES = {
     "lstm, time first, with peepholes": lambda: lstm(time_major=True, peepholes=True),
     "lstm, coupled gates, projected": lambda: lstm(coupled=True, projected=True),
     "lstm, int8 weights": lambda: lstm(hybrid=True),
+    "lstm, normalized": lambda: lstm(normalized=True, peepholes=True),
+    "lstm, a step alone": lambda: lstm(alone=True),
+    "two lstms, side by side": lambda: two_lstms(merged=True),
+    "two lstms, two results": lambda: two_lstms(merged=False),
+    "two rnns": two_rnns,
     "rnn": rnn,
+    "rnn, a step alone": rnn_alone,
     "svdf": svdf,
     "4 bits": narrow,
 }
@@ -201,7 +256,7 @@ def test_equals_litert_call_after_call(case, tmp_path):
     path.write_bytes(CASES[case]())
     interpreter = Interpreter(str(path))
     interpreter.allocate_tensors()
-    [details], [result] = interpreter.get_input_details(), interpreter.get_output_details()
+    [details], (result, *_) = interpreter.get_input_details(), interpreter.get_output_details()
     model = octavo.load(path)
     executable = octavo.compile(model)
     first, *states = [each.source_name for each in executable.inputs]
@@ -264,3 +319,34 @@ def test_a_loop_of_unknown_length_is_refused(tmp_path):
     )
     with pytest.raises(UnsupportedOpError, match=r"op WHILE \(output tensor 'y'\): how often it runs is known at run time only"):
         octavo.load(path)
+
+
+def two_signatures():
+    """Signatures of a subgraph each, of which one calls a third subgraph."""
+    fields = {"Name": "odd.one", "DecompositionSubgraphIndex": 2, "CompositeAttributes": NONE}
+    call = Op(name="STABLEHLO_COMPOSITE", inputs=(0,), outputs=(1,), options_class="StableHLOCompositeOptions", options=fields)
+    decode = (x_and("c"), [call], (0,), (1,))
+    return write(*unary("TANH"), decode, by_number("MUL", 3), signatures={"encode": 0, "decode": 1})
+
+
+@pytest.mark.parametrize("signature", ["encode", "decode", None])
+def test_a_signature_is_chosen_by_its_name(signature, tmp_path):
+    path = tmp_path / "m.tflite"
+    path.write_bytes(two_signatures())
+    x = drawn(2, 3)
+    model = octavo.load(path, signature=signature)
+    [found] = octavo.compile(model)(x).values()
+    [expected] = Interpreter(str(path)).get_signature_runner(signature or "encode")(x=x).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_signatures_that_there_are_not(tmp_path):
+    path = tmp_path / "m.tflite"
+    path.write_bytes(two_signatures())
+    with pytest.raises(ModelError, match=r"has the signatures 'encode', 'decode'; 'serving_default' is none of them"):
+        octavo.load(path, signature="serving_default")
+    path.write_bytes(write(*unary("RELU")))
+    with pytest.raises(ModelError, match=r"has no signatures: leave the name out"):
+        octavo.load(path, signature="encode")
+    with pytest.raises(ModelError, match=r"\.tflite files alone have some: leave it out"):
+        octavo.load(onnx.ModelProto(), signature="encode")

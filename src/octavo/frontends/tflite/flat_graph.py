@@ -16,11 +16,14 @@ _DTYPES = {
     tflite.TensorType.FLOAT16: "float16",
     tflite.TensorType.BOOL: "bool",
     tflite.TensorType.INT8: "int8",
+    tflite.TensorType.INT16: "int16",
     tflite.TensorType.INT32: "int32",
     tflite.TensorType.INT64: "int64",
 }
 _TYPES = {name: code for code, name in _DTYPES.items()}
 _MAX_OPS = 20000
+OPERANDS = ("Inputs", "Outputs", "Intermediates")
+"""Fields of an operator that name tensors."""
 
 
 class TooManyOpsError(ValueError):
@@ -33,13 +36,15 @@ class FlatGraph:
     Parameters
     ----------
     model
-        The file's tables; subgraph 0 is the one that is written.
+        The file's tables.
+    place
+        Of the subgraph that is written.
     """
 
-    def __init__(self, model: Table) -> None:
+    def __init__(self, model: Table, place: int) -> None:
         self._buffers: list[Table] = model["Buffers"]
         self._codes: list[Table] = model["OperatorCodes"]
-        self.graph: Table = model["Subgraphs"][0]
+        self.graph: Table = model["Subgraphs"][place]
         self.tensors: list[Table] = list(self.graph["Tensors"] or [])
         self.ops: list[Table] = []
         self.inputs: list[int] = [int(index) for index in self._numbers(self.graph, "Inputs")]
@@ -140,11 +145,12 @@ class FlatGraph:
         """Put what was written into the file's table; return the new index of each tensor that is left."""
         used = dict.fromkeys([*self.inputs, *outputs])
         for op in self.ops:
-            used.update(dict.fromkeys(int(index) for name in ("Inputs", "Outputs") for index in op[name] if index >= 0))
+            used.update(dict.fromkeys(int(index) for name in OPERANDS for index in self._numbers(op, name) if index >= 0))
         order = {index: place for place, index in enumerate(sorted(used))}
         for op in self.ops:
-            for name in ("Inputs", "Outputs"):
-                op[name] = np.asarray([order.get(int(index), -1) for index in op[name]], np.int32)
+            for name in OPERANDS:
+                if op[name] is not None:
+                    op[name] = np.asarray([order.get(int(index), -1) for index in op[name]], np.int32)
         self.graph["Tensors"] = [self.tensors[index] for index in order]
         self.graph["Operators"] = self.ops
         self.graph["Inputs"] = np.asarray([order[index] for index in self.inputs], np.int32)

@@ -6,7 +6,8 @@
     weights of 2 and 4 bits                     int8; in blocks with a scale each: float32
 
 A variable that nothing writes is a constant. Both branches of an IF are computed and SELECT_V2 chooses; a WHILE is written out as
-often as it runs, where that follows from numbers in the file. Subgraphs that nothing calls (other signatures) are left out.
+often as it runs, where that follows from numbers in the file. A file of several signatures is that of one of them, of the first
+subgraph where none is asked for; what nothing calls is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UnsupportedOpError
+from ...errors import ModelError, UnsupportedOpError
 from ..frontend import RejectedOpError
 from .flat_graph import OP_NAMES, FlatGraph, TooManyOpsError
 from .flatbuffer import Table, op_number, read_tables, write_tables
@@ -35,15 +36,18 @@ _VARIABLES = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
 _REPLACED = LAYERS | _VARIABLES | {*_CALLS, "IF", "WHILE"}
 
 
-def flattened(model: Any, data: bytes | mmap, origin: str) -> bytes | mmap:
+def flattened(model: Any, data: bytes | mmap, origin: str, signature: str | None = None) -> bytes | mmap:
     """Return the bytes of a file of one plain subgraph: those given where it is one.
 
     Raises
     ------
+    ModelError
+        If it has no such signature.
     UnsupportedOpError
         If what a loop or a variable does is known at run time only.
     """
-    graph = model.Subgraphs(0)
+    main = 0 if signature is None else _subgraph_of(model, signature, origin)
+    graph = model.Subgraphs(main)
     names = {OP_NAMES.get(op_number(model.OperatorCodes(index)), "") for index in range(model.OperatorCodesLength())}
     tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
     is_narrow = any(tensor.Type() in NARROW for tensor in tensors)
@@ -51,7 +55,7 @@ def flattened(model: Any, data: bytes | mmap, origin: str) -> bytes | mmap:
         return data
     tables = read_tables(data)
     widen(tables, model)
-    writer = _Writer(tables, origin)
+    writer = _Writer(tables, main, origin)
     try:
         writer.write_main()
     except TooManyOpsError as error:
@@ -59,14 +63,26 @@ def flattened(model: Any, data: bytes | mmap, origin: str) -> bytes | mmap:
     return write_tables(tables)
 
 
-class _Writer(States):
-    """Writes the first subgraph with all that it calls."""
+def _subgraph_of(model: Any, signature: str, origin: str) -> int:
+    """Return the place of the subgraph that a signature names."""
+    found = [model.SignatureDefs(index) for index in range(model.SignatureDefsLength())]
+    names = {(each.SignatureKey() or b"").decode(): int(each.SubgraphIndex()) for each in found}
+    if signature not in names:
+        has = f"has the signatures {', '.join(map(repr, names))}" if names else "has no signatures: leave the name out"
+        raise ModelError(f"{origin}: {has}; {signature!r} is none of them" if names else f"{origin}: {has}")
+    if names[signature] >= model.SubgraphsLength():
+        raise ModelError(f"{origin}: corrupt .tflite file (signature {signature!r} names subgraph {names[signature]})")
+    return names[signature]
 
-    def __init__(self, model: Table, origin: str) -> None:
-        self._model, self._origin = model, origin
+
+class _Writer(States):
+    """Writes one subgraph, `main`, with all that it calls."""
+
+    def __init__(self, model: Table, main: int, origin: str) -> None:
+        self._model, self._place, self._origin = model, main, origin
         self._graphs: list[Table] = model["Subgraphs"]
-        self._flat = FlatGraph(model)
-        self._main = Table(kind="SubGraph", fields=dict(self._graphs[0].fields))
+        self._flat = FlatGraph(model, main)
+        self._main = Table(kind="SubGraph", fields=dict(self._graphs[main].fields))
         self._now: dict[str, int] = {}
         self._states: dict[str, int] = {}
         self._handles: dict[int, str] = {}
@@ -87,12 +103,14 @@ class _Writer(States):
         self._model["SignatureDefs"] = None if self._states else self._signatures(order)
 
     def _signatures(self, order: Mapping[int, int]) -> list[Table] | None:
-        kept = [each for each in self._model["SignatureDefs"] or [] if not each.number("SubgraphIndex")]
+        kept = [each for each in self._model["SignatureDefs"] or [] if each.number("SubgraphIndex") == self._place]
         places = [entry for each in kept for name in ("Inputs", "Outputs") for entry in each[name] or []]
         if any(entry.number("TensorIndex") not in order for entry in places):
             return None
         for entry in places:
             entry["TensorIndex"] = order[entry.number("TensorIndex")]
+        for each in kept:
+            each["SubgraphIndex"] = None
         return kept or None
 
     def _own(self, index: int) -> int:
@@ -112,6 +130,8 @@ class _Writer(States):
             moved = op.copied()
             moved["Inputs"] = np.asarray([found[int(index)] if index >= 0 else -1 for index in _numbers(op, "Inputs")], np.int32)
             moved["Outputs"] = np.asarray([found[int(index)] for index in _numbers(op, "Outputs")], np.int32)
+            if op["Intermediates"] is not None:
+                moved["Intermediates"] = np.asarray([found[int(index)] for index in op["Intermediates"]], np.int32)
             results = self._op(name, moved)
             for index, result in zip(_numbers(op, "Outputs"), results, strict=True):
                 found[int(index)] = result

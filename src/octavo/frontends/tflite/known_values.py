@@ -12,6 +12,8 @@ from .flatbuffer import Table
 
 Array = npt.NDArray[Any]
 _MAX_VALUES = 64
+_PLAIN_INTEGERS = frozenset({"int32", "int64", "bool"})
+"""Types that are no integers of a quantized tensor."""
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "ADD": np.add,
     "EQUAL": np.equal,
@@ -43,7 +45,7 @@ def computed(name: str, op: Table, known: Sequence[Array | None], shapes: Sequen
     values = [value for value in known if value is not None]
     if len(values) < len(known) or not values or any(value.size > _MAX_VALUES for value in values):
         return None
-    if any(value.dtype.kind not in "ib" or value.dtype == np.int8 for value in values):
+    if any(value.dtype.name not in _PLAIN_INTEGERS for value in values):
         return None
     options = op["BuiltinOptions"]
     if name in _WITH_ACTIVATION and options is not None and options.number("FusedActivationFunction"):

@@ -20,6 +20,7 @@ from .base import BaseConverter, float_const
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
 from .indexing import IndexingConverter
+from .integer_layers import IntegerLayers
 from .placing import PlacingConverter
 
 _BINARY = {"FLOOR_DIV": ops.floor_divide, "FLOOR_MOD": ops.floor_mod}
@@ -74,7 +75,7 @@ _OWN = frozenset(
 )
 
 
-class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, PlacingConverter, DetectionConverter):
+class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, PlacingConverter, DetectionConverter, IntegerLayers):
     """TVM's TFLite converter with our own for every op of quantized networks."""
 
     OWN_OPS = (
@@ -84,6 +85,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Plac
         | StoredConverter.OWN_OPS
         | PlacingConverter.OWN_OPS
         | DetectionConverter.OWN_OPS
+        | IntegerLayers.OWN_OPS
     )
     """Ops that take quantized and float tensors in any mixture."""
     _SUPPORTED_QUANTIZED_OPS = OWN_OPS

@@ -1,7 +1,7 @@
 """Recurrent layers of TFLite as their steps: LSTM and RNN along a sequence, and SVDF. Formulas are those of LiteRT's kernels.
 
 What a layer remembers is read before its first step and written behind its last. In float, and with weights of 8 bits; a layer
-in integers is refused.
+in integers stays one op, which `integer_layers.py` converts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tflite
 
 from ..frontend import RejectedOpError
 from .flat_graph import FlatGraph
@@ -18,6 +19,10 @@ from .flatbuffer import Table
 
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)
 _SEQUENCE_RANK = 3
+_DIRECTIONS = ("forwards", "backwards")
+_MIN_VARIANCE = 1e-8
+_IN_INTEGERS = {"SVDF": (4,), "UNIDIRECTIONAL_SEQUENCE_LSTM": (18, 19)}
+"""Layers that have a form in integers, and which of their operands are their states."""
 _FULLY_CONNECTED = "FullyConnectedOptions"
 
 
@@ -34,14 +39,51 @@ class States:
 
 
 def expand_layer(name: str, flat: FlatGraph, op: Table, states: States) -> None:
-    """Write a layer as plain ops; its operands are tensors of `flat`.
+    """Write a layer as plain ops, or one in integers as one op; its operands are tensors of `flat`.
 
     Raises
     ------
     RejectedOpError
         For a form that is not supported.
     """
-    _LAYERS[name](flat, op, states)
+    states_of = _IN_INTEGERS.get(name)
+    if states_of is not None and flat.dtype(int(op["Inputs"][0])) in ("int8", "int16"):
+        _keep(flat, op, states, states_of)
+    else:
+        _LAYERS[name](flat, op, states)
+
+
+def _keep(flat: FlatGraph, op: Table, states: States, places: tuple[int, ...]) -> None:
+    """Write a layer as it is, its states among its operands and what they are next among its results.
+
+    A state whose zero point is not 0 is real outside: every state starts from zeros.
+    """
+    variables = [int(op["Inputs"][place]) for place in places]
+    stored = [_stored(flat, index, states.read(index)) for index in variables]
+    op["Inputs"], after = op["Inputs"].copy(), list[int]()
+    for place, index in zip(places, stored, strict=True):
+        op["Inputs"][place] = index
+        result = flat.tensors[index].copied()
+        result["Name"], result["IsVariable"] = f"{flat.name(index)}/after_{len(flat.tensors)}".encode(), None
+        after.append(flat.add_tensor(result))
+    op["Outputs"] = np.asarray([*op["Outputs"], *after], np.int32)
+    flat.add_op(op)
+    for index, result in zip(variables, after, strict=True):
+        is_real = flat.dtype(index) == "float32"
+        states.write(index, flat.made("DEQUANTIZE", [result], flat.shape(result)) if is_real else result)
+
+
+def _stored(flat: FlatGraph, variable: int, value: int) -> int:
+    """Return a state's integers; the variable becomes one of real numbers where integers would not start from 0."""
+    affine = flat.tensors[variable]["Quantization"]
+    if flat.dtype(variable) == "float32" or affine is None or not np.any(affine["ZeroPoint"]):
+        return value
+    integers = flat.tensors[variable].copied()
+    integers["Name"], integers["IsVariable"] = f"{flat.name(variable)}/stored".encode(), None
+    flat.tensors[variable]["Type"], flat.tensors[variable]["Quantization"] = tflite.TensorType.FLOAT32, None
+    stored = flat.add_tensor(integers)
+    flat.op("QUANTIZE", [value], [stored])
+    return stored
 
 
 def _operands(op: Table, count: int) -> list[int]:
@@ -135,34 +177,86 @@ def _state(flat: FlatGraph, states: States, index: int, x: int, batch: int = 0) 
     return states.read(index)
 
 
-def _along(flat: FlatGraph, x: int, output: int, step: Callable[[int], int], *, time_major: bool) -> None:
-    """Take each step of a sequence of rows, and join what it gives."""
+def _along(
+    flat: FlatGraph, x: int, output: int, step: Callable[[int], int], *, time_major: bool, backwards: bool = False
+) -> None:
+    """Take each step of a sequence of rows, from its end on where `backwards`, and join what it gives; of one row that alone."""
     rows, axis = flat.shape(x), 0 if time_major else 1
+    if len(rows) < _SEQUENCE_RANK:
+        result = step(x)
+        target = flat.constant(f"shape_{len(flat.tensors)}", np.asarray([-1, flat.shape(result)[1]], np.int32))
+        flat.op("RESHAPE", [result, target], [output], "ReshapeOptions")
+        return
     steps: list[int] = []
-    for place in range(rows[axis]):
+    for place in reversed(range(rows[axis])) if backwards else range(rows[axis]):
         begin, size = [0, 0, 0], list(rows)
         begin[axis], size[axis] = place, 1
         row = _reshape(flat, _slice(flat, x, begin, size, 1 - axis), [rows[1 - axis], rows[2]])
         result = step(row)
         batch, width = flat.shape(result)
         steps.append(_reshape(flat, result, [1, batch, width] if time_major else [batch, 1, width], 1 - axis))
-    flat.op("CONCATENATION", steps, [output], "ConcatenationOptions", Axis=axis, FusedActivationFunction=0)
+    ordered = steps[::-1] if backwards else steps
+    flat.op("CONCATENATION", ordered, [output], "ConcatenationOptions", Axis=axis, FusedActivationFunction=0)
+
+
+def _both(flat: FlatGraph, op: Table, widths: list[int]) -> list[int]:
+    """Return what the two directions of a layer write: its results, or tensors that are joined to the one that it has."""
+    outputs = [int(index) for index in op["Outputs"]]
+    if len(outputs) > 1:
+        return outputs
+    rows = flat.shape(outputs[0])[:-1]
+    return [
+        flat.tensor(f"{flat.name(outputs[0])}/{name}", [*rows, width]) for name, width in zip(_DIRECTIONS, widths, strict=True)
+    ]
+
+
+def _join(flat: FlatGraph, op: Table, results: list[int]) -> None:
+    """Join two directions where a layer has one result."""
+    if len(op["Outputs"]) == 1:
+        fields: dict[str, Any] = {"Axis": _SEQUENCE_RANK - 1, "FusedActivationFunction": 0}
+        flat.op("CONCATENATION", results, [int(op["Outputs"][0])], "ConcatenationOptions", **fields)
 
 
 def _lstm(flat: FlatGraph, op: Table, states: States) -> None:
-    """Gates of the input and of the last result, peepholes, clips, a projection (LiteRT, lstm_eval.cc)."""
-    inputs, options = _operands(op, 24), op["BuiltinOptions"] or Table(kind="")
-    x, output = inputs[0], int(op["Outputs"][0])
+    """One direction, or a step alone."""
+    options = op["BuiltinOptions"] or Table(kind="")
+    if options.number("KernelType"):
+        raise RejectedOpError("a basic kernel, of weights side by side")
+    _lstm_along(flat, _operands(op, 24), int(op["Outputs"][0]), options, states)
+
+
+def _two_lstms(flat: FlatGraph, op: Table, states: States) -> None:
+    """Two directions, whose results lie side by side or are two."""
+    inputs, options = _operands(op, 48), op["BuiltinOptions"] or Table(kind="")
+    if any(index >= 0 for index in inputs[39:]):
+        raise RejectedOpError("an auxiliary input")
+    none = [-1] * 4
+    directions = [
+        [inputs[0], *inputs[first : first + 17], *inputs[state : state + 2], *none] for first, state in ((1, 35), (18, 37))
+    ]
+    outputs = _both(flat, op, [flat.shape(each[18])[-1] for each in directions])
+    for each, output, backwards in zip(directions, outputs, (False, True), strict=True):
+        _lstm_along(flat, each, output, options, states, backwards=backwards)
+    _join(flat, op, outputs)
+
+
+def _lstm_along(
+    flat: FlatGraph, inputs: list[int], output: int, options: Table, states: States, *, backwards: bool = False
+) -> None:
+    """Gates of the input and of the last result, peepholes, norms, clips, a projection (LiteRT, lstm_eval.cc)."""
+    x = inputs[0]
     _check_float(flat, x, output)
-    if any(index >= 0 for index in inputs[20:24]):
-        raise RejectedOpError("gates that are normalized")
-    if any(index < 0 for first in (2, 6, 13) for index in inputs[first : first + 3]) or len(flat.shape(x)) != _SEQUENCE_RANK:
-        raise RejectedOpError("a layer without weights or biases of its gates, or of one step alone")
+    if any(index < 0 for first in (2, 6, 13) for index in inputs[first : first + 3]):
+        raise RejectedOpError("a layer without weights or biases of its gates")
     gates = [gate for gate in range(4) if inputs[1 + gate] >= 0]  # without an input gate it is 1 - the forget gate
     name = flat.name(output)
     into = _joined(flat, f"{name}/input_weights", [inputs[1 + gate] for gate in gates])
     back = _joined(flat, f"{name}/recurrent_weights", [inputs[5 + gate] for gate in gates])
-    bias = flat.constant(f"{name}/bias", np.concatenate([_real(flat, inputs[12 + gate]) for gate in gates]))
+    biases = [_real(flat, inputs[12 + gate]) for gate in gates]
+    norms = {gate: inputs[20 + gate] for gate in gates if inputs[20 + gate] >= 0}
+    # A bias is added behind a norm, where there is one.
+    bias = -1 if norms else flat.constant(f"{name}/bias", np.concatenate(biases))
+    behind = {gate: flat.constant(f"{name}/bias_{gate}", value) for gate, value in zip(gates, biases, strict=True) if norms}
     peep = {gate: inputs[9 + place] for place, gate in enumerate((_INPUT, _FORGET, _OUTPUT)) if inputs[9 + place] >= 0}
     peep = {gate: flat.constant(f"{name}/peephole_{gate}", _real(flat, index)) for gate, index in peep.items()}
     projection = _joined(flat, f"{name}/projection", [inputs[16]]) if inputs[16] >= 0 else -1
@@ -172,13 +266,16 @@ def _lstm(flat: FlatGraph, op: Table, states: States) -> None:
     clips = [float(options[key] or 0) for key in ("CellClip", "ProjClip")]
     one = flat.constant(f"{name}/one", np.asarray(1, np.float32))
 
+    def normed(gate: int, x: int) -> int:
+        return _add(flat, _mul(flat, _normalized(flat, x), norms[gate]), behind[gate]) if norms else x
+
     def step(row: int) -> int:
         sums = _add(flat, _dense(flat, row, into, bias), _dense(flat, state["h"], back))
         batch = flat.shape(sums)[0]
         parts = {gate: _slice(flat, sums, [0, place * units], [batch, units]) for place, gate in enumerate(gates)}
 
         def gate_of(gate: int, cell: int) -> int:
-            summed = _add(flat, parts[gate], _mul(flat, cell, peep[gate])) if gate in peep else parts[gate]
+            summed = normed(gate, _add(flat, parts[gate], _mul(flat, cell, peep[gate])) if gate in peep else parts[gate])
             return flat.made("LOGISTIC", [summed], flat.shape(summed))
 
         forget = gate_of(_FORGET, state["c"])
@@ -186,7 +283,7 @@ def _lstm(flat: FlatGraph, op: Table, states: States) -> None:
             entering = gate_of(_INPUT, state["c"])
         else:
             entering = flat.made("SUB", [one, forget], flat.shape(forget), "SubOptions", FusedActivationFunction=0)
-        fresh = _mul(flat, entering, _activated(flat, parts[_CELL], activation))
+        fresh = _mul(flat, entering, _activated(flat, normed(_CELL, parts[_CELL]), activation))
         state["c"] = _clipped(flat, _add(flat, _mul(flat, forget, state["c"]), fresh), clips[0])
         leaving = gate_of(_OUTPUT, state["c"])
         state["h"] = _mul(flat, leaving, _activated(flat, state["c"], activation))
@@ -194,15 +291,46 @@ def _lstm(flat: FlatGraph, op: Table, states: States) -> None:
             state["h"] = _clipped(flat, _dense(flat, state["h"], projection, inputs[17]), clips[1])
         return state["h"]
 
-    _along(flat, x, output, step, time_major=bool(options.number("TimeMajor")))
+    _along(flat, x, output, step, time_major=bool(options.number("TimeMajor")), backwards=backwards)
     states.write(inputs[18], state["h"])
     states.write(inputs[19], state["c"])
 
 
+def _normalized(flat: FlatGraph, x: int) -> int:
+    """Return rows less their mean, over their deviation (LiteRT, MeanStddevNormalization)."""
+    shape = flat.shape(x)
+    axes = flat.constant(f"axes_{len(flat.tensors)}", np.asarray([1], np.int32))
+
+    def mean(value: int) -> int:
+        return flat.made("MEAN", [value, axes], [shape[0], 1], "ReducerOptions", KeepDims=True)
+
+    distance = flat.made("SUB", [x, mean(x)], shape, "SubOptions", FusedActivationFunction=0)
+    least = flat.constant(f"least_{len(flat.tensors)}", np.asarray(_MIN_VARIANCE, np.float32))
+    variance = _add(flat, mean(_mul(flat, distance, distance)), least)
+    return _mul(flat, distance, flat.made("RSQRT", [variance], [shape[0], 1]))
+
+
 def _rnn(flat: FlatGraph, op: Table, states: States) -> None:
+    """One direction, or a step alone."""
+    _rnn_along(flat, _operands(op, 5), int(op["Outputs"][0]), op["BuiltinOptions"] or Table(kind=""), states)
+
+
+def _two_rnns(flat: FlatGraph, op: Table, states: States) -> None:
+    """Two directions, whose results lie side by side or are two."""
+    inputs, options = _operands(op, 12), op["BuiltinOptions"] or Table(kind="")
+    if any(index >= 0 for index in inputs[9:]):
+        raise RejectedOpError("an auxiliary input")
+    outputs = _both(flat, op, [flat.shape(inputs[place])[-1] for place in (4, 8)])
+    for first, output, backwards in zip((1, 5), outputs, (False, True), strict=True):
+        _rnn_along(flat, [inputs[0], *inputs[first : first + 4]], output, options, states, backwards=backwards)
+    _join(flat, op, outputs)
+
+
+def _rnn_along(
+    flat: FlatGraph, inputs: list[int], output: int, options: Table, states: States, *, backwards: bool = False
+) -> None:
     """activation(W x + R h + b)."""
-    (x, weight, recurrent, bias, hidden), output = _operands(op, 5), int(op["Outputs"][0])
-    options = op["BuiltinOptions"] or Table(kind="")
+    x, weight, recurrent, bias, hidden = inputs
     _check_float(flat, x, output)
     activation, now = (
         options.number("FusedActivationFunction"),
@@ -213,7 +341,7 @@ def _rnn(flat: FlatGraph, op: Table, states: States) -> None:
         now["h"] = _activated(flat, _add(flat, _dense(flat, row, weight, bias), _dense(flat, now["h"], recurrent)), activation)
         return now["h"]
 
-    _along(flat, x, output, step, time_major=bool(options.number("TimeMajor")))
+    _along(flat, x, output, step, time_major=bool(options.number("TimeMajor")), backwards=backwards)
     states.write(hidden, now["h"])
 
 
@@ -241,6 +369,10 @@ def _svdf(flat: FlatGraph, op: Table, states: States) -> None:
 
 
 _LAYERS: dict[str, Callable[[FlatGraph, Table, States], None]] = {
+    "BIDIRECTIONAL_SEQUENCE_LSTM": _two_lstms,
+    "BIDIRECTIONAL_SEQUENCE_RNN": _two_rnns,
+    "LSTM": _lstm,
+    "RNN": _rnn,
     "SVDF": _svdf,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm,
     "UNIDIRECTIONAL_SEQUENCE_RNN": _rnn,

@@ -38,8 +38,6 @@ _DTYPES = {
     tflite.TensorType.UINT64: "uint64",
     tflite.TensorType.BOOL: "bool",
 }
-_STATEFUL = frozenset({"BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN"})
-"""Ops of whole recurrent layers, whose state is in variable tensors."""
 _OPTION_NAMES = {code: name for name, code in vars(tflite.BuiltinOptions).items() if isinstance(code, int)}
 
 
@@ -94,18 +92,18 @@ def is_tflite(data: bytes | mmap) -> bool:
     return data[4:8] == _IDENTIFIER
 
 
-def read(data: bytes | mmap, origin: str) -> TfliteGraph:
-    """Read and check a file; `origin` names it in messages.
+def read(data: bytes | mmap, origin: str, signature: str | None = None) -> TfliteGraph:
+    """Read and check a file, of several subgraphs that of a signature or the first; `origin` names it in messages.
 
     Raises
     ------
     ModelError
-        If it is truncated or corrupt, or has several subgraphs.
+        If it is truncated or corrupt, or has no such signature.
     UnsupportedOpError
         If a tensor has an element type that Octavo does not know.
     """
     try:
-        return _read(data, origin)
+        return _read(data, origin, signature)
     except (ModelError, UnsupportedOpError):
         raise
     except Exception as error:
@@ -113,7 +111,7 @@ def read(data: bytes | mmap, origin: str) -> TfliteGraph:
         raise ModelError(f"{origin}: truncated or corrupt .tflite file ({type(error).__name__} while reading it)") from None
 
 
-def _read(data: bytes | mmap, origin: str) -> TfliteGraph:
+def _read(data: bytes | mmap, origin: str, signature: str | None) -> TfliteGraph:
     model = tflite.Model.GetRootAs(data, 0)
     if model.Version() != _SCHEMA_VERSION:
         raise ModelError(f"{origin}: TFLite schema version {model.Version()} is not {_SCHEMA_VERSION}; is the file corrupt?")
@@ -126,17 +124,11 @@ def _read(data: bytes | mmap, origin: str) -> TfliteGraph:
         _check_count(
             max(graph.TensorsLength(), graph.OperatorsLength(), graph.InputsLength(), graph.OutputsLength()), data, origin
         )
-    plain = flattened(model, data, origin)
+    plain = flattened(model, data, origin, signature)
     if plain is not data:
         data, model = plain, tflite.Model.GetRootAs(plain, 0)
     graph = model.Subgraphs(0)
     ops = tuple(_op(model, graph.Operators(index), graph.TensorsLength(), origin) for index in range(graph.OperatorsLength()))
-    stateful = next((op.name for op in ops if op.name in _STATEFUL), None)
-    if stateful is not None:
-        raise UnsupportedOpError(
-            f"{origin}: op {stateful} keeps a state between its steps and is not supported; "
-            "convert the layer unrolled (unroll=True in Keras), so that its steps are plain ops"
-        )
     inputs = _indices(graph.InputsAsNumpy(), graph.TensorsLength(), origin, minimum=0)
     outputs = _indices(graph.OutputsAsNumpy(), graph.TensorsLength(), origin, minimum=0)
     computed = {index for op in ops for index in op.outputs} | set(inputs)

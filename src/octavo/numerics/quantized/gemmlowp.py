@@ -52,7 +52,7 @@ def _exp_of_negative(a: IntegerArray, bits: int) -> IntegerArray:
     for power, factor in zip(range(-2, 5), _EXP_OF_POWERS, strict=True):
         if bits > power:
             result = np.where(remainder & (1 << (digits + power)), _product(result, factor), result)
-    return np.where(a == 0, _ONE, result)
+    return np.where(a == 0, _ONE, np.where(a < -32 << digits, 0, result))
 
 
 def _reciprocal_of_half_sum(a: IntegerArray) -> IntegerArray:
@@ -71,7 +71,7 @@ def gemmlowp_logistic(q: IntegerArray) -> IntegerArray:
     return np.where(q == 0, 1 << 14, np.where(q > 0, positive, _ONE - positive))
 
 
-def gemmlowp_tanh(q: IntegerArray) -> IntegerArray:
-    """Return 32768 * tanh(q / 4096) for int16 values q."""
-    magnitude = _shifted(_wrapped(_reciprocal_of_half_sum(_exp_of_negative(-np.abs(q), 4)) - (1 << 13)), 2)
+def gemmlowp_tanh(q: IntegerArray, bits: int = 3) -> IntegerArray:
+    """Return 32768 * tanh(q * 2**(bits - 15)) for int16 values q; 0 to 6 bits."""
+    magnitude = _shifted(_wrapped(_reciprocal_of_half_sum(_exp_of_negative(-np.abs(q), bits + 1)) - (1 << 13)), 2)
     return np.where(q == 0, 0, np.where(q < 0, -magnitude, magnitude))

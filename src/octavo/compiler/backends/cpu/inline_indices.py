@@ -43,6 +43,7 @@ from tvm.tirx import (
     Min,
     Mul,
     PrimFunc,
+    RShift,
     Select,
     Sub,
 )
@@ -172,7 +173,10 @@ def _bound(function: Any, call: Any, known: dict[int, Any]) -> list[tuple[Any, E
 
 
 def _is_exact(loop: _Loop) -> bool:
-    """Return whether an op computes nothing that is rounded, and nothing that TVM can't simplify, as numbers without sign."""
+    """Return whether an op computes nothing that is rounded, and nothing that TVM can't simplify, as numbers without sign.
+
+    Nor is what is shifted a place or a condition: it is arithmetic of fixed points, of which TVM fuses what it can.
+    """
     found: list[Any] = []
 
     def seen(node: Any) -> None:
@@ -186,6 +190,7 @@ def _is_exact(loop: _Loop) -> bool:
 
     tvm_ffi.structural_walk(loop.value, ((Add, Sub, Mul, Div, Min, Max, Call), seen))
     tvm_ffi.structural_walk(loop.value, ((Add, Sub, Mul, Div, Min, Max, LT, LE, GT, GE), compared))
+    tvm_ffi.structural_walk(loop.value, (RShift, found.append))
     return not found
 
 

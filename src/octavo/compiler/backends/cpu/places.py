@@ -42,6 +42,10 @@ def loads_in(value: Any) -> list[Any]:
     return found
 
 
+_LOADS_OF_PLACES = 4
+"""A whole number that is made of more loads is no place: nothing in it cancels, and to look for it takes long."""
+
+
 def simplified(value: Any, turns: Sequence[Any], extents: Sequence[Any]) -> Any:
     """Simplify places and whole numbers of a loop with turns that end at these extents: no float is touched."""
     analyzer: Any = tvm.sym.Analyzer()
@@ -55,8 +59,16 @@ def simplified(value: Any, turns: Sequence[Any], extents: Sequence[Any]) -> Any:
         is_cast = isinstance(node.a, IntImm) and int(node.a) == 0 and isinstance(node.b, Cast)
         return node.b.value if is_cast and str(node.b.value.ty.dtype) == "bool" else node
 
+    found: dict[int, tuple[Any, Any]] = {}
+
+    def simple(index: Any) -> Any:
+        """Return an index, simplified once: loads that a value is made of share theirs."""
+        if hash(index) not in found:
+            found[hash(index)] = index, _place(analyzer, ends, index)
+        return found[hash(index)][1]
+
     def place(node: Any) -> Any:
-        return BufferLoad(node.source, [_place(analyzer, ends, index) for index in node.indices])
+        return BufferLoad(node.source, [simple(index) for index in node.indices])
 
     def choice(node: Any) -> Any:
         chosen = analyzer.simplify(node.condition)
@@ -65,11 +77,15 @@ def simplified(value: Any, turns: Sequence[Any], extents: Sequence[Any]) -> Any:
         return tirx.Select(chosen, node.true_value, node.false_value)
 
     made = tvm_ffi.structural_map(value, ((LT, condition), (TensorLoad, place), (Select, choice)))
-    return made if "float" in str(made.ty.dtype) else _place(analyzer, ends, made)
+    is_place = "float" not in str(made.ty.dtype) and len(loads_in(made)) <= _LOADS_OF_PLACES
+    return _place(analyzer, ends, made) if is_place else made
 
 
 def _place(analyzer: Any, ends: Mapping[int, Any], index: Any) -> Any:
     """Simplify an index; what is laid out by an extent and taken apart by it again is one turn and another."""
+    extent = ends.get(hash(index))
+    if isinstance(extent, IntImm) and int(extent) > 1:
+        return index  # a turn of several: nothing is simpler
 
     def is_same(one: Any, other: Any) -> bool:
         return tvm_ffi.structural_equal(analyzer.simplify(one), analyzer.simplify(other))
