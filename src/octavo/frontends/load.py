@@ -34,6 +34,7 @@ from .onnx.fed_values import deciding_inputs, with_values
 from .onnx.graph import dtype_name, graph_inputs
 from .onnx.inputs import input_shapes
 from .onnx.large_tensors import OnnxSource
+from .onnx.sparse import with_dense
 from .symbols import SizeOption
 from .tflite import convert as tflite_convert
 from .tflite import inputs as tflite_inputs
@@ -195,6 +196,7 @@ def _no_signature(given: str | None) -> None:
 def _load_onnx(given: OnnxSource, asked: Asked, values: Mapping[str, Any], folder: Path | None) -> Model:
     source, origin = onnx_source.load_external_data(given, folder, asked.origin), asked.origin
     onnx_source.check(source.proto, origin)
+    source = replace(source, proto=with_dense(source.proto, origin))
     if values:
         source = replace(source, proto=with_values(source.proto, values, origin))
         asked = replace(asked, shapes={name: shape for name, shape in asked.shapes.items() if name not in values})

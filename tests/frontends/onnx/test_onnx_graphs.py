@@ -155,6 +155,42 @@ def test_functions_are_inlined(make_onnx, run):
     assert model.tensors["y"].op == "Sigmoid"
 
 
+def test_functions_take_attributes(make_onnx, run):
+    proto = make_onnx([make_node("Leaky", ["x"], ["y"], domain="own", slope=0.5)], {"x": (2,)}, {"y": (2,)}, domains=("own",))
+    node = make_node("LeakyRelu", ["a"], ["b"])
+    node.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    proto.functions.append(onnx.helper.make_function("own", "Leaky", ["a"], ["b"], [node], opsets, attributes=["slope"]))
+    (y,) = run(load(proto).bound(), np.float32([-2, 3]))
+    np.testing.assert_array_equal(y, np.float32([-1, 3]))
+
+
+def sparse(name, places, dims):
+    places = np.asarray(places, np.int64)
+    values = onnx.helper.make_tensor(name, TensorProto.FLOAT, [len(places)], [1.5] * len(places))
+    return onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(places), dims)
+
+
+@pytest.mark.parametrize("places", [[1, 7], [[0, 1], [2, 1]]])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_sparse_tensors_are_dense_ones(places, is_constant, make_onnx, run):
+    product, w = make_node("MatMul", ["x", "w"], ["y"]), sparse("w", places, [4, 3])
+    made = [make_node("Constant", [], ["w"], sparse_value=w)] if is_constant else []
+    proto = make_onnx([*made, product], {"x": (2, 4)}, {"y": (2, 3)})
+    proto.graph.sparse_initializer.extend([] if is_constant else [w])
+    x = np.random.default_rng(3).standard_normal((2, 4)).astype(np.float32)
+    (y,) = run(load(proto).bound(), x)
+    np.testing.assert_allclose(y, reference_session(proto).run(None, {"x": x})[0], rtol=1e-6)
+
+
+def test_a_sparse_tensor_of_any_size_claimed(make_onnx):
+    size = 1 << 20
+    proto = make_onnx([make_node("MatMul", ["x", "w"], ["y"])], {"x": (2, size)}, {"y": None})
+    proto.graph.sparse_initializer.append(sparse("w", [0], [size, size]))
+    with pytest.raises(ModelError, match=r"sparse tensor 'w' of shape .* is too large"):
+        load(proto)
+
+
 def test_batch_norm_is_kept_and_named(make_onnx):
     names = ["gamma", "beta", "mean", "var"]
     node = make_node("BatchNormalization", ["x", *names], ["y"])

@@ -179,12 +179,34 @@ CASES = {
     "identity": ("Identity", {}, X, [], 17),
     "erf": ("Erf", {}, X, [], 17),
     "cast": ("Cast", {"to": onnx.TensorProto.FLOAT}, X, [], 17),
+    "pad_negative": ("Pad", {}, X, [ints(0, 0, -1, 2, 0, -1, 3, -2), np.float32(0.5)], 17),
+    "pad_negative_edge": ("Pad", {"mode": "edge"}, X, [ints(0, 0, -1, 2, 0, 0, 3, -1)], 17),
+    "dft": ("DFT", {"axis": 1}, (2, 9, 1), [], 17),
+    "dft_one_side_longer": ("DFT", {"axis": 2, "onesided": 1}, (2, 3, 10, 1), [ints(16)[0]], 17),
+    "dft_inverse_shorter": ("DFT", {"inverse": 1}, (2, 12, 3, 2), [ints(8)[0], ints(1)[0]], 20),
+    "stft": ("STFT", {}, (2, 64, 1), [ints(10)[0], np.hanning(16).astype(np.float32)], 17),
+    "stft_both_sides": ("STFT", {"onesided": 0}, (2, 64, 1), [ints(12)[0], None, ints(15)[0]], 17),
+    "col2im": ("Col2Im", {}, (1, 8, 9), [ints(4, 4), ints(2, 2)], 18),
+    "col2im_padded": ("Col2Im", {"strides": [2, 2], "pads": [1, 1, 2, 2]}, (2, 12, 16), [ints(5, 5), ints(2, 2)], 18),
+    "col2im_dilated": ("Col2Im", {"strides": [2, 2], "dilations": [2, 2]}, (1, 8, 4), [ints(6, 5), ints(2, 2)], 18),
+    "max_unpool": (
+        "MaxUnpool",
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+        (1, 2, 2, 2),
+        [ints(0, 3, 9, 14, 17, 18, 24, 29).reshape(1, 2, 2, 2)],
+        17,
+    ),
+    "reverse_sequence": ("ReverseSequence", {}, (5, 3, 2), [ints(5, 2, 1)], 17),
+    "reverse_sequence_of_batch": ("ReverseSequence", {"batch_axis": 0, "time_axis": 1}, (3, 5, 2), [ints(5, 2, 1)], 17),
+    "top_k_opset_1": ("TopK", {"k": 2, "axis": 0}, (4, 3), [], 9),
+    "top_k_opset_10": ("TopK", {}, (4, 7), [ints(3)], 10),
 }
 
 
 def model_of(make_onnx, op, attributes, shape, constants, opset):
     names = [None if value is None else f"c{index}" for index, value in enumerate(constants)]
-    node = make_node(op, ["x", *(name or "" for name in names)], ["y"], name="node", **attributes)
+    outputs = ["y", "places"] if op == "TopK" else ["y"]
+    node = make_node(op, ["x", *(name or "" for name in names)], outputs, name="node", **attributes)
     values = {name: value for name, value in zip(names, constants, strict=True) if name}
     return make_onnx([node], {"x": shape}, {"y": None}, {name: np.asarray(v) for name, v in values.items()}, opset)
 
@@ -210,7 +232,17 @@ def test_op(case, run, make_onnx):
 
 
 REJECTED = {
-    "pad_negative": ("Pad", {}, X, [ints(0, 0, -1, 0, 0, 0, 0, 0)], 17, "negative pads"),
+    "pad_of_nothing": ("Pad", {}, X, [ints(0, 0, -9, 0, 0, 0, 2, 0)], 17, "take all of"),
+    "dft_of_its_parts": ("DFT", {"axis": 2}, (2, 9, 1), [], 17, "axis 2 is none that a signal"),
+    "col2im_counts": ("Col2Im", {}, (1, 8, 9), [ints(5, 4), ints(2, 2)], 18, "columns of shape"),
+    "max_unpool_shape": (
+        "MaxUnpool",
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+        (1, 1, 2, 2),
+        [ints(0, 3, 9, 14).reshape(1, 1, 2, 2), ints(1, 1, 5, 5)],
+        17,
+        "output_shape",
+    ),
     "conv_rank": ("Conv", {}, (2, 3), [weights(4, 3)], 17, "no 1-d to 3-d convolution"),
     "gather_out_of_range": ("Gather", {"axis": 1}, (2, 3), [ints(-4)], 17, "out of range on axis 1"),
     "tile_nothing": ("Tile", {}, (2, 3), [ints(0, 1)], 17, "do not fit"),
@@ -268,3 +300,38 @@ def test_indices_of_run_time_stay_in_range(rng, run, make_onnx, capfd):
     table = onnx.numpy_helper.to_array(proto.graph.initializer[0])
     np.testing.assert_array_equal(taken, table[[0, 3, 0, 3, 3]])
     assert "Warning" not in capfd.readouterr().err
+
+
+def test_operands_of_before_opset_7_begin_at_an_axis(rng, run, make_onnx):
+    b = weights(4, rng=rng)
+    node = make_node("Sub", ["x", "b"], ["y"], broadcast=1, axis=1)
+    x = weights(*X, rng=rng)
+    (actual,) = run(load(make_onnx([node], {"x": X}, {"y": X}, {"b": b}, 6)).bound(), x)
+    np.testing.assert_array_equal(actual, x - b.reshape(4, 1, 1))
+
+
+@pytest.mark.parametrize("time", [0, 1])
+def test_lengths_of_run_time_turn_their_steps_round(time, rng, run, make_onnx):
+    nodes = [make_node("Cast", ["n"], ["count"], to=onnx.TensorProto.INT64)]
+    nodes.append(make_node("ReverseSequence", ["x", "count"], ["y"], time_axis=time, batch_axis=1 - time))
+    proto = make_onnx(nodes, {"x": (4, 4, 2), "n": (4,)}, {"y": (4, 4, 2)})
+    x, n = weights(4, 4, 2, rng=rng), np.float32([4, 1, 3, 2])
+    (actual,) = run(load(proto).bound(), x, n)
+    np.testing.assert_array_equal(actual, reference(proto, x, n)[0])
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_products_that_wrap_around_are_divided_as_they_are(op, run, make_onnx):
+    """TVM would take the factor out of a quotient, or reduce it: right for numbers that never wrap."""
+    nodes = [
+        make_node("Cast", ["x"], ["i"], to=onnx.TensorProto.INT32),
+        make_node("Mul", ["i", "factor"], ["product"]),
+        make_node("Add", ["product", "one"], ["sum"]),
+        make_node(op, ["sum", "divisor"], ["z"]),
+        make_node("Cast", ["z"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    constants = {name: np.asarray(value, np.int32) for name, value in (("factor", 65536), ("one", 1), ("divisor", 256))}
+    proto = make_onnx(nodes, {"x": (4,)}, {"y": (4,)}, constants)
+    x = np.float32([1, 1234567, 8388607, -77777])
+    (actual,) = run(load(proto).bound(), x)
+    np.testing.assert_array_equal(actual, reference(proto, x)[0])

@@ -12,6 +12,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, nonnegative_indices, shape_of
@@ -169,6 +170,40 @@ def _log_sum_exp(context: NodeContext, inputs: list[Any]) -> Any:
     total = emit(ops.sum(emit(ops.exp(emit(ops.subtract(data, middle)))), places or None, keepdims=True))
     result = ops.add(emit(ops.log(total)), middle)
     return result if context.attrs.get("keepdims", 1) else ops.squeeze(emit(result), places or None)
+
+
+_WITH_AXIS = frozenset({"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"})
+
+
+def with_axis(context: NodeContext, inputs: list[Any]) -> list[Any]:
+    """Return the operands of an op of before opset 7, whose second one may begin at an axis of the first: it ends with ones."""
+    if context.opset >= 7 or context.op not in _WITH_AXIS or "axis" not in context.attrs:
+        return inputs
+    wide, own = shape_of(inputs[0]), shape_of(inputs[1])
+    behind = len(wide) - int(context.attrs["axis"]) % max(len(wide), 1) - len(own)
+    if not context.attrs.get("broadcast", 0) or behind < 0:
+        raise RejectedOpError(f"an operand of shape {own} from axis {context.attrs['axis']} of {wide} on does not broadcast")
+    return [inputs[0], context.builder.emit(ops.reshape(inputs[1], [*own, *[1] * behind]))]
+
+
+def with_fence(context: NodeContext, inputs: list[Any]) -> list[Any]:
+    """Return the operands of an op, an integer dividend that products lead to as its complement's complement.
+
+    Products wrap around; TVM takes them for numbers that never do, and would divide the factors.
+    """
+    if context.op not in ("Div", "Mod") or _is_float(dtype_of(inputs[0])) or not _is_product(context, inputs[0]):
+        return inputs
+    emit = context.builder.emit
+    return [emit(ops.bitwise_not(emit(ops.bitwise_not(inputs[0])))), *inputs[1:]]
+
+
+def _is_product(context: NodeContext, expr: Any) -> bool:
+    """Return whether an integer is a product, or a sum of some."""
+    call: Any = context.definition(expr)
+    if call_to(call, "multiply") is not None or call_to(call, "left_shift") is not None:
+        return True
+    is_sum = any(call_to(call, name) is not None for name in ("add", "subtract", "negative", "reshape"))
+    return is_sum and any(_is_product(context, operand) for operand in call.args if isinstance(operand, relax.Var))
 
 
 def _p_relu(context: NodeContext, inputs: list[Any]) -> Any:

@@ -28,7 +28,21 @@ from ..input_shapes import InputShapes
 from ..relax_ops import is_static, shape_of
 from ..source_tensor import SourceTensor
 from ..symbols import size_text
-from . import arithmetic, conv, data_movement, decompositions, integer_ops, norms, open_shapes, ops, qoperator, recurrent, resize
+from . import (
+    arithmetic,
+    conv,
+    data_movement,
+    decompositions,
+    integer_ops,
+    norms,
+    open_shapes,
+    ops,
+    qoperator,
+    rearranged,
+    recurrent,
+    resize,
+    signal_steps,
+)
 from .control_flow import CONTROL_FLOW
 from .graph import STANDARD_DOMAINS, describe
 from .large_tensors import tensor_array
@@ -45,6 +59,8 @@ _CONVERTERS = {
     **recurrent.CONVERTERS,
     **resize.CONVERTERS,
     **decompositions.CONVERTERS,
+    **rearranged.CONVERTERS,
+    **signal_steps.CONVERTERS,
     **conv.CONVERTERS,
     **integer_ops.CONVERTERS,
 }
@@ -110,6 +126,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
                 open_shapes.learn_sizes(context, inputs)
                 if op_name in open_shapes.CONVERTERS:
                     result = open_shapes.CONVERTERS[op_name](context, list(inputs))
+            inputs = arithmetic.with_fence(context, arithmetic.with_axis(context, list(inputs)))
             if result is None and op_name in _CONVERTERS:
                 result = _CONVERTERS[op_name](context, list(inputs))
             if result is None:

@@ -99,9 +99,12 @@ def _of_open_shape(context: NodeContext, inputs: list[Any]) -> Any:
 def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     """Ask for the values and for the places of quantized data by an op each: kernels give one of them.
 
-    Float data is left to TVM, which sorts once for both.
+    Float data is left to TVM, which sorts once for both, but for the sets of ops before the one that it knows.
     """
     data, emit = inputs[0], context.builder.emit
+    if context.opset < 11:
+        count = context.attrs.get("k") if len(inputs) < 2 else known_value(inputs[1], "k").reshape(-1)[0]
+        return _found(context, emit(ops.topk(data, int(count or 0), int(context.attrs.get("axis", -1)), "both", True, "int64")))
     made = context.builder.lookup_binding(data) if isinstance(data, relax.Var) else None
     is_quantized = call_to(made, "dequantize") is not None
     if len(inputs) < 2 or not isinstance(inputs[1], Constant):
@@ -119,6 +122,10 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
 _SORTED_AS = {"uint64": "int64", "uint32": "int64", "uint16": "int32", "int16": "int32"}
 
 
+def _found(context: NodeContext, both: Any) -> Any:
+    return relax.Tuple([context.builder.emit(relax.TupleGetItem(both, at)) for at in (0, 1)])
+
+
 def _top_k_of_integers(context: NodeContext, data: Any, count: int) -> Any:
     """Sort integers as others that TVM knows, those of 64 bits with the first one turned round; None for other data."""
     dtype, emit = dtype_of(data), context.builder.emit
@@ -129,8 +136,7 @@ def _top_k_of_integers(context: NodeContext, data: Any, count: int) -> Any:
     signed = emit(ops.astype(data, wide))
     signed = signed if low is None else emit(ops.bitwise_xor(signed, low))
     axis, largest = int(context.attrs.get("axis", -1)), bool(context.attrs.get("largest", 1))
-    found = emit(ops.topk(signed, count, axis, "both", largest, "int64"))
-    values, places = (emit(relax.TupleGetItem(found, at)) for at in (0, 1))
+    values, places = _found(context, emit(ops.topk(signed, count, axis, "both", largest, "int64"))).fields
     values = values if low is None else emit(ops.bitwise_xor(values, low))
     return relax.Tuple([emit(ops.astype(values, dtype)), places])
 

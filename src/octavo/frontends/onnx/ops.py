@@ -180,15 +180,27 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
         axes = [int(axis) % rank for axis in known_value(inputs[3], "axes")]
     if len(pads) != 2 * len(axes):
         raise RejectedOpError(f"{len(pads)} pads do not fit {len(axes)} axes")
-    if min(pads, default=0) < 0:
-        raise RejectedOpError("negative pads (cropping) are not supported; use Slice")
     mode = context.text("mode", "constant")
     if mode not in _PAD_MODES:
         raise RejectedOpError(f"mode {mode!r} is none of {', '.join(_PAD_MODES)}")
     widths = [0] * 2 * rank
     for position, axis in enumerate(axes):
         widths[2 * axis], widths[2 * axis + 1] = pads[position], pads[len(axes) + position]
-    return ops.nn.pad(data, widths, pad_mode=_PAD_MODES[mode], pad_value=fill)
+    data, widths = _cropped(context, data, widths), [max(width, 0) for width in widths]
+    return data if not any(widths) else ops.nn.pad(data, widths, pad_mode=_PAD_MODES[mode], pad_value=fill)
+
+
+def _cropped(context: NodeContext, data: Any, widths: list[int]) -> Any:
+    """Cut off what widths below 0 take away; of the rest others are padded."""
+    shape = shape_of(data)
+    axes = [axis for axis in range(len(shape)) if min(widths[2 * axis : 2 * axis + 2]) < 0]
+    if not axes:
+        return data
+    begin = [max(-widths[2 * axis], 0) for axis in axes]
+    end = [shape[axis] + min(widths[2 * axis + 1], 0) for axis in axes]
+    if any(isinstance(last, int) and first >= last for first, last in zip(begin, end, strict=True)):
+        raise RejectedOpError(f"pads that take all of {shape} away")
+    return context.builder.emit(ops.strided_slice(data, axes=axes, begin=begin, end=end))
 
 
 def _dropout(context: NodeContext, inputs: list[Any]) -> Any:

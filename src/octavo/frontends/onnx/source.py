@@ -117,8 +117,6 @@ def check(model: onnx.ModelProto, origin: str) -> None:
         raise ModelError(f"{origin}: ONNX's checker cannot read the model: {_first_line(error)}") from None
     if not model.graph.output:
         raise ModelError(f"{origin}: the graph has no outputs; there is nothing to compute")
-    if model.graph.sparse_initializer:
-        raise ModelError(f"{origin}: sparse initializers are not supported; store them dense")
     check_sizes(model, origin)
 
 
@@ -179,8 +177,10 @@ def _add_nodes(result: Fingerprint, nodes: Any) -> None:
     for node in nodes:
         result.add([node.op_type, "" if node.domain == "ai.onnx" else node.domain, list(node.input), list(node.output)])
         for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
-            value = onnx.helper.get_attribute_value(attribute)
             result.add([attribute.name, attribute.type, attribute.ref_attr_name])
+            if attribute.ref_attr_name:
+                continue  # what a function is called with
+            value = onnx.helper.get_attribute_value(attribute)
             if isinstance(value, onnx.TensorProto):
                 result.add_array(tensor_array(value))
             elif not hasattr(value, "SerializeToString"):
