@@ -39,6 +39,15 @@ def test_the_ends_are_exact(name: str, ends: tuple[float, ...]) -> None:
     assert np.isnan(getattr(float_function, name)(x)[4])
 
 
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_one_is_reached_where_float32_rounds_to_it(name: str) -> None:
+    limit = np.float32(getattr(float_function, f"{name.upper()}_LIMIT"))
+    around = np.concatenate([np.linspace(limit / 2, limit, 20_001, dtype=np.float32), [np.nextafter(limit, np.float32(10))]])
+    exact = REFERENCES[name][0](around.astype(np.float64)).astype(np.float32)
+    for sign in (1, -1):
+        np.testing.assert_array_equal(getattr(float_function, name)(sign * around) == sign, exact == 1)
+
+
 def test_a_program_reads_inputs_constants_and_earlier_steps() -> None:
     steps = (Step(op="multiply_add", operands=(0, 2, 1)), Step(op="maximum", operands=(3, 0)))
     function = FloatFunction(inputs=2, constants=(0.5,), steps=steps)

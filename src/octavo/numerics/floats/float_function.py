@@ -39,8 +39,8 @@ EXP_SERIES = (
 )
 """exp(r) for |r| <= ln(2) / 2, coefficients of rising powers; the error is at most 3.1e-9 of the result."""
 
-ERF_LIMIT = 3.925
-"""From here on erf is 1 in float32."""
+ERF_LIMIT = 3.9192057
+"""The greatest float32 whose erf, rounded, is less than 1."""
 
 ERF_NUMERATOR = (
     *(1.12837911, 0.200779571, 0.0506854883, 0.00373553182),
@@ -49,8 +49,11 @@ ERF_NUMERATOR = (
 ERF_DENOMINATOR = (1.0, 0.511267878, 0.11535059, 0.0144244845, 0.000963575203)
 """erf(x) = x * P(x * x) / Q(x * x) within |x| <= ERF_LIMIT, coefficients of rising powers."""
 
-TANH_LIMIT = 9.02
-"""From here on tanh is 1 in float32."""
+TANH_LIMIT = 9.010913
+"""The greatest float32 whose tanh, rounded, is less than 1."""
+
+BELOW_ONE = 1 - 2.0**-24
+"""The float32 before 1: within their limits erf and tanh are no greater, so that what cuts them off sees what it should."""
 
 TANH_NUMERATOR = (0.999999979, 0.133793392, 0.00349358361, 2.05760293e-05, 1.33087084e-08)
 TANH_DENOMINATOR = (1.0, 0.467126544, 0.0258693604, 0.000328235385, 7.75778486e-07)
@@ -97,12 +100,12 @@ SIGMOID_RANGE = (-88.0, 88.0)
 
 
 def tanh(x: npt.ArrayLike) -> Floats:
-    """Return tanh(x), off by at most 6 units in the last place; exactly -1 and 1 from TANH_LIMIT on."""
+    """Return tanh(x), off by at most 6 units in the last place; exactly -1 and 1 beyond TANH_LIMIT alone."""
     return _rational(x, TANH_NUMERATOR, TANH_DENOMINATOR, TANH_LIMIT)
 
 
 def erf(x: npt.ArrayLike) -> Floats:
-    """Return erf(x), off by at most 6 units in the last place; exactly -1 and 1 from ERF_LIMIT on."""
+    """Return erf(x), off by at most 6 units in the last place; exactly -1 and 1 beyond ERF_LIMIT alone."""
     return _rational(x, ERF_NUMERATOR, ERF_DENOMINATOR, ERF_LIMIT)
 
 
@@ -112,8 +115,9 @@ def _rational(x: npt.ArrayLike, numerator: tuple[float, ...], denominator: tuple
     with np.errstate(all="ignore"):
         square = value * value
         quotient = (value * _series(square, numerator)) / _series(square, denominator)
-    quotient = np.where(quotient > one, one, quotient)
-    quotient = np.where(quotient < -one, -one, quotient)
+    below = np.float32(BELOW_ONE)
+    quotient = np.where(quotient > below, below, quotient)
+    quotient = np.where(quotient < -below, -below, quotient)
     return np.where(value > limit32, one, np.where(value < -limit32, -one, quotient)).astype(np.float32)
 
 

@@ -130,8 +130,9 @@ class ElementMath:
         one, minus = self.constant(1.0), self.constant(-1.0)
         square = self.keep(value * value)
         quotient = self.keep((value * self._series(square, numerator)) / self._series(square, denominator))
-        quotient = self.bind(B.Select(quotient > one, one, quotient))
-        quotient = self.bind(B.Select(quotient < minus, minus, quotient))
+        below, above = self.constant(numerics.BELOW_ONE), self.constant(-numerics.BELOW_ONE)
+        quotient = self.bind(B.Select(quotient > below, below, quotient))
+        quotient = self.bind(B.Select(quotient < above, above, quotient))
         beyond = B.Select(value < self.constant(-limit), minus, quotient)
         return B.Select(value > self.constant(limit), one, beyond)
 
