@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.graph.kernel_attributes import SCALAR_LOOPS_ATTR
+from ......runtime.shapes import typical
 from ......runtime.size import is_open
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, load, prim_func, shuffled, split, store, where_at_least, worthwhile
 
 _TILE = 16
 """Rows and columns of a tile: what a vector register of nearly every CPU holds in bytes."""
+
+_PIECE_BYTES = 16
+"""Of a register: instructions that weave two do so within each such piece."""
 
 _FEW = 15
 """Rows or columns up to which whole vectors are woven from one vector of each."""
@@ -131,10 +137,8 @@ class _Writer:
                     column = B.min(place * _TILE, columns - _TILE)
                     row = B.min(tile * _TILE, rows - _TILE)
                     first = B.Bind(base + row * columns + column)
-                    loaded = [load(x, first + i * columns, _TILE) for i in range(_TILE)]
-                    first = B.Bind(base + column * rows + row)
-                    for i, vector in enumerate(_transposed(loaded)):
-                        store(y, first + i * rows, vector, _TILE)
+                    target = B.Bind(base + column * rows + row)
+                    _transposed_tile(x, y, first, columns, target, rows, self._dtype)
 
             def elements() -> None:
                 first = place * _TILE
@@ -182,14 +186,37 @@ def _copy_column(x: Buffer, y: Buffer, base: Expr, rows: Expr, columns: Expr, co
         B.buffer_store(y, x[base + row * columns + column], [base + column * rows + row])
 
 
-def _transposed(rows: list[Expr]) -> list[Expr]:
-    """Return the columns of a 16 x 16 tile: four rounds that weave row i with row i + 8, each byte one place."""
-    half = _TILE // 2
+def _transposed_tile(x: Buffer, y: Buffer, source: Expr, columns: Expr, target: Expr, rows: Expr, dtype: str) -> None:
+    """Emit the transposition of a 16 x 16 tile, whose rows are `columns` apart in x and `rows` in y.
+
+    It is cut into blocks of 16 bytes' width, the pieces that registers are made of. A vector holds as many rows of a block as
+    make two pieces (of bytes one): woven within each, four rounds of bytes, three of words or two of floats leave a column in each
+    vector. What crosses from one half of a register to the other takes an instruction more. Rows of the longer matrix lie so far
+    apart that lines of them may share a place in the nearest cache: each line is done with first.
+    """
+    width = _PIECE_BYTES // np.dtype(dtype).itemsize
+    pieces = min(2, _TILE // width)
+    blocks = list(itertools.product(range(0, _TILE, width * pieces), range(0, _TILE, width)))
+    if typical(rows) > typical(columns):
+        blocks.sort(key=lambda block: block[1])
+    for row, column in blocks:
+        starts = [source + (row + i) * columns + column for i in range(width * pieces)]
+        loaded = [load(x, start, width) for start in starts]
+        vectors = loaded if pieces == 1 else [shuffled(loaded[i::width], range(width * pieces)) for i in range(width)]
+        for i, vector in enumerate(_columns(vectors, pieces)):
+            store(y, target + (column + i) * rows + row, vector, width * pieces)
+
+
+def _columns(rows: list[Expr], pieces: int) -> list[Expr]:
+    """Return the columns of square tiles, `pieces` side by side: each round weaves row i with the one half of a tile below."""
+    count = len(rows)
+    half = count // 2
 
     def weave(a: Expr, b: Expr, first: int) -> Expr:
-        return B.Bind(shuffled([a, b], [place for i in range(first, first + half) for place in (i, _TILE + i)]))
+        places = [piece * count + i for piece in range(pieces) for i in range(first, first + half)]
+        return B.Bind(shuffled([a, b], [place for i in places for place in (i, pieces * count + i)]))
 
     vectors = [B.Bind(row) for row in rows]
-    for _ in range(_TILE.bit_length() - 1):
+    for _ in range(count.bit_length() - 1):
         vectors = [weave(vectors[i], vectors[i + half], first) for i in range(half) for first in (0, half)]
     return vectors
