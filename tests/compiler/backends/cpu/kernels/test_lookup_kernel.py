@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import EACH_ISA, PARALLEL_SIZE, SIZES, Case, baseline_target, check
+from kernel_runner import EACH_ISA, EACH_NARROW_ISA, PARALLEL_SIZE, SIZES, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.compiler.backends.cpu import kernels
@@ -24,7 +24,7 @@ def cases(rng: np.random.Generator, isa: str) -> list[Case]:
     return made
 
 
-@pytest.mark.parametrize("isa", EACH_ISA)
+@pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
 def test_equals_the_oracle(rng: np.random.Generator, isa: str) -> None:
     check(cases(rng, isa))
 

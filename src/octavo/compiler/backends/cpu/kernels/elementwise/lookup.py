@@ -11,10 +11,10 @@ from tvm.script.ir_builder import tirx as B
 
 from ......numerics.quant_params import INTEGER_RANGE
 from ..language.arm.table import ArmTable
-from ..language.isa import AVX512_VNNI, checked_isa, lanes_of
+from ..language.isa import AVX2, AVX512_VNNI, AVX_VNNI, checked_isa, lanes_of
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, store, worthwhile
-from ..language.x86.table import Table
+from ..language.x86.table import NibbleTable, Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,8 @@ def lookup(spec: LookupSpec, *, table: npt.NDArray[np.integer], isa: str) -> Ker
 def _of_bytes(spec: LookupSpec, isa: str) -> Callable[[Buffer, Buffer, Buffer], None]:
     """Return what emits a table of 256 bytes, which fits the registers of some ISAs."""
     width = lanes_of(isa)
-    table = ArmTable if checked_isa(isa).family == "arm" else Table if isa == AVX512_VNNI else None
+    tables = {AVX512_VNNI: Table, AVX_VNNI: NibbleTable, AVX2: NibbleTable}
+    table = ArmTable if checked_isa(isa).family == "arm" else tables.get(isa)
 
     def emit(x: Buffer, entries: Buffer, y: Buffer) -> None:
         def one(start: Expr, lanes: int) -> None:
