@@ -207,13 +207,13 @@ def has_slopes_alone(view: DataflowView, constants: Constants, members: Collecti
 def has_factors_alone(view: DataflowView, constants: Constants, members: Sequence[Var], axis: int) -> bool:
     """Return whether a product's kernel, whose channels lie along `axis`, takes all that differs in a function.
 
-    These are slopes, and factors that the last op multiplies by.
+    These are slopes, and factors that the last op multiplies a function by.
     """
     *before, last = members
     if has_slopes_alone(view, constants, members):
         return True
     call, shape = call_to(view.definition(last), "multiply"), static_shape(last)
-    if call is None or shape is None or not has_slopes_alone(view, constants, before):
+    if call is None or shape is None or not before or not has_slopes_alone(view, constants, before):
         return False
     found = [constant.shape for arg in call.args if (constant := constants.find(arg)) is not None]
     along = tuple(size if place == axis % len(shape) else 1 for place, size in enumerate(shape))

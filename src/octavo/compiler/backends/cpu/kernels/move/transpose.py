@@ -189,8 +189,8 @@ def _copy_column(x: Buffer, y: Buffer, base: Expr, rows: Expr, columns: Expr, co
 def _transposed_tile(x: Buffer, y: Buffer, source: Expr, columns: Expr, target: Expr, rows: Expr, dtype: str) -> None:
     """Emit the transposition of a 16 x 16 tile, whose rows are `columns` apart in x and `rows` in y.
 
-    It is cut into blocks of 16 bytes' width, the pieces that registers are made of. A vector holds as many rows of a block as
-    make two pieces (of bytes one): woven within each, four rounds of bytes, three of words or two of floats leave a column in each
+    It is cut into blocks of 16 bytes' width, the pieces that registers are made of. A vector has as many rows as make
+    two pieces (of bytes one): woven within each, four rounds of bytes, three of words or two of floats leave a column in each
     vector. What crosses from one half of a register to the other takes an instruction more. Rows of the longer matrix lie so far
     apart that lines of them may share a place in the nearest cache: each line is done with first.
     """

@@ -1,7 +1,8 @@
 """A table of 256 bytes in registers, and as many bytes as a vector has looked up in it at once. Expressions only.
 
-That of AVX-512 is written for the feature avx512vbmi (vpermi2b: one of 128 bytes), which came years after VNNI; `without_vbmi`
-writes it in avx512bw, whose vpermi2w picks one of 64 words, so a word of two entries is picked first and the byte within it after.
+That of AVX-512 is written for the feature avx512vbmi (vpermi2b: one of 128 bytes), which came years after VNNI; for a CPU
+without, `without_vbmi` writes it in avx512bw, whose vpermi2w picks one of 64 words, so a word of two entries is picked first and
+the byte within it after.
 """
 
 from __future__ import annotations
