@@ -243,6 +243,32 @@ def test_softmax_takes_the_mask_before_it_and_the_quantize_behind_it(
     assert ("multiply" in float_ops(module)) == (mask[-1] == 1)
 
 
+@pytest.mark.parametrize("shape", [(1, 21, 5, 7), (2, 3, 40), (2, 33, 4, 1)])
+@pytest.mark.parametrize("axis", [0, 1, -2])
+def test_softmax_over_any_axis_has_a_kernel(rng: np.random.Generator, shape: tuple[int, ...], axis: int) -> None:
+    """With the quantize behind it; where it is over channels of an image, in their layout."""
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        p = w.emit("p", relax.op.nn.softmax(x["x"], axis=axis))
+        q = w.emit("q", relax.op.quantize(p, relax.const(np.float32(1 / 255)), relax.const(0, "int32"), -1, "uint8"))
+        return w.emit("y", relax.op.dequantize(q, relax.const(np.float32(1 / 255)), relax.const(0, "int32"), -1), is_output=True)
+
+    module, x = graph({"x": (shape, "float32")}, body), floats(rng, *shape)
+    assert np.abs(run_lowered(module, x) - run_float(module, x)).max() < 1.1 / 255
+    names = [kernel.name for kernel in lowered(module).kernels.values()]
+    assert "float.softmax" in names
+    assert "quantize" not in names
+
+
+def test_a_softmax_of_columns_is_no_attention_of_rows(rng: np.random.Generator) -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        s = w.emit("s", relax.op.matmul(x["a"], x["b"]))
+        return w.emit("y", relax.op.matmul(w.emit("p", relax.op.nn.softmax(s, axis=-2)), x["c"]), is_output=True)
+
+    module = graph({"a": ((2, 9, 8), "float32"), "b": ((2, 8, 9), "float32"), "c": ((2, 9, 8), "float32")}, body)
+    assert is_close(module, floats(rng, 2, 9, 8), floats(rng, 2, 8, 9), floats(rng, 2, 9, 8))
+
+
 def attention(*, reads_queries: bool = False) -> Any:
     """Two heads over nine tokens; the scores are divided, the heads joined again."""
 

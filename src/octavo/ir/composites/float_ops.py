@@ -37,12 +37,14 @@ class FloatBatchMatmulOp(FloatOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatSoftmaxOp(FloatOp):
-    """softmax over the last axis of x; with an `addend`, of x + addend, or of x * factor + addend, rounded once.
+    """softmax over an axis of x; with an `addend`, of x + addend, or of x * factor + addend, rounded once, over the last.
 
     Parameters
     ----------
     x, shape
         The tensor that is read, and its shape.
+    axis
+        Not negative.
     factor
         None where x is only added to.
     addend
@@ -57,11 +59,17 @@ class FloatSoftmaxOp(FloatOp):
 
     x: str
     shape: tuple[int, ...]
+    axis: int
     factor: float | None = None
     addend: str | npt.NDArray[np.float32] | None = None
     addend_shape: tuple[int, ...] = ()
     y: QuantizedOutput | None = None
     rounding: TieRounding = "half_even"
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is over the last axis."""
+        return self.axis == len(self.shape) - 1
 
     def quantize_info(self) -> dict[str, Any]:
         """Return that of the result, nothing where it stays float32."""

@@ -1,4 +1,4 @@
-"""Rules of normalizations of float32: softmax and layer norm over the last axis, group norm of channels that lie last.
+"""Rules of normalizations of float32: softmax, layer norm over the last axis, group norm of channels that lie last.
 
 The last takes the function of single elements behind it along; a softmax what is added before it, and a quantize behind it.
 
@@ -32,7 +32,7 @@ from .elementwise.float_elementwise import quantized_behind
 
 
 def match_float_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim softmax of float32 over the last axis, and the quantize that alone reads it."""
+    """Claim softmax of float32, and the quantize that alone reads it."""
     return _softmax(view, core, _Before())
 
 
@@ -68,14 +68,16 @@ def _softmax(view: DataflowView, core: Var, before: _Before) -> Region[Composite
     x, shape = call.args[0] if before.x is None else before.x, static_shape(core)
     if not isinstance(x, Var) or shape is None or 0 in shape or not shape or dtype_of(core) != "float32":
         return Rejection(reason=f"{core.name} is not a float32 softmax of static shape")
-    if int(call.attrs.axis) % len(shape) != len(shape) - 1 or constant_value(view, x) is not None:
-        return Rejection(reason=f"{core.name} is not over the last axis of an activation")
+    axis = int(call.attrs.axis) % len(shape)
+    if constant_value(view, x) is not None or (before.members and axis != len(shape) - 1):
+        return Rejection(reason=f"{core.name} is over a constant, or its addend over another axis than the last")
     end = quantized_behind(view, core)
     addend = before.addend
     op = FloatSoftmaxOp(
         op="nn.softmax",
         x=x.name,
         shape=shape,
+        axis=axis,
         factor=before.factor,
         addend=addend.name if isinstance(addend, Var) else addend,
         addend_shape=(static_shape(addend) or ()) if isinstance(addend, Var) else () if addend is None else addend.shape,

@@ -146,14 +146,17 @@ def emit_l2_normalize(op: L2NormalizeOp, context: KernelContext, inputs: dict[st
 @emits(FloatSoftmaxOp)
 def emit_float_softmax(op: FloatSoftmaxOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    columns, y = op.shape[-1], op.y
+    columns, y = op.shape[op.axis], op.y
     rows = math.prod(op.shape) // columns
     result = None if y is None else softmax_result(op, y)
     addend, numbers, names = softmax_addend(op)
     spec = FloatSoftmaxSpec(rows=rows, columns=columns, addend=addend, result=result, threads=context.threads)
     kernel = kernels.float_softmax(spec, addend=numbers, isa=context.isa)
-    values = [context.storage.source(inputs[name]) for name in (op.x, *names)]
     dtype = "float32" if y is None else y.kernel_dtype
+    if not op.is_of_rows:
+        write_rows(context, inputs[op.x], output, op.axis, kernel, dtype)
+        return
+    values = [context.storage.source(inputs[name]) for name in (op.x, *names)]
     context.put(output, context.call(output.name, kernel, values, op.shape, dtype), is_nhwc=False)
 
 
