@@ -102,7 +102,22 @@ def test_what_tvm_does_as_well_is_left_to_it() -> None:
     assert left(module_of(body)) == ["add", "clip", "multiply", "permute_dims"]
 
 
-@pytest.mark.parametrize("exponent", [2.5, -1.0])
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 2.75, 3.0])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_powers_by_quarters_are_products_and_roots(exponent: float, is_alone: bool) -> None:
+    """In a chain, and in TVM's loops."""
+
+    def body(emit: Any, x: Any, _y: Any) -> Any:
+        positive = emit(op.abs(x) if is_alone else op.exp(x))
+        return emit(op.power(positive, number(exponent)))
+
+    module = module_of(body)
+    assert ("power" in left(module)) == is_alone
+    got, expected = run_lowered(module, X, Y), run_float(module, X, Y)
+    assert np.abs(got / expected - 1).max() < 1e-6
+
+
+@pytest.mark.parametrize("exponent", [2.4, -1.0])
 def test_other_powers_are_left_to_tvm(exponent: float) -> None:
     def body(emit: Any, x: Any, _y: Any) -> Any:
         return emit(op.power(emit(op.exp(x)), number(exponent)))

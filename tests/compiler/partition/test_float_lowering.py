@@ -104,7 +104,7 @@ def test_another_activation_is_added_where_the_sums_are_stored(rng: np.random.Ge
 def test_a_sum_whose_terms_others_read_is_not_fused(rng: np.random.Generator) -> None:
     module = residual_network(rng, is_read_twice=True)
     assert is_close(module, floats(rng, 1, 6, 9, 8))
-    assert float_ops(module) == ["add", "nn.relu", "reshape", "sum", "add", "add"]
+    assert float_ops(module) == ["add", "nn.relu", "reshape", "add", "add"]
 
 
 def test_another_name_of_a_sum_with_a_bias_adds_nothing(rng: np.random.Generator) -> None:
@@ -293,7 +293,7 @@ def test_attention_reads_and_writes_each_head_where_it_lies(rng: np.random.Gener
     module = attention(reads_queries=reads_queries)
     assert is_close(module, floats(rng, 1, 9, 40))
     kernels = [kernel.name for kernel in lowered(module).kernels.values()]
-    assert kernels == ["float.attention"]
+    assert kernels == ["float.attention", *(["float.sum"] if reads_queries else [])]
     assert float_ops(module).count("permute_dims") == reads_queries
 
 

@@ -40,7 +40,7 @@ from ...ir.qdq.matchers.matmul import match_float_batch_matmul
 from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
 from ...ir.qdq.matchers.observe import match_observe
 from ...ir.qdq.matchers.recurrence import match_float_recurrence
-from ...ir.qdq.matchers.reduce import match_float_mean
+from ...ir.qdq.matchers.reduce import FLOAT_REDUCTIONS, match_float_reduce
 from ...ir.qdq.matchers.suppression import match_suppression
 from .context import PartitionContext
 from .target_rules import describe, is_repeatable
@@ -57,7 +57,7 @@ FLOAT: tuple[Rule, ...] = (
     ),
     Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
     Rule(composite="octavo.float_group_norm", ops=("nn.group_norm",), match=match_float_group_norm),
-    Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),
+    Rule(composite="octavo.float_reduce", ops=FLOAT_REDUCTIONS, match=match_float_reduce),
     Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
     Rule(composite="octavo.float_recurrence", ops=(RECURRENCE,), match=match_float_recurrence),
     Rule(composite="octavo.float_suppression", ops=(SUPPRESSION,), match=match_suppression),

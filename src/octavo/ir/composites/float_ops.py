@@ -189,9 +189,13 @@ class FloatGroupNormOp(FloatOp):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FloatMeanOp(FloatOp):
-    """A mean over `axes` of the source's layout; over height and width of NCHW it reads and writes NHWC."""
+class FloatReduceOp(FloatOp):
+    """A sum, mean or extreme over `axes` of the source's layout, or the first place of an extreme.
 
+    Means over height and width of NCHW are those of NHWC.
+    """
+
+    kind: Literal["sum", "mean", "max", "min", "argmax", "argmin"]
     x: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]

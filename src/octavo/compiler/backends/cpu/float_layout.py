@@ -22,7 +22,7 @@ _FLOATS = ("float32", "bfloat16", "float16")
 
 _ELEMENTWISE = (
     *("nn.relu", "clip", "sigmoid", "tanh", "exp", "negative", "abs", "sqrt", "erf", "nn.silu", "nn.gelu", "nn.leakyrelu"),
-    *("add", "multiply", "subtract", "divide", "maximum", "minimum"),
+    *("add", "multiply", "subtract", "divide", "maximum", "minimum", "power"),
 )
 
 

@@ -7,6 +7,7 @@ of numbers that may be infinite is sought from -inf on; that of a window, channe
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from tvm.relax import Expr
 from tvm.tirx import Cast, Div, FloatImm, IntImm, Max, Min
 
 from ....ir.graph.dataflow import op_name
-from ....ir.qdq.matchers.elementwise.float_chain import INTEGER_POWERS, function_of
+from ....ir.qdq.matchers.elementwise.float_chain import POWERS, function_of, power_of
 from ....ir.untyped import ops, s_tir
 from .kernels import ElementExpressions
 
@@ -73,14 +74,14 @@ def _chain(builder: relax.BlockBuilder, call: Any) -> Expr:
 
 
 def _power(builder: relax.BlockBuilder, call: Any) -> Expr:
-    """Write a power of float32 by a literal that is a small whole number without a function."""
+    """Write a power of float32 by a literal that products and square roots make without a function."""
     x, exponent = call.args
     literal = exponent.value.numpy() if isinstance(exponent, tvm.ir.GenericConst) else None
     is_one = literal is not None and literal.size == 1 and literal.ndim <= len(x.ty.shape.values)
-    if literal is not None and is_one and str(x.ty.dtype) == "float32" and float(literal.reshape(())) in INTEGER_POWERS:
-        is_cube = float(literal.reshape(())) == 3.0
-        product = _elementwise(lambda value: value * value * value if is_cube else value * value)
-        return builder.call_te(product, x, primfunc_name_hint="cube" if is_cube else "square")
+    if literal is not None and is_one and str(x.ty.dtype) == "float32" and float(literal.reshape(())) in POWERS:
+        value = float(literal.reshape(()))
+        power = _elementwise(lambda element: power_of(element, value, multiply=operator.mul, sqrt=tirx.sqrt))
+        return builder.call_te(power, x, primfunc_name_hint={2.0: "square", 3.0: "cube"}.get(value, "power"))
     return builder.call_te(topi.power, x, exponent, primfunc_name_hint="power")
 
 

@@ -1,7 +1,6 @@
 """Rules of reductions over any axes (mean, sum, max, min), of the places of extremes, and of the greatest or least elements.
 
-A mean of float32 is over neighbouring axes with channels behind them: the pixels of an image, the rows of a matrix. The greatest
-or least elements, and their places, need no arithmetic: order needs no scale.
+The greatest or least elements, and their places, need no arithmetic: order needs no scale.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ....runtime.shapes import bounded, known, surpasses
 from ....target import OpSupport
 from ....target.vocabulary import HALF_EVEN_STORED
 from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
-from ...composites.float_ops import FloatMeanOp
+from ...composites.float_ops import FloatReduceOp
 from ...composites.movement import TopkOp
 from ...composites.reduction import ArgReduceOp, ReduceOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
@@ -143,32 +142,63 @@ def _plain(dtype: str) -> QuantParams:
 _MIN_CHANNELS = 4
 """Fewer side by side are not worth a vector."""
 
+_IMAGE_POOL = "nn.adaptive_avg_pool2d"
+
+_FLOAT_KINDS: dict[str, Literal["sum", "mean", "max", "min", "argmax", "argmin"]] = {
+    **_EXTREMES,
+    **_PLACES,
+    "sum": "sum",
+    "mean": "mean",
+}
+
+FLOAT_REDUCTIONS = (*_FLOAT_KINDS, _IMAGE_POOL)
+"""Ops that reduce float32."""
+
 
 def is_of_pixels(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
     """Return whether a mean is over the pixels of NCHW images, or of volumes."""
     return len(shape) in (4, 5) and axes == tuple(range(2, len(shape)))
 
 
-def match_float_mean(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim a mean, or an average pool of a whole NCHW image, of a float32 activation."""
+def match_float_reduce(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
+    """Claim a reduction, or an average pool of a whole NCHW image, of a float32 activation, and a cast of its places."""
     call: Any = view.definition(core)
     x, shape, result = call.args[0], static_shape(call.args[0]), static_shape(core)
     if not isinstance(x, Var) or shape is None or result is None or 0 in shape or dtype_of(x) != "float32":
-        return Rejection(reason=f"{core.name} is no mean of a float32 activation of static shape")
+        return Rejection(reason=f"{core.name} is no reduction of a float32 activation of static shape")
     if constant_value(view, x) is not None:
-        return Rejection(reason=f"{core.name} is a mean of a constant")
-    if call_to(call, "mean") is not None:
-        axes = tuple(sorted(int(axis) % len(shape) for axis in call.attrs.axis or ()))
-    elif str(call.attrs.layout) == "NCHW" and str(call.attrs.out_layout) in ("", "NCHW") and result[2:] == (1, 1):
-        axes = (2, 3)
-    else:
-        axes = ()
-    are_neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
-    channels = shape[1] if is_of_pixels(shape, axes) else math.prod(shape[axes[-1] + 1 :]) if axes else 0
-    if not are_neighbours or channels < _MIN_CHANNELS:
-        return Rejection(reason=f"{core.name} is over axes {axes} of {shape}, not over pixels before their channels")
-    op = FloatMeanOp(op=op_name(call), x=x.name, shape=shape, axes=axes, output_shape=result)
-    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)
+        return Rejection(reason=f"{core.name} reduces a constant")
+    kind = "mean" if op_name(call) == _IMAGE_POOL else op_name(call)
+    axes = _reduced_axes(call, shape, result)
+    if not axes:
+        return Rejection(reason=f"{core.name} is a pool of parts of an image")
+    behind = 1 if not are_neighbours(axes) else math.prod(shape[axes[-1] + 1 :])
+    channels = shape[1] if is_of_pixels(shape, axes) and len(shape) == 4 else behind
+    if channels != 1 and not surpasses(channels, _MIN_CHANNELS - 1):
+        return Rejection(reason=f"{core.name} is over axes {axes} of {shape}, which leaves {channels} side by side")
+    if surpasses(math.prod(shape[axis] for axis in axes), REDUCE_MAX_EXTENT):
+        return Rejection(reason=f"{core.name} reduces too many elements at once")
+    user = view.only_user(core)
+    is_cast = kind in _PLACES and user is not None and call_to(view.definition(user), "astype") is not None
+    output = user if is_cast and user is not None and dtype_of(user) in ("int32", "int64") else core
+    members = (core,) if output.same_as(core) else (core, output)
+    op = FloatReduceOp(op=op_name(call), kind=_FLOAT_KINDS[kind], x=x.name, shape=shape, axes=axes, output_shape=result)
+    return Region(core=core, output=output, members=members, inputs=(x,), op=op)
+
+
+def _reduced_axes(call: Any, shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
+    if op_name(call) == _IMAGE_POOL:
+        is_image = str(call.attrs.layout) == "NCHW" and str(call.attrs.out_layout) in ("", "NCHW") and result[2:] == (1, 1)
+        return (2, 3) if is_image else ()
+    given = call.attrs.axis
+    if given is None:
+        return tuple(range(len(shape)))
+    return tuple(sorted({int(axis) % len(shape) for axis in ([given] if op_name(call) in _PLACES else given)}))
+
+
+def are_neighbours(axes: tuple[int, ...]) -> bool:
+    """Return whether no other axis lies between some."""
+    return axes == tuple(range(axes[0], axes[-1] + 1))
 
 
 def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:

@@ -34,7 +34,7 @@ from octavo.compiler.backends.cpu.kernels.norms.channel_groups import ChannelGro
 from octavo.compiler.backends.cpu.kernels.norms.float_group_norm import FloatGroupNormSpec
 from octavo.compiler.backends.cpu.kernels.norms.group_norm import GroupNormSpec
 from octavo.compiler.backends.cpu.kernels.quantization.dynamic import ColumnsSpec, DynamicSpec
-from octavo.compiler.backends.cpu.kernels.reductions.float_reduce import FloatMeanSpec
+from octavo.compiler.backends.cpu.kernels.reductions.float_reduce import FloatReduceSpec
 from octavo.compiler.backends.cpu.kernels.reductions.reduce import ReduceSpec
 from octavo.compiler.codegen.tir_passes import llvm_module
 from octavo.ir.composites.matrix_view import MatrixView
@@ -282,11 +282,17 @@ FAMILIES: dict[str, Callable[[Dim], Kernel]] = {
     "place of the greatest": lambda dim: kernels.reduce(
         ReduceSpec(kind="argmax", outer=dim("rows"), extent=dim("columns"), inner=1, output=Output(zero_point=0)), isa=ISAS[0]
     ),
-    "mean of reals": lambda dim: kernels.mean_in_order(
-        FloatMeanSpec(outer=2, count=dim("rows"), inner=dim("columns")), isa=ISAS[0]
+    "mean of reals": lambda dim: kernels.float_reduce(
+        FloatReduceSpec(kind="mean", outer=2, count=dim("rows"), inner=dim("columns")), isa=ISAS[0]
     ),
-    "mean of reals in strips": lambda dim: kernels.mean_in_order(
-        FloatMeanSpec(outer=dim("columns"), count=dim("rows"), inner=150), isa=ISAS[0]
+    "sum of reals in rows": lambda dim: kernels.float_reduce(
+        FloatReduceSpec(kind="sum", outer=dim("rows"), count=dim("columns"), inner=1), isa=ISAS[0]
+    ),
+    "place of the least of reals": lambda dim: kernels.float_reduce(
+        FloatReduceSpec(kind="argmin", outer=dim("rows"), count=dim("columns"), inner=1), isa=ISAS[0]
+    ),
+    "mean of reals in strips": lambda dim: kernels.float_reduce(
+        FloatReduceSpec(kind="mean", outer=dim("columns"), count=dim("rows"), inner=150), isa=ISAS[0]
     ),
     "group norm": lambda dim: kernels.group_norm(
         GroupNormSpec(groups=groups_of(dim), scale=0.1, epsilon=1e-5, out_scale=0.02, output=Output(zero_point=100)),

@@ -23,8 +23,12 @@ def emit_quantize(op: QuantizeOp, context: KernelContext, inputs: dict[str, Var]
     """Write the kernel call."""
     shape, rows, room = op.y.tensor.shape, 1, None
     with_room = context.storage.with_room(inputs[op.source])
-    if with_room is None:
-        x: Expr = context.storage.source(inputs[op.source])
+    is_nhwc = with_room is None and context.storage.is_kept_nhwc(inputs[op.source])
+    if is_nhwc:  # where another layout is read, bytes are quicker to permute than floats
+        x: Expr = context.storage.get(inputs[op.source], is_nhwc=True)
+        shape = shape_of(x)
+    elif with_room is None:
+        x = context.storage.source(inputs[op.source])
     else:  # a cache grows in place: its rows are read where they lie
         x, axis = with_room
         rows, room = math.prod(shape[:axis]), math.prod(shape_of(x)[axis:])
@@ -40,7 +44,7 @@ def emit_quantize(op: QuantizeOp, context: KernelContext, inputs: dict[str, Var]
     )
     kernel = kernels.quantize(spec, isa=context.isa)
     value = context.call(output.name, kernel, [x], shape, op.y.tensor.kernel_dtype)
-    context.put(output, value, is_nhwc=False)
+    context.put(output, value, is_nhwc=is_nhwc)
 
 
 @emits(DequantizeOp)

@@ -10,7 +10,7 @@ import numpy as np
 from tvm.relax import Expr, Var
 
 from .....ir.composites.base import ratio
-from .....ir.composites.float_ops import FloatMeanOp
+from .....ir.composites.float_ops import FloatReduceOp
 from .....ir.composites.movement import TopkOp
 from .....ir.composites.outputs import Output, output_spec
 from .....ir.composites.reduction import ArgReduceOp, ReduceOp
@@ -29,7 +29,7 @@ from .....runtime.shapes import known
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import FloatMeanSpec, Pool2dSpec, ReduceSpec
+from ..kernels import FloatReduceSpec, Pool2dSpec, ReduceSpec
 from ..kernels.reductions.topk import TopkSpec, topk
 from ..storage import TO_NHWC
 from .move import requantized
@@ -132,10 +132,13 @@ class Run:
     is_nhwc: bool
 
 
-def run_of(context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple[int, ...], name: str) -> Run:
-    """Return x so that the axes are neighbours: as it lies, in the kernels' layout, or permuted."""
+def run_of(
+    context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple[int, ...], name: str, *, as_nhwc: bool = False
+) -> Run:
+    """Return x so that the axes are neighbours: as it lies, in the kernels' layout (`as_nhwc`: in any case), or permuted."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
-    is_nhwc = context.storage.is_kept_nhwc(var) and _same_order(shape, [axis for axis in TO_NHWC if axis in kept])
+    keeps_order = context.storage.is_kept_nhwc(var) and _same_order(shape, [axis for axis in TO_NHWC if axis in kept])
+    is_nhwc = as_nhwc or keeps_order
     order = TO_NHWC if is_nhwc else tuple(range(len(shape)))
     value = context.storage.get(var, is_nhwc=is_nhwc)
     laid, moved = tuple(shape[axis] for axis in order), tuple(order.index(axis) for axis in axes)
@@ -165,27 +168,25 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int
     return math.prod(shape[: min(long)]), math.prod(shape[axis] for axis in long), math.prod(shape[max(long) + 1 :])
 
 
-@emits(FloatMeanOp)
-def emit_float_mean(op: FloatMeanOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
-    """Write the kernel call."""
-    shape, axes, result = op.shape, op.axes, op.output_shape
-    has_pixels = is_of_pixels(shape, axes)
-    is_nhwc = has_pixels and len(shape) == 4
-    x = context.storage.get(inputs[op.x], is_nhwc=is_nhwc)
-    if has_pixels and not is_nhwc:
-        order = (0, *axes, 1)
-        x, shape, axes = context.permute(output.name, x, order), tuple(shape[axis] for axis in order), (1, 2, 3)
-    if is_nhwc:
-        shape, axes = (shape[0], shape[2], shape[3], shape[1]), (1, 2)
-        result = result if len(result) == 2 else (result[0], 1, 1, result[1])
-    spec = FloatMeanSpec(
-        outer=math.prod(shape[: axes[0]]),
-        count=math.prod(shape[axis] for axis in axes),
-        inner=math.prod(shape[axes[-1] + 1 :]),
+@emits(FloatReduceOp)
+def emit_float_reduce(op: FloatReduceOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call: of pixels before their channels."""
+    shape = op.output_shape
+    has_pixels = len(op.shape) == 4 and is_of_pixels(op.shape, op.axes)
+    run = run_of(context, inputs[op.x], op.shape, op.axes, f"{output.name}_rows", as_nhwc=has_pixels)
+    is_nhwc = run.is_nhwc and len(shape) == 4
+    shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+    dtype: Any = dtype_of(output)
+    spec = FloatReduceSpec(
+        kind=op.kind,
+        outer=run.outer,
+        count=run.extent,
+        inner=run.inner,
+        index_dtype=dtype if op.kind in ("argmax", "argmin") else "int64",
         threads=context.threads,
     )
-    value = context.call(output.name, kernels.mean_in_order(spec, isa=context.isa), [x], result, "float32")
-    context.put(output, value, is_nhwc=is_nhwc and len(result) == 4)
+    value = context.call(output.name, kernels.float_reduce(spec, isa=context.isa), [run.value], shape, spec.out_dtype)
+    context.put(output, value, is_nhwc=is_nhwc)
 
 
 @emits(TopkOp)

@@ -93,7 +93,7 @@ from .quantization.relabel import RelabelSpec, relabel
 from .quantization.requantize import RequantizeSpec, requantize
 from .quantization.requantize_sums import requantize_sums
 from .recurrent.recurrence import RecurrenceSpec, recurrence
-from .reductions.float_reduce import FloatMeanSpec, mean_in_order
+from .reductions.float_reduce import FloatReduceSpec, float_reduce
 from .reductions.reduce import ReduceSpec, reduce
 from .resize.float_resize import FloatResizeSpec, float_resize_bilinear
 from .resize.resize import ResizeSpec, resize_bilinear
@@ -141,8 +141,8 @@ __all__ = [
     "FloatElementwiseSpec",
     "FloatGroupNormSpec",
     "FloatLayerNormSpec",
-    "FloatMeanSpec",
     "FloatOutput",
+    "FloatReduceSpec",
     "FloatResizeSpec",
     "FloatSoftmaxSpec",
     "FunctionOutput",
@@ -212,6 +212,7 @@ __all__ = [
     "float_group_norm",
     "float_layer_norm",
     "float_matmul",
+    "float_reduce",
     "float_resize_bilinear",
     "float_softmax",
     "float_tap_places",
@@ -229,7 +230,6 @@ __all__ = [
     "log_softmax",
     "lookup",
     "matmul",
-    "mean_in_order",
     "multiplies_bfloat16",
     "observe",
     "padded_rows",

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -115,13 +116,13 @@ def _grown(view: DataflowView, root: Var, max_inputs: int, *, has_channels: bool
 
 
 def _is_emitted(view: DataflowView, value: Any) -> bool:
-    """Return whether a call is a step of programs; a power is one if its exponent is a small whole number."""
+    """Return whether a call is a step of programs; a power is one if products and square roots make it."""
     name = op_name(value)
     if name != "power":
         return name in _EMITTED
     constant = constant_value(view, value.args[1])
     is_number = constant is not None and constant.scale is None and constant.values.size == 1
-    return constant is not None and is_number and float(constant.values.reshape(())) in INTEGER_POWERS
+    return constant is not None and is_number and float(constant.values.reshape(())) in POWERS
 
 
 def _is_alike(view: DataflowView, arg: Var, root: Var) -> bool:
@@ -275,14 +276,34 @@ def _gelu_tanh(program: _Program, _call: Any, operands: list[Operand]) -> int:
     return program.step("multiply", x, program.step("add", program.step("multiply", bent, 0.5), 0.5))
 
 
-INTEGER_POWERS = (2.0, 3.0)
-"""Powers by these are products. x * x * x is off by at most 2 units in the last place."""
+POWERS = tuple(quarters / 4 for quarters in range(1, 13) if quarters != 4)
+"""Powers by these are products of a number, its square root and that one's: off by a few units in the last place."""
+
+_Value = TypeVar("_Value")
+
+
+def power_of(
+    x: _Value, exponent: float, *, multiply: Callable[[_Value, _Value], _Value], sqrt: Callable[[_Value], _Value]
+) -> _Value:
+    """Return x to the power of one of `POWERS`."""
+    count, quarters = divmod(round(4 * exponent), 4)
+    factors = [x] * count
+    if quarters:
+        root = sqrt(x)
+        factors += [root] * (quarters >= 2) + ([sqrt(root)] if quarters % 2 else [])
+    return reduce(multiply, factors)
 
 
 def _power(program: _Program, _call: Any, operands: list[Operand]) -> int:
     x, exponent = operands
-    value = program.step("multiply", x, x)
-    return program.step("multiply", value, x) if exponent == 3.0 else value
+    made = power_of(
+        x,
+        float(exponent),
+        multiply=lambda one, other: program.step("multiply", one, other),
+        sqrt=lambda value: program.step("sqrt", value),
+    )
+    assert isinstance(made, int), "a step, as no power is the first"
+    return made
 
 
 _EMITTED: dict[str, _Emit] = {
