@@ -269,6 +269,21 @@ def test_a_softmax_of_columns_is_no_attention_of_rows(rng: np.random.Generator) 
     assert is_close(module, floats(rng, 2, 9, 8), floats(rng, 2, 8, 9), floats(rng, 2, 9, 8))
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("axes", [(0, 2, 1, 3, 4), (0, 2, 1, 4, 3)])
+def test_a_volume_is_made_of_its_slices_at_once(rng: np.random.Generator, batch: int, axes: tuple[int, ...]) -> None:
+    """Other orders of axes go by the source's layout of images."""
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        images = w.emit("images", relax.op.nn.conv2d(x["x"], const(rng, 17, 3, 1, 1)))
+        volume = w.emit("volume", relax.op.reshape(images, (batch, 3, 17, 5, 6)))
+        return w.emit("y", relax.op.permute_dims(volume, axes), is_output=True)
+
+    module = graph({"x": ((3 * batch, 3, 5, 6), "float32")}, body)
+    assert is_close(module, floats(rng, 3 * batch, 3, 5, 6))
+    assert ("permute_dims" in float_ops(module)) == (axes[-1] == 3)
+
+
 def attention(*, reads_queries: bool = False) -> Any:
     """Two heads over nine tokens; the scores are divided, the heads joined again."""
 

@@ -28,7 +28,7 @@ _ELEMENTWISE = (
 
 def emit_nhwc(storage: Storage, writer: BodyWriter, view: DataflowView, var: Var, value: Expr) -> bool:
     """Emit `var` in NHWC if its op allows it and all its activations are kept so; return whether it was emitted."""
-    if _emit_norm(storage, writer, view, var, value):
+    if _emit_norm(storage, writer, view, var, value) or _emit_volume(storage, writer, view, var, value):
         return True
     shape = static_shape(value)
     if not isinstance(value, Call) or dtype_of(value) not in _FLOATS or shape is None:
@@ -62,6 +62,24 @@ def _emit_norm(storage: Storage, writer: BodyWriter, view: DataflowView, var: Va
         factor, shift = (relax.const(np.ascontiguousarray(values.transpose(TO_NHWC))) for values in (line.factor, line.shift))
         product = writer.emit(f"{var.name}_product", relax.op.multiply(storage.get(norm.args[0], is_nhwc=True), factor))
         storage.put(var, StorageLayout(is_nhwc=True), writer.emit(var.name, relax.op.add(product, shift)))
+    return True
+
+
+def _emit_volume(storage: Storage, writer: BodyWriter, view: DataflowView, var: Var, value: Expr) -> bool:
+    """Emit a volume [batch, channels, depth, height, width] of its slices, a batch of images, as one transposition."""
+    call: Any = call_to(value, "permute_dims")
+    volume: Any = None if call is None else call_to(view.definition(call.args[0]), "reshape")
+    if volume is None or not _is_kept(storage, volume.args[0]) or dtype_of(value) != "float32":
+        return False
+    images, shape = static_shape(volume.args[0]), static_shape(volume)
+    if images is None or shape is None or len(shape) != 5 or shape[2:] != images[1:]:
+        return False
+    if call.attrs.axes is None or [int(axis) for axis in call.attrs.axes] != [0, 2, 1, 3, 4]:
+        return False
+    batch, depth, channels, height, width = shape
+    slices = relax.op.reshape(storage.get(volume.args[0], is_nhwc=True), (batch, depth, height, width, channels))
+    made = storage.permuted(var.name, writer.emit(f"{var.name}_slices", slices), (0, 4, 1, 2, 3))
+    storage.put_source(var, made)
     return True
 
 
