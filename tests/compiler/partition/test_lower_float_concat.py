@@ -46,7 +46,7 @@ def kernel_names(module: Any) -> list[str]:
 def test_a_dense_block(rng: np.random.Generator, is_read_twice: bool) -> None:
     module = dense_block(rng, is_read_twice=is_read_twice)
     convolutions = ["float.direct", "float.concat", *(["float.norm"] if is_read_twice else []), "float.pointwise", "float.norm"]
-    assert [name for name in kernel_names(module) if name != "transpose"] == convolutions
+    assert [name for name in kernel_names(module) if name not in ("transpose", "float.max")] == convolutions
     x = floats(rng, 2, 6, 8, 10)
     got, expected = run_lowered(module, x), run_float(module, x)
     assert np.abs(got - expected).max() <= 5e-6 * np.abs(expected).max()
