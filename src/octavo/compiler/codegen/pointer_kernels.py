@@ -10,6 +10,7 @@ import tvm
 from tvm.ir import Call
 
 from ...ir.graph.kernel_attributes import KERNEL_ATTR
+from ...ir.graph.nodes import function_of
 from ...ir.graph.sizes import buffers_and_dimensions
 from ...ir.untyped import tirx
 from .sharing import SharedKernel
@@ -71,7 +72,7 @@ def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) ->
     bounds = [] if shared is None else [shared.first, shared.last]
     sizes = [*given, *implied]
     # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
-    made = tirx.PrimFunc([*pointers, *sizes, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
+    made = function_of([*pointers, *sizes, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
     made = made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
     return PointerKernel(function=made, implied=tuple(implied.values()), dtypes=tuple(str(each.ty.dtype) for each in sizes))
 

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm.tirx import AllocBuffer
 
+from ...ir.graph.nodes import function_of
 from ...ir.graph.sizes import buffers_and_dimensions, size_of
 from ...ir.untyped import s_tir, tirx
 from ...runtime.size import Size, is_open
@@ -67,7 +68,7 @@ def with_scratch(kernel: Any, on_stack: float) -> tuple[Any, list[int | Size]]:
     if of_blocks:
         body = tirx.SeqStmt([*(tirx.DeclBuffer(buffer, data=pointers[buffer]) for buffer in of_blocks), body])
     operands, sizes_taken = buffers_and_dimensions(kernel)
-    made = tirx.PrimFunc([*operands, *pointers.values(), *sizes_taken], body, kernel.ret_type, kernel.attrs)
+    made = function_of([*operands, *pointers.values(), *sizes_taken], body, kernel.ret_type, kernel.attrs)
     return made, [sizes[buffer] for buffer in pointers]
 
 

@@ -19,6 +19,7 @@ from tvm.tirx import AllocBuffer, Bind, DeclBuffer, IfThenElse, IntImm, Var
 
 from ...ir.graph.evaluate import at_level
 from ...ir.graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR, OPEN_ATTR, SCALAR_LOOPS_ATTR
+from ...ir.graph.nodes import with_body
 from ...ir.untyped import s_tir, tirx
 from ...runtime.llvm_host import has_features
 
@@ -184,7 +185,7 @@ def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModu
         texts = (text if number == 0 else "", str(function.attrs.get(LLVM_ATTR, "")))
         for each in filter(None, texts):
             body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", StringImm(each), body)
-        complete[var] = function if body is function.body else function.with_body(body)
+        complete[var] = function if body is function.body else with_body(function, body)
     final = tirx.transform.LowerIntrin()(tvm.IRModule(complete))
     return tvm.IRModule({var: as_given(function) for var, function in final.functions.items()})
 
@@ -225,7 +226,7 @@ def with_hidden_values(function: Any) -> Any:
             return node
         return Bind(node.var, tirx.call_extern(dtype, _AS_IT_IS, value))
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (Bind, hidden)))
+    return with_body(function, tvm_ffi.structural_map(function.body, (Bind, hidden)))
 
 
 def as_given(function: Any) -> Any:
@@ -237,7 +238,7 @@ def as_given(function: Any) -> Any:
         is_hidden = getattr(node.op, "name", "") == "tirx.call_extern" and str(node.args[0].value) == _AS_IT_IS
         return node.args[1] if is_hidden else node
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (Call, shown)))
+    return with_body(function, tvm_ffi.structural_map(function.body, (Call, shown)))
 
 
 def _repeats(function: Any) -> bool:
@@ -290,7 +291,7 @@ def _with_registers(function: Any) -> Any:
             return node
         return AllocBuffer(node.buffer, {**node.annotations, _KEPT: tirx.IntImm("bool", 1)})
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (AllocBuffer, kept)))
+    return with_body(function, tvm_ffi.structural_map(function.body, (AllocBuffer, kept)))
 
 
 def _with_device(function: Any) -> Any:
@@ -298,4 +299,4 @@ def _with_device(function: Any) -> Any:
     body = function.body
     for key, value in (("device_id", 0), ("device_type", tvm.cpu().dlpack_device_type())):
         body = tirx.AttrStmt("default", key, tirx.IntImm("int32", value), body)
-    return function.with_body(body)
+    return with_body(function, body)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from tvm.relax import Expr, Var
 
 from ...runtime.mapped import shared_tensor
 from ...runtime.size import dimension, names_in
-from ..untyped import tirx
+from ..untyped import relax, tirx
 
 _call: Any = tvm.get_global_func("ir.Call")
 _variable: Any = tvm.get_global_func("ir.Var")
@@ -51,6 +51,31 @@ def variable(name: str, ty: Type, *, is_output: bool = True) -> Var:
 def binding_of(var: Var, value: Expr) -> Any:
     """Return the binding of a value to a variable."""
     return _binding(var, value, None)
+
+
+def function_of(params: Sequence[Any], body: Any, ret_type: Any = None, attrs: Any = None) -> Any:
+    """Return a PrimFunc that nobody takes for a pure function.
+
+    Whether it is one TVM's constructor looks for in all statements: that takes as long as to write them.
+    """
+    plain = tirx.PrimFunc(params, _nothing(), ret_type, attrs)
+    ty = relax.FuncType(plain.ty.params, plain.ty.ret, purity=False)
+    fields = {"params": plain.params, "body": body, "ret_type": plain.ret_type, "attrs": plain.attrs, "ty": ty, "span": None}
+    return _object("tirx.PrimFunc", *chain.from_iterable(fields.items()))
+
+
+_object: Any = tvm.get_global_func("ffi.MakeObjectFromPackedArgs")
+
+
+@cache
+def _nothing() -> Any:
+    return tirx.Evaluate(0)
+
+
+def with_body(function: Any, body: Any) -> Any:
+    """Return a PrimFunc with these statements, of the type that it had."""
+    fields = {name: getattr(function, name) for name in ("params", "ret_type", "attrs", "ty", "span")}
+    return _object("tirx.PrimFunc", "body", body, *chain.from_iterable(fields.items()))
 
 
 def tensor_buffer(name: str, shape: tuple[int, ...], dtype: str) -> Any:

@@ -24,7 +24,7 @@ from ....ir.composites.base import RELABELLING
 from ....ir.graph.dataflow import BodyWriter, dtype_of, static_shape
 from ....ir.graph.growing_states import GrowingState
 from ....ir.graph.kernel_attributes import RESULT_ATTR
-from ....ir.graph.nodes import constant, tensor_buffer
+from ....ir.graph.nodes import constant, function_of, tensor_buffer
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import relax
 from ....numerics.floats.half import HalfDtype
@@ -111,7 +111,7 @@ def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]], where: s
             params.append(shaped)
             views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
         params[-1:-1] = dimensions
-    return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
+    return function_of(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
 
 
 def check_count(given: int | Size, wanted: int | Size | None, where: str) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import tvm_ffi
 
 from ....ir.graph.kernel_attributes import SIZE_NAME, SIZES_ATTR
+from ....ir.graph.nodes import function_of
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import tirx
 from ....runtime.shapes import LARGEST
@@ -38,7 +39,7 @@ class LiftedKernel:
 def lifted(func: Any) -> LiftedKernel:
     """Return a kernel that takes its sizes as arguments; one of known sizes takes none."""
     buffers, dimensions = buffers_and_dimensions(func)
-    plain = tirx.PrimFunc(buffers, func.body, func.ret_type)
+    plain = function_of(buffers, func.body, func.ret_type)
     if not dimensions:
         return LiftedKernel(plain, ())
     taken = _Taken(dimensions, list(map(_size, map(str, func.attrs[SIZES_ATTR]))))
@@ -46,7 +47,7 @@ def lifted(func: Any) -> LiftedKernel:
     exchanged = (tirx.BufferType, taken.shaped), (tirx.SeqStmt, _without_sizes), (tirx.Var, taken.read)
     made = tvm_ffi.structural_map(plain, exchanged, order="pre")
     params = [*made.params[:-1], *taken.variables.values(), made.params[-1]]
-    return LiftedKernel(tirx.PrimFunc(params, made.body, made.ret_type), tuple(taken.variables))
+    return LiftedKernel(function_of(params, made.body, made.ret_type), tuple(taken.variables))
 
 
 class _Taken:

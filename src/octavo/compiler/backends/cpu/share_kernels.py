@@ -28,6 +28,7 @@ import tvm_ffi
 from tvm.ir import Call
 from tvm_ffi import StructuralKey
 
+from ....ir.graph.nodes import function_of
 from ....ir.untyped import tirx
 from ....runtime.size import Size
 from .context import PlacedKernel
@@ -48,7 +49,7 @@ def share_kernels(kernels: Mapping[str, PlacedKernel]) -> tuple[dict[str, Placed
         for member, each in enumerate(group):
             for symbol, sizes in each.code.sizes.items():
                 given[symbol] = *sizes, *(numbers[member] for numbers in own)
-                attributed = tirx.PrimFunc(func.params, func.body, func.ret_type, kernels[symbol].func.attrs)
+                attributed = function_of(func.params, func.body, func.ret_type, kernels[symbol].func.attrs)
                 shared[symbol] = replace(kernels[symbol], func=attributed)
     return shared, given
 
@@ -113,7 +114,7 @@ def _groups(alike: Sequence[_Code]) -> Iterable[list[_Numbered]]:
 
 def _content(func: Any, body: Any) -> Any:
     """Return the key of a function with this body; attributes say what it is used for."""
-    return StructuralKey(tirx.PrimFunc(func.params, body, func.ret_type))
+    return StructuralKey(function_of(func.params, body, func.ret_type))
 
 
 @cache
@@ -145,7 +146,7 @@ def _with_arguments(numbered: _Numbered, places: Sequence[int | None], count: in
         dtype = str(literal.ty.dtype)
         replaced[hash(_variable(index, dtype))] = literal if place is None else _value(numbers[place], dtype)
     func = tvm_ffi.structural_map(numbered.blank, (tirx.Var, lambda variable: replaced.get(hash(variable), variable)))
-    return tirx.PrimFunc([*func.params[:-1], *numbers, func.params[-1]], func.body, func.ret_type)
+    return function_of([*func.params[:-1], *numbers, func.params[-1]], func.body, func.ret_type)
 
 
 def _value(number: Any, dtype: str) -> Any:

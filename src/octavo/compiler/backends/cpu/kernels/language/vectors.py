@@ -21,6 +21,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
 from ......ir.graph.kernel_attributes import OPEN_ATTR, SIZE_NAME, SIZES_ATTR
+from ......ir.graph.nodes import function_of
 from ......runtime.shapes import typical
 from ......runtime.size import Size, dimension, expressed_by, is_open
 from .contents import UnknownContentError, content
@@ -118,7 +119,7 @@ def _emitted(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None
     params = list(func.params)
     params[-1:-1] = sizes.dimensions.values()
     statements = func.body if computed is None else tirx.SeqStmt([computed, func.body])
-    made = tirx.PrimFunc(params, statements, func.ret_type, func.attrs)
+    made = function_of(params, statements, func.ret_type, func.attrs)
     return made.with_attrs({OPEN_ATTR: 1, SIZES_ATTR: list(map(str, sizes.variables))})
 
 
