@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import tvm_ffi
 
 from ....ir.graph.kernel_attributes import SIZE_NAME, SIZES_ATTR
-from ....ir.graph.nodes import function_of
+from ....ir.graph.nodes import elements, function_of
 from ....ir.graph.sizes import buffers_and_dimensions, size_of
 from ....ir.untyped import tirx
 from ....runtime.shapes import LARGEST
@@ -116,5 +117,8 @@ def _without_sizes(block: Any) -> Any:
 
 def _computed(block: Any) -> list[tuple[Any, Any]]:
     """Return the pairs of statements that store a size, and bind its variable."""
-    pairs = zip(block.seq[:-1], block.seq[1:], strict=True)
-    return [(store, bound) for store, bound in pairs if isinstance(bound, tirx.Bind) and str(bound.var.name) == SIZE_NAME]
+    return [
+        (store, bound)
+        for store, bound in pairwise(elements(block.seq))
+        if isinstance(bound, tirx.Bind) and str(bound.var.name) == SIZE_NAME
+    ]
