@@ -30,7 +30,7 @@ class FakeStep:
     below_db: float = inf
     min_gain_db: float = 0.1
     is_presumed: ClassVar[bool] = False
-    measures_each: ClassVar[bool] = False
+    small_bytes: ClassVar[int] = 0
     has_proposal: bool = True
     detail: str = ""
     offered: ClassVar[Sequence[FakeStep]] = ()
@@ -41,7 +41,7 @@ class FakeStep:
 
     @property
     def below_db_if_large(self) -> float:
-        return -inf if self.measures_each else self.below_db
+        return -inf if self.small_bytes else self.below_db
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[FakeStep]:

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import octavo
+from apply_steps import with_steps
 from nets import mlp
+from octavo.compiler.explanation import model_cycles
 from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.identity import TensorId
 from octavo.quantizer.plan.entries import FloatOp
-from octavo.quantizer.price import demanded_db, slower
+from octavo.quantizer.price import cycles_in_float, demanded_db, slower
+from octavo.quantizer.steps import FloatTensors
 
 
 def test_more_time_must_gain_more(rng: np.random.Generator) -> None:
@@ -34,3 +37,17 @@ def test_more_time_must_gain_more(rng: np.random.Generator) -> None:
     by_rows = replace(plan, layers=(replace(plan.layers[0], per_row=plan.layers[0].inputs), *plan.layers[1:]))
     assert 0 < slower(view, plan, by_rows) < slower(view, plan, one)
     assert demanded_db(view, plan, both) == pytest.approx(1.0), "no more is demanded"
+
+
+def test_one_activation_takes_in_float_what_the_plan_with_it_does_more(rng: np.random.Generator) -> None:
+    model = mlp(rng)
+    profile = octavo.profile(model, [rng.normal(size=(1, 16)).astype(np.float32)], keep_samples=1)
+    plain, kept = (
+        with_steps(model, profile, steps).plan for steps in ([], [FloatTensors(names=(TensorId("h"),), reasons=("",))])
+    )
+    assert [str(layer.output) for layer in kept.layers] == ["h"]
+    view = DataflowView(model.module["main"])
+    cycles = cycles_in_float(view, plain, [TensorId("x"), TensorId("h")])
+    assert cycles["h"] == {"y": pytest.approx(slower(view, plain, kept) * model_cycles(view))}
+    assert cycles["x"].keys() == {"h"}
+    assert cycles["x"]["h"] > cycles["h"]["y"], "the first layer is the larger one"

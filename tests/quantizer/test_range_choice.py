@@ -10,7 +10,6 @@ from fake_steps import with_referee
 
 import octavo
 from nets import residual_net
-from octavo.quantizer import tune
 from octavo.quantizer.recipe import Recipe
 from octavo.quantizer.steps import Step
 from octavo.quantizer.steps.keep_float import KeepFloat
@@ -84,7 +83,8 @@ def test_ranges_are_tuned_where_outputs_are_little_better_than_they_must_be_and_
     expected = [TuneRanges(below_db=21.0), KeepFloat(goal_db=18.0, below_db=21.0)]
     assert asked == expected, "samples are small: it is quick"
     asked.clear()
-    monkeypatch.setattr(tune, "_SMALL", 0)
+    for kind in (TuneRanges, KeepFloat):
+        monkeypatch.setattr(kind, "small_bytes", 1)
     octavo.quantize(model, profile, recipe=recipe)
     assert asked == (expected if is_asked else [])
     monkeypatch.setattr("octavo.ir.graph.model._LARGE", 0)
@@ -99,6 +99,7 @@ def test_what_asks_for_no_ratio_has_none_looked_for_where_samples_are_large(
 ) -> None:
     model, profile = profiled
     with_referee(monkeypatch, lambda plan: [0.5] * HELD_BACK)
-    monkeypatch.setattr(tune, "_SMALL", 0)
+    for kind in (TuneRanges, KeepFloat):
+        monkeypatch.setattr(kind, "small_bytes", 1)
     assert octavo.quantize(model, profile, recipe=recipe).plan.journal.entries
     assert asked == []

@@ -181,7 +181,7 @@ def test_of_a_large_model_each_step_is_asked_for_once_and_the_last_kind_behind_a
     assert verdicts(plan) == [("r1", True), ("r2", False), ("r3", True)]
     assert [(name, before) for name, before, _ in FakeStep.seen] == [("r1", PLAIN), ("r2", R1), ("r3", R1)]
     assert plan.journal.held_back == HELD_BACK
-    monkeypatch.setattr(type(second), "measures_each", True)
+    monkeypatch.setattr(type(second), "small_bytes", 1)
     assert verdicts(quantized(profiled)) == [("r1", True), ("r3", True)]
     monkeypatch.setattr(First, "offered", [First(name="r1"), First(name="r2")])
     assert verdicts(quantized(profiled)) == [("r1", True), ("r3", True)], "one that gains is enough of a kind"

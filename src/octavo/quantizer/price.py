@@ -8,7 +8,7 @@ from math import prod
 from tvm import relax
 
 from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, INT8_MACS, memory_cycles, model_cycles
-from ..ir.graph.dataflow import DataflowView, static_shape
+from ..ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId
 from ..ir.qdq.matchers.elementwise.float_chain import chain_from
@@ -54,6 +54,32 @@ def _cycles(view: DataflowView, plan: QuantizationPlan) -> float:
     reals = [*floats, *leaving, *(name for layer in of_rows for name in layer.inputs)]
     more = (FLOAT_BYTES - 1) * memory_cycles(sum(sizes.get(name, 0) for name in reals))
     return model_cycles(view) + products * (1 / FLOAT_MACS - 1 / INT8_MACS) + more + sum(functions.values())
+
+
+def cycles_in_float(
+    view: DataflowView, plan: QuantizationPlan, names: Iterable[TensorId]
+) -> dict[TensorId, dict[TensorId, float]]:
+    """Return by activation of a plan the ops that become float if it is, by their results, each with the cycles that it adds.
+
+    These are what reads it, and what makes it, but for products: they can leave float32.
+    """
+    found: dict[TensorId, dict[TensorId, float]] = {name: {} for name in names}
+    for layer in plan.layers:
+        var = view.variables.get(layer.output)
+        if var is None:
+            continue
+        macs = _macs(view, var, len(layer.fused))
+        more = (FLOAT_BYTES - 1) * memory_cycles(size_of(var)) * (1 + len(layer.fused))
+        for name in found.keys() & {*layer.inputs, *(() if macs else (layer.output,))}:
+            found[name][layer.output] = more + macs * (1 / FLOAT_MACS - 1 / INT8_MACS)
+    return found
+
+
+def _macs(view: DataflowView, var: relax.Var, fused: int) -> int:
+    """Return the multiply-accumulates of the op behind which so many are fused, up to a variable."""
+    value = view.definition(var)
+    own = float_macs(value)
+    return own if own or not fused else max((_macs(view, each, fused - 1) for each in operand_vars(value)), default=0)
 
 
 def function_cycles(view: DataflowView, layers: Iterable[IntegerLayer], names: Collection[TensorId]) -> dict[TensorId, float]:

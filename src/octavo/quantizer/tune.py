@@ -45,8 +45,6 @@ CERTAIN = 0.5
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked. And a loss
 of as much is one, even if a single sample makes it."""
-_SMALL = 2**22
-"""Bytes of all that a float model has on a sample: with no more, what measures each activation takes seconds."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -249,7 +247,7 @@ class Tuning:
         for step in alternatives:
             if self._is_late():
                 break
-            is_quick = step.measures_each and self.referees[0].program.float_bytes <= _SMALL
+            is_quick = self.referees[0].program.float_bytes <= step.small_bytes
             below_db = step.below_db_if_large if self._is_large else math.inf if is_quick else step.below_db
             if self.score(kept).sqnr_db >= below_db or step in best:
                 continue
@@ -321,14 +319,15 @@ class Tuning:
             started = time.monotonic()
             others = {step: tuple(each for each in best if each != step) for step in best if step not in sure}
             least = {step: self._demanded_db(step, best, left) for step, left in others.items()}
-            gains = {step: self.score(best).gain_over(self.score(left)) for step, left in others.items()}
+            first = {step: self.score(best).gain_over(self.score(left)) for step, left in others.items()}
             # More folds are asked of what the first one finds useless: each fits all steps anew.
-            gains = {step: self._gain(best, others[step]) for step, gain in gains.items() if not _stays(step, gain, least[step])}
+            gains = {step: self._gain(best, others[step]) for step, gain in first.items() if not _stays(step, gain, least[step])}
             losing = [step for step, gain in gains.items() if not _stays(step, gain, least[step])]
             useless = [step for step in losing if self._gain(others[step], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
-                self._note_beside_others(gains)
+                noted = {step: entry.gain_db or 0.0 for step, entry in self.entries if entry.kept}
+                self._note_beside_others({step: first[step] for step in first if noted.get(step, 0.0) < least[step]} | gains)
                 break
             gain = self._gain(others[step], best)
             self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tvm import relax
 
 import octavo
-from nets import mlp, residual_net
+from nets import mlp, model_of, residual_net
 from octavo.compiler.float_program import FloatProgram
 from octavo.compiler.replaceable_constants import with_values
 from octavo.compiler.target_choice import resolve_target
-from octavo.ir.graph.dataflow import DataflowView
+from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics import dequantize, quantize
@@ -58,6 +60,30 @@ def test_one_rounding_alone_and_all_together(rng: np.random.Generator) -> None:
     cut = referee.score_of(rounding.only().with_params({TensorId("h"): wide})).error
     coarse = dequantize(quantize(hidden.astype(np.float32), wide), wide)
     assert cut == pytest.approx(power_ratio((coarse - hidden) @ p["w2"], exact), rel=1e-3)
+
+
+def test_what_is_moved_counts_once_with_what_it_is_made_of(rng: np.random.Generator) -> None:
+    """Each is rounded to the same integers: one alone costs what both do."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        hidden = writer.emit("h", relax.op.matmul(v["x"], v["w"]))
+        return writer.emit(
+            "y", relax.op.matmul(writer.emit("moved", relax.op.permute_dims(hidden, [1, 0])), v["o"]), is_output=True
+        )
+
+    params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("w", (16, 8)), ("o", (4, 3)))}
+    model = model_of({"x": ((4, 16), "float32")}, params, body, ("y",))
+    samples = [rng.normal(size=(4, 16)).astype(np.float32) for _ in range(4)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    both = (TensorId("h"), TensorId("moved"))
+    assert [set(group) for group in plan.shared] == [set(both)]
+    referee = Referee(RoundedProgram(model, [plan], TARGET), [[sample] for sample in samples])
+    rounding = referee.rounding(plan)
+    found = referee.group_effects(rounding, [both, (TensorId("x"),)])
+    alone = referee.effects(rounding)
+    assert found[both] == pytest.approx(alone[both[0]], rel=1e-6)
+    assert alone[both[0]] == pytest.approx(alone[both[1]], rel=1e-6)
+    assert found[TensorId("x"),] == alone[TensorId("x")]
 
 
 @pytest.mark.parametrize("seed", [5, 9])

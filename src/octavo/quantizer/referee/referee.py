@@ -184,6 +184,16 @@ class Referee:
         self._effects |= {keys[name]: score.error for name, score in zip(unknown, scores, strict=True)}
         return {name: self._effects[key] for name, key in keys.items()}
 
+    def group_effects(self, rounding: Rounding, groups: Iterable[Sequence[TensorId]]) -> dict[Sequence[TensorId], float]:
+        """Return the error of the worst output, in shares of its power, that rounding each group of activations alone makes."""
+        every = [*groups]
+        alone = self.effects(rounding, [group[0] for group in every if len(group) == 1])
+        together = {group: rounding.only(group) for group in every if len(group) > 1}
+        unknown = [each for each in together.values() if each.key not in self._effects]
+        scores = self.scores_of(unknown, few=True) if unknown else []
+        self._effects |= {each.key: score.error for each, score in zip(unknown, scores, strict=True)}
+        return {group: self._effects[together[group].key] if group in together else alone[group[0]] for group in every}
+
     def layer_effects(self, rounding: Rounding, layers: Iterable[TensorId]) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that the constants of each layer make alone."""
         names = list(layers)

@@ -6,17 +6,21 @@ Those that a function alone reads are computed in the kernel of the product that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import accumulate
+from typing import Any, ClassVar
 
 from ...compiler.explanation import model_cycles
 from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
 from ..choices import Choices
+from ..plan import QuantizationPlan
 from ..planner import Planned
-from ..price import function_cycles, slower
+from ..price import cycles_in_float, function_cycles, slower
 from ..recipe import Recipe
+from ..referee import Referee
+from ..referee.rounding import Rounding
 from ..referee.score import in_db, said_alone
 from .step import Evidence, Step
 
@@ -27,12 +31,13 @@ _MIN_GAIN_DB = 1.0
 _PRICE = 2.0
 """What they must gain besides: so often what outputs have more than they must, in dB, for as much time again as all takes in
 integers. Outputs that have just what they must gain by all; the more they have, the less time is more of it worth."""
-_MAX_PRICE_DB = 20.0
-"""More nobody must gain for as much time again where outputs have what they must: other steps ask for no more."""
-_LITTLE = 0.1
-"""Share of the time that activations may take to bring outputs nearer that are near enough for most."""
+_MAX_PRICE_DB = 10.0
+"""More nobody must gain for as much time again, at that rate, where outputs have what they must: other steps ask for no more."""
+_MUCH = 0.4
+"""Share of the time for which they must gain just that where outputs have what they must, and the more for each, the more it is:
+nobody minds a little, and with twice the time a model is hardly worth quantizing."""
 _ENOUGH_DB = 40.0
-"""To come nearer is worth no time to outputs that have less than they must, and little to others."""
+"""To come nearer is worth no time to outputs that have less than they must."""
 _NEAREST_DB = 60.0
 """Outputs as near have little to gain."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
@@ -41,6 +46,10 @@ _MAX_FLOAT = 0.5
 """Share of the activations that may stay float: with more it is no quantized model."""
 _SHARE = 0.05
 """Of the model's modelled time: more than that no functions may take."""
+_INSTANT = 1e-3
+"""Share of a model's time that differs between no two activations: some take next to none."""
+_TRIALS = 4
+"""Of what may gain most, by effects and times of single groups: to plan one and to score that takes longest."""
 _MIN_SHARE = 0.002
 """Of the error that all such roundings make one by one: what makes less is not worth its time."""
 _MIN_EFFECT = 1e-4
@@ -52,7 +61,7 @@ class KeepFloat(Step):
     """Float activations, as many as gain most beyond what their time is worth."""
 
     name: ClassVar = "keep float"
-    measures_each: ClassVar = True
+    small_bytes: ClassVar = 2**24
     goal_db: float
     below_db: float
 
@@ -75,8 +84,8 @@ class KeepFloat(Step):
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these float; None where nothing gains enough.
 
-        Outputs that have what they must are not asked where another's hardware has its own times, where somebody speaks of single
-        tensors, or where ops are float already by choice: those that chose them took what gains most.
+        Outputs that have what they must are not asked where another's hardware has its own times, or somebody speaks of single
+        tensors.
         """
         plan, choices, planner = planned.plan, planned.choices.uncorrected, evidence.planner
         referee = evidence.runs.referee(plan)
@@ -84,23 +93,15 @@ class KeepFloat(Step):
             return None
         rounding = referee.rounding(plan)
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
-        has_enough, are_chosen = in_db(own) >= self.goal_db, any(each.tensor in choices.float_tensors for each in plan.float_ops)
-        is_settled = planner.chosen.backends or not planner.recipe.may_leave_float or are_chosen
+        has_enough, is_settled = in_db(own) >= self.goal_db, planner.chosen.backends or not planner.recipe.may_leave_float
         if (has_enough and is_settled) or in_db(own) >= _NEAREST_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
-        rows = {name for each in rounding.rows.values() for name in each} - rounding.activations.keys()
-        effects = {**referee.effects(rounding), **referee.effects(rounding, sorted(rows))}
-        for names in self._prefixes(effects, own, of_weights):
-            found = choices.with_floats({name: said_alone(effects[name]) for name in names}, plan)
+        for trial in self._likely(_groups(plan, referee, rounding, view), own, of_weights):
+            found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
             other = planner.planned(found).plan
             time = slower(view, plan, other)
-            if in_db(own) >= _ENOUGH_DB and time > _LITTLE:
-                continue
-            left = min(
-                in_db(referee.score_of(referee.rounding(other), few=True).error), _NEAREST_DB if has_enough else _ENOUGH_DB
-            )
-            gain = left - in_db(own) - self._worth(in_db(own), left, time)
+            gain = self._gain(own, referee.score_of(referee.rounding(other), few=True).error, time)
             if gain >= least:
                 least, best = gain, found
         return best
@@ -111,26 +112,96 @@ class KeepFloat(Step):
         floats = {name: why for name, why in chosen.float_tensors.items() if name not in before.float_tensors}
         return planned.choices.uncorrected.with_floats(floats, planned.plan) if floats else None
 
-    def _worth(self, own: float, left: float, slower: float) -> float:
-        """Return what must be gained for some time, in shares of what the model takes: none up to what outputs must have."""
-        excess = max(own - self.goal_db, 0.0)
-        price = min(_PRICE * excess, _MAX_PRICE_DB)
-        if own < self.goal_db < left:
-            price = _PRICE * (left - self.goal_db) ** 2 / (left - own) / 2  # on average on the way
-        return _MIN_GAIN_DB + price * max(slower, 0.0)
+    def _gain(self, own: float, left: float, time: float) -> float:
+        """Return what outputs with an error gain by less of it, in dB, beyond what the time is worth, in shares of the model's.
 
-    def _prefixes(self, effects: Mapping[TensorId, float], own: float, of_weights: float) -> Iterator[Sequence[TensorId]]:
-        """Return the fewest activations without whose rounding outputs are so much nearer as is tried."""
-        order = sorted(effects, key=lambda name: (-effects[name], name))
-        most, tried = max(1, int(_MAX_FLOAT * len(order))), 0
-        start = min(own, 10 ** (-self.goal_db / 10))
-        for step in _STEPS_DB:
-            wanted = max(start * 10 ** (-step / 10) - of_weights, 0.0)
-            count = next(count for count in range(len(order) + 1) if sum(effects[name] for name in order[count:]) <= wanted)
-            count = min(count, most)
-            if count > tried:
-                tried = count
-                yield order[:count]
+        What brings them up to what they must have is worth any, and what brings them nearer than near enough none.
+        """
+        nearest = _NEAREST_DB if in_db(own) >= self.goal_db else _ENOUGH_DB
+        before, after = in_db(own), min(in_db(left), nearest)
+        price = min(_PRICE * max(before - self.goal_db, 0.0), _MAX_PRICE_DB) * max(time, 0.0) / _MUCH
+        if before < self.goal_db < after:
+            price = _PRICE * (after - self.goal_db) ** 2 / (after - before) / 2  # on average on the way
+        return (0.0 if after == before else after - before) - _MIN_GAIN_DB - price * max(time, 0.0)
+
+    def _likely(self, groups: Collection[_Group], own: float, of_weights: float) -> list[_Trial]:
+        """Return what is tried: as few groups as are expected to bring outputs so much nearer.
+
+        Those that cost outputs most come first. Where outputs have what they must, those that cost most for their time do, too,
+        and as many as are expected to gain most.
+        """
+        start, has_enough = min(own, 10 ** (-self.goal_db / 10)), in_db(own) >= self.goal_db
+        ranks, found = [_Group.by_effect, *([_Group.by_time] if has_enough else ())], dict[frozenset[_Group], _Trial]()
+        for rank in ranks if groups else ():
+            trials = _trials(sorted(groups, key=rank), own, of_weights)
+            wanted = [start * 10 ** (-step / 10) for step in _STEPS_DB]
+            chosen = [next((each for each in trials if each.left <= left), trials[-1]) for left in wanted]
+            chosen += [max(trials, key=lambda each: self._gain(own, each.left, each.time))] if has_enough else []
+            found |= {frozenset(each.groups): each for each in chosen}
+        return sorted(found.values(), key=lambda each: -self._gain(own, each.left, each.time))[:_TRIALS]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Activations that have the same parameters: as good as alike.
+
+    Parameters
+    ----------
+    names
+        Of these.
+    effect
+        The error of the worst output, in shares of its power, if they are rounded and nothing else is.
+    ops
+        Those that become float with them, by their results, each with what it takes more, in shares of the model's time.
+    """
+
+    names: tuple[TensorId, ...]
+    effect: float
+    ops: tuple[tuple[TensorId, float], ...]
+
+    def by_effect(self) -> tuple[Any, ...]:
+        """Return what sorts those first that cost outputs most."""
+        return -self.effect, self.names
+
+    def by_time(self) -> tuple[Any, ...]:
+        """Return what sorts those first that cost outputs most for their time."""
+        return -self.effect / (sum(time for _, time in self.ops) + _INSTANT), self.names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trial:
+    """Groups that could stay float, and what error of the outputs is then expected, and what time."""
+
+    groups: tuple[_Group, ...]
+    left: float
+    time: float
+
+
+def _groups(plan: QuantizationPlan, referee: Referee, rounding: Rounding, view: DataflowView) -> list[_Group]:
+    """Return the activations that are rounded: what is moved or joined is float with what it is made of, or not at all."""
+    sharing, rounded = {name: group for group in plan.shared for name in group}, sorted(rounding.names)
+    found = dict.fromkeys(tuple(each for each in sharing.get(name, (name,)) if each in rounding.names) for name in rounded)
+    cycles, total = cycles_in_float(view, plan, rounded), model_cycles(view)
+    ops = {names: {op: more / total for name in names for op, more in cycles[name].items()} for names in found}
+    effects = referee.group_effects(rounding, found)
+    return [_Group(names=names, effect=effect, ops=tuple(ops[names].items())) for names, effect in effects.items()]
+
+
+def _trials(order: Sequence[_Group], own: float, of_weights: float) -> list[_Trial]:
+    """Return ever more groups, as ordered: the first, and no more than may stay float.
+
+    Errors add up; where they don't, since each alone ruins the outputs, the others still do.
+    """
+    rests = [*accumulate((each.effect for each in reversed(order)), initial=0.0)][::-1]
+    most, found = _MAX_FLOAT * sum(len(each.names) for each in order), list[_Trial]()
+    count, gone, ops = 0, 0.0, dict[TensorId, float]()
+    for place, each in enumerate(order, 1):
+        count, gone, ops = count + len(each.names), gone + each.effect, {**ops, **dict(each.ops)}
+        if found and count > most:
+            break
+        left = min(own, max(own - gone, of_weights + rests[place]))
+        found.append(_Trial(groups=tuple(order[:place]), left=left, time=sum(ops.values())))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

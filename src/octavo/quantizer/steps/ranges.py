@@ -259,7 +259,7 @@ class TuneRanges(Step):
 
     name: ClassVar = "tune ranges"
     is_presumed: ClassVar = True
-    measures_each: ClassVar = True
+    small_bytes: ClassVar = 2**22
     below_db: float
 
     @classmethod

@@ -35,8 +35,9 @@ class Step(ABC):
     """Whether it is kept unless the referee finds a loss: what it proposes was found best already, on more samples than are held
     back."""
 
-    measures_each: ClassVar[bool] = False
-    """Whether it measures activation by activation on all samples. Where these are small, whatever outputs have."""
+    small_bytes: ClassVar[int] = 0
+    """Of what measures activation by activation: with no more bytes of all that a float model has on a sample that takes seconds,
+    and it is tried whatever outputs have."""
 
     @property
     def min_gain_db(self) -> float:
@@ -46,7 +47,7 @@ class Step(ABC):
     @property
     def below_db_if_large(self) -> float:
         """`below_db` of a large model, which is not asked at all what takes minutes."""
-        return -inf if self.measures_each else self.below_db
+        return -inf if self.small_bytes else self.below_db
 
     @property
     def detail(self) -> str:
