@@ -184,7 +184,7 @@ def _groups(plan: QuantizationPlan, referee: Referee, rounding: Rounding, view: 
     cycles, total = cycles_in_float(view, plan, rounded), model_cycles(view)
     ops = {names: {op: more / total for name in names for op, more in cycles[name].items()} for names in found}
     effects = referee.group_effects(rounding, found)
-    return [_Group(names=names, effect=effect, ops=tuple(ops[names].items())) for names, effect in effects.items()]
+    return [_Group(names=names, effect=effects[names], ops=tuple(ops[names].items())) for names in found]
 
 
 def _trials(order: Sequence[_Group], own: float, of_weights: float) -> list[_Trial]:
