@@ -239,8 +239,14 @@ class _Simplifier:
             return made
 
         steps = (*skipped, *moves.members)
-        names = {"weight": op.weight.name, "bias": None if bias_param is None else TensorId(bias_param.name)}
-        self.folds += [Fold(op="multiply", tensor=TensorId(var.name), gone=TensorId(step.name), **names) for step in steps]
+        fold = Fold(
+            op="multiply",
+            tensor=TensorId(var.name),
+            gone=TensorId(var.name),
+            weight=op.weight.name,
+            bias=None if bias_param is None else TensorId(bias_param.name),
+        )
+        self.folds += [replace(fold, gone=TensorId(step.name)) for step in steps]
         return _Edit(output=var, value=value, skipped=steps)
 
     def _with_constant(self, var: Var, call: Any) -> tuple[Var, npt.NDArray[Any], int | None] | None:

@@ -69,7 +69,7 @@ def _emit_volume(storage: Storage, writer: BodyWriter, view: DataflowView, var: 
     """Emit a volume [batch, channels, depth, height, width] of its slices, a batch of images, as one transposition."""
     call: Any = call_to(value, "permute_dims")
     volume: Any = None if call is None else call_to(view.definition(call.args[0]), "reshape")
-    if volume is None or not _is_kept(storage, volume.args[0]) or dtype_of(value) != "float32":
+    if call is None or volume is None or not _is_kept(storage, volume.args[0]) or dtype_of(value) != "float32":
         return False
     images, shape = static_shape(volume.args[0]), static_shape(volume)
     if images is None or shape is None or len(shape) != 5 or shape[2:] != images[1:]:
