@@ -20,7 +20,7 @@ from ..runtime.cpu_features import features_of, machine_features, names_of
 from ..runtime.llvm_host import cross_compiler, host_target, host_triple, is_foreign, is_wasm, processor_name, triple_of
 from ..target import CPU, OpSupport, TargetDescription
 from .backends.cpu.backend import Simulation
-from .backends.cpu.kernels import KNOWN_ISAS, PORTABLE_TARGETS, Isas, isas_of, scheduled, target_for
+from .backends.cpu.kernels import KNOWN_ISAS, PORTABLE_TARGETS, isas_of, scheduled, target_for
 from .backends.devices import device_backend, is_device
 from .backends.protocol import Backend, DeviceBackend, check_backend
 
@@ -56,7 +56,7 @@ class ResolvedTarget:
 
     description: TargetDescription
     llvm: tvm.target.Target
-    isas: Isas
+    isas: tuple[str, ...]
     host: TargetDescription
     backends: tuple[Backend, ...] = ()
     described: tuple[TargetDescription, ...] = ()
@@ -105,8 +105,7 @@ def resolve_target(target: TargetLike | ResolvedTarget, machine: tvm.target.Targ
         return resolve_target(_llvm_target(target))
     if isinstance(target, str) and target in KNOWN_ISAS:
         machine = machine or host_target()
-        isas = Isas((target,), float_adders=isas_of(machine).float_adders)
-        return ResolvedTarget(description=CPU, llvm=scheduled(target_for(target, machine)), isas=isas, host=CPU)
+        return ResolvedTarget(description=CPU, llvm=scheduled(target_for(target, machine)), isas=(target,), host=CPU)
     if isinstance(target, DeviceBackend) or (isinstance(target, str) and is_device(target)):
         return _device(target, machine)
     if isinstance(target, str) and _is_arm_cpu(target):
@@ -114,7 +113,7 @@ def resolve_target(target: TargetLike | ResolvedTarget, machine: tvm.target.Targ
     description = CPU if target is None or target == "cpu" else _description(target)
     machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
-    isas = Isas.among(offered, description.isas or offered) or offered
+    isas = tuple(isa for isa in offered if isa in (description.isas or offered)) or offered
     return ResolvedTarget(description=description, llvm=scheduled(machine), isas=isas, host=description)
 
 
@@ -208,7 +207,7 @@ def check_runs_here(target: ResolvedTarget) -> None:
         raise TargetError(f"this machine has no {target.isas[0]}; it has {', '.join(offered)}")
 
 
-def _this_machine() -> tuple[tvm.target.Target, Isas]:
+def _this_machine() -> tuple[tvm.target.Target, tuple[str, ...]]:
     """Return this machine, or what is left of it on a CPU of the ISA that OCTAVO_TARGET names, and the ISAs of its kernels."""
     host, isa = host_target(), os.environ.get(TARGET_VARIABLE)
     if not isa:
@@ -219,7 +218,7 @@ def _this_machine() -> tuple[tvm.target.Target, Isas]:
         raise TargetError(
             f"{TARGET_VARIABLE} names {isa}, which this machine lacks: choose from {', '.join(offered)}, or unset it"
         )
-    return target_for(isa, host), Isas.among(offered, offered[offered.index(isa) :])
+    return target_for(isa, host), offered[offered.index(isa) :]
 
 
 def portable_targets() -> tuple[str, ...]:

@@ -164,8 +164,6 @@ class KernelContext:
         Those that were measured to be best, by the kernels' keys.
     half
         What the module was downcast to; None where it was not.
-    float_adders
-        Whether the core is known to add floats while it multiplies integers. Code of kernels that do depends on their weights.
     """
 
     def __init__(
@@ -176,13 +174,10 @@ class KernelContext:
         threads: int,
         schedules: Schedules = NO_SCHEDULES,
         half: HalfDtype | None = None,
-        *,
-        float_adders: bool = False,
     ) -> None:
         self.writer = writer
         self.isa = isa
         self.threads = threads
-        self.float_adders = float_adders
         self.schedules = schedules
         self._half: HalfDtype | None = half
         self.kept: list[Var] = []

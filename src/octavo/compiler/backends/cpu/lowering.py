@@ -35,7 +35,7 @@ from .compose_attention import compose_attention
 from .context import KernelContext, KernelTable, PlacedKernel
 from .emit.half_float import emit_cast, emit_concat
 from .float_layout import emit_nhwc
-from .kernels import NO_SCHEDULES, Kernel, Schedules, has_float_adders
+from .kernels import NO_SCHEDULES, Kernel, Schedules
 from .storage import TO_NHWC, StorageLayout
 
 
@@ -108,7 +108,6 @@ def lower_composites(
         state=state,
         target=target,
         isa=isa,
-        float_adders=has_float_adders(isas),
         backends=backends,
         half=None if precision is None else precision.dtype,
         stored_from=stored_from,
@@ -163,7 +162,6 @@ class _Lowering:
     state: PartitionState
     target: TargetDescription
     isa: str
-    float_adders: bool
     backends: InitVar[Sequence[Backend]]
     half: HalfDtype | None
     stored_from: int | None = None
@@ -180,7 +178,7 @@ class _Lowering:
         contexts: list[KernelContext] = []
 
         def body(writer: BodyWriter) -> Expr:
-            context = KernelContext(writer, self.table, self.isa, threads, schedules, self.half, float_adders=self.float_adders)
+            context = KernelContext(writer, self.table, self.isa, threads, schedules, self.half)
             contexts.append(context)
             context.growing = self._growing()
             for binding in self.view.bindings:

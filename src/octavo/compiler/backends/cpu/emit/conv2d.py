@@ -67,7 +67,6 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
         **parameters,
         narrow=op.narrow if op.y.kernel_dtype == "int16" else None,
         threads=context.threads,
-        float_adders=context.float_adders,
     )
     kernel = kernels.conv2d(
         spec,
@@ -95,7 +94,6 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
         **_parameters(op),
         narrow=op.narrow if op.y.kernel_dtype == "int16" else None,
         threads=context.threads,
-        float_adders=context.float_adders,
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,
         bias=kernel_bias(op.weight, op.y),

@@ -111,7 +111,6 @@ def matmul(
     dtype: Literal["uint8", "int16"] = "uint8",
     narrow: NarrowAccumulator | None = None,
     threads: int,
-    float_adders: bool = False,
     weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
     bias: npt.NDArray[np.int32 | np.int64 | np.float32],
@@ -140,7 +139,6 @@ def matmul(
         dtype=dtype,
         narrow=narrow,
         threads=threads,
-        float_adders=float_adders,
     )
     kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
     operands: dict[str, Any] = {"weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}

@@ -54,7 +54,7 @@ class Conv2dSpec:
 
     `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
     is the number of chunks the work is cut into; 1 emits no parallel loop. int16 becomes int16 and nothing else, and its sums may
-    leave an accumulator that is `narrow`. A core with `float_adders` adds floats while it multiplies integers.
+    leave an accumulator that is `narrow`.
     """
 
     batch: int
@@ -72,7 +72,6 @@ class Conv2dSpec:
     dtype: Literal["uint8", "int16"] = "uint8"
     narrow: NarrowAccumulator | None = None
     threads: int = 1
-    float_adders: bool = False
 
     @property
     def out_height(self) -> int:

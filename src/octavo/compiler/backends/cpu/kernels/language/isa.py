@@ -5,7 +5,7 @@ It decides from the target alone and picks no kernel: each kernel takes the ISA 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,10 +56,6 @@ class Isa:
 
 # For Zen 3 and later LLVM loads words so far ahead of their products that no register is left for them.
 _AS_ZEN2 = {"znver3": "znver2", "znver4": "znver2", "znver5": "znver2"}
-
-# This core multiplies words and adds floats at once, 31.5 products a cycle, where sums of integers keep products waiting, 26. On
-# a Zen 3 it is floats' that do, 18 a cycle to 26: dense layers take 1.3 to 1.4 times as long. Zen 2 multiplies on one pipe.
-_FLOAT_ADDERS = ("znver4",)
 
 # For cores that issue in order LLVM unrolls loops, and forms all products before any sum: registers are spilled.
 _AS_ANY_ARM = {"cortex-a34": "generic", "cortex-a35": "generic", "cortex-a53": "generic", "cortex-a55": "generic"}
@@ -134,32 +130,7 @@ def checked_isa(isa: str) -> Isa:
     return ISAS[isa]
 
 
-class Isas(tuple[str, ...]):
-    """Names of ISAs, best first, and what the core does that no ISA says; it equals the plain tuple, and its slices are plain.
-
-    `float_adders`: it adds floats while it multiplies integers, on other pipes, subnormal ones as fast as others.
-    """
-
-    float_adders: bool
-
-    def __new__(cls, names: Iterable[str], *, float_adders: bool = False) -> Isas:
-        """Return the names with what is known of the core."""
-        made = super().__new__(cls, names)
-        made.float_adders = float_adders
-        return made
-
-    @staticmethod
-    def among(offered: tuple[str, ...], listed: Collection[str]) -> Isas:
-        """Return those of the ISAs that are listed, of the same core."""
-        return Isas((isa for isa in offered if isa in listed), float_adders=has_float_adders(offered))
-
-
-def has_float_adders(isas: tuple[str, ...]) -> bool:
-    """Return whether the core of these ISAs is known to add floats while it multiplies integers."""
-    return isinstance(isas, Isas) and isas.float_adders
-
-
-def isas_of(target: Target) -> Isas:
+def isas_of(target: Target) -> tuple[str, ...]:
     """Return the ISAs that `target` can run, best first; "generic" is always the last.
 
     Parameters
@@ -175,8 +146,7 @@ def isas_of(target: Target) -> Isas:
     kind = str(target.kind.name)
     if kind != "llvm":
         raise TargetError(f"the kernels are written for targets of kind 'llvm', got {kind!r}: compile for a CPU")
-    names = [name for name, isa in ISAS.items() if any(has_features(features, target) for features in isa.features)]
-    return Isas(names, float_adders=str(target.attrs.get("mcpu")) in _FLOAT_ADDERS)
+    return tuple(name for name, isa in ISAS.items() if any(has_features(features, target) for features in isa.features))
 
 
 def extensions_of(target: Target) -> tuple[str, ...]:

@@ -35,8 +35,6 @@ class Core:
         Of each product of a vector, and to prepare a vector of weights and the activation of a pixel in each step.
     end_factor
         How much longer than with 512 bits it takes to initialise, requantize and store accumulators.
-    sums_as_floats
-        Whether sums of products are taken by adders of floats.
     """
 
     accumulators: int
@@ -45,7 +43,6 @@ class Core:
     weight_cycles: float = 0.0
     activation_cycles: float = 0.0
     end_factor: float = 1.0
-    sums_as_floats: bool = False
 
     def most_pixels(self, vectors: int) -> int:
         """Return how many pixels fit beside the weights of `vectors`, 0 if the weights alone are too many."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...language.isa import AVX2, AVX512_VNNI, AVX_VNNI
 from ..loops.tiles import Core
 
@@ -14,6 +12,3 @@ CORES = {
     AVX2: Core(accumulators=6, registers=7, product_cycles=1.25, weight_cycles=0.5, activation_cycles=0.1, end_factor=2.0),
 }
 """By ISA."""
-
-FLOAT_ADDERS = replace(CORES[AVX2], product_cycles=1.15, sums_as_floats=True)
-"""A core with AVX2 whose adders of floats sum products: its multipliers do nothing else."""

@@ -443,7 +443,7 @@ class ImplicitGemm(GemmLoops):
         full = len(walk) if is_even else len(walk) - 1
         count, sets = len(pixels) * panel.vectors, [acc]
         are_few = count <= WAITING_ACCUMULATORS and 2 * count + panel.vectors <= self.core.registers
-        if self.geometry.reduction.runs == 1 and are_few and not self.core.sums_as_floats:
+        if self.geometry.reduction.runs == 1 and are_few:
             sets.append(T.alloc_buffer((count * LANES,), "int32", scope="local"))
             for i in range(count):
                 store(sets[1], i * LANES, T.broadcast(T.int32(0), LANES), LANES)

@@ -163,11 +163,6 @@ class PointPlan(ABC):
     def _block_sizes(self) -> Sequence[int]:
         return [-(-self.tiling.rows // blocks) for blocks in range(1, self.tiling.rows + 1)]
 
-    @property
-    def spans(self) -> int:
-        """Into how many spans of steps the sums of a point are cut, about; each begins and ends by itself."""
-        return 1
-
     @cached_property
     def pixels(self) -> int:
         """Tiles whose sums are in registers at once: those with the fewest cycles."""
@@ -179,7 +174,7 @@ class PointPlan(ABC):
         full, rest = divmod(self.best_block * self.tiling.columns, pixels)
 
         def cycles(tiles: int) -> float:
-            return self.tiling.steps * step_cycles(tiles, 1, self.core) + self.spans * GROUP_CYCLES
+            return self.tiling.steps * step_cycles(tiles, 1, self.core) + GROUP_CYCLES
 
         return full * cycles(pixels) + (cycles(rest) if rest else 0.0)
 

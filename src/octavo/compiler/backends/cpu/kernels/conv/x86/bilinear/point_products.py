@@ -3,8 +3,8 @@
     for each block of rows of tiles
       transform the inputs of all tiles      (int16, points x tiles x channels)
       for each panel of output channels
-        for each point, for each span of its steps, for each group of tiles:
-          sums[tile][point] = or += products of transformed inputs and weights; some of the weights read next are asked for
+        for each point, for each group of tiles:
+          sums[tile][point] = products of transformed inputs and weights; some of the weights read next are asked for
         for each tile: transform the sums, requantize, store
 
 Transforms are those of the class that derives from this.
@@ -13,10 +13,8 @@ Transforms are those of the class that derives from this.
 from __future__ import annotations
 
 import contextlib
-import operator
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -39,7 +37,6 @@ from ...loops.shares import balanced_block
 from ...spec import Conv2dSpec
 from ..epilogue import Group
 from ..wide_epilogue import emit_groups, epilogue_of
-from .float_sums import add_as_floats, subnormals
 from .point_plan import CACHE_BYTES, WORDS, PointPlan
 
 HALF = 8  # int32 lanes of one register
@@ -60,29 +57,6 @@ def emit_if(condition: Expr) -> Generator[None]:
         yield
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Span:
-    """Some steps of a point's sums.
-
-    Parameters
-    ----------
-    first, steps
-        The first of them, and how many.
-    small
-        How many of them, from the first on, floats' adders take; None where integers' take all.
-    is_small
-        Whether floats' adders take all.
-    is_first
-        Whether they start the sums.
-    """
-
-    first: Expr
-    steps: Expr
-    small: Expr | None = None
-    is_small: bool = False
-    is_first: Expr = True
-
-
 class PointProducts(GemmLoops, Generic[Plan]):
     """Emits one layer's PrimFunc; `build` is the entrance.
 
@@ -94,31 +68,18 @@ class PointProducts(GemmLoops, Generic[Plan]):
     asks_for_panels: ClassVar[bool]
     plan: Plan
     spec: Conv2dSpec
-    spans: npt.NDArray[np.int32] | None = None
-    """Of each point the steps of a span of its sums, and those that floats' adders take; None where integers' take all."""
 
     def _set_constants(self, packed: Mapping[str, npt.NDArray[Any]], weights: Weights, parts: int) -> None:
         """Take packed weights, and channels' values of so many parts of the output channels."""
         self.epilogue = epilogue_of(self.plan.spec, weights, AVX2)
         self.channel_values = self.epilogue.channel_values(weights)
-        biases = self._biases(weights.folded_bias(self.plan.spec.folded_zero_point))
+        biases = weights.folded_bias(self.plan.spec.folded_zero_point)
         lanes = {label: pack_lanes(values, parts, self.tile.vectors) for label, values in self.channel_values.items()}
         self.constants: dict[str, npt.NDArray[Any]] = {
             **packed,
-            "bias": pack_lanes(biases, parts * (biases.size // self.plan.spec.out_channels), self.tile.vectors),
+            "bias": pack_lanes(biases, parts, self.tile.vectors),
             **lanes,
-            **({} if self._cut_spans is None else {"spans": self._cut_spans.ravel()}),
         }
-
-    @property
-    def _cut_spans(self) -> npt.NDArray[np.int32] | None:
-        """Return the spans, None where each is all of a point's steps, taken by one kind of adders."""
-        is_cut = self.spans is not None and int(self.spans.min()) < self.plan.tiling.steps
-        return self.spans if is_cut else None
-
-    def _biases(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return what sums of channels (outputs,) begin with, once or for each of several pixels."""
-        return values
 
     def _block_rows(self) -> int:
         """Rows of tiles of a block, enough blocks for the threads where these share rows."""
@@ -140,10 +101,6 @@ class PointProducts(GemmLoops, Generic[Plan]):
     def _emit(self, buffers: LayerBuffers) -> None:
         self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
         self._emit_threads()
-
-    def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
-        with contextlib.nullcontext() if self.spans is None else subnormals():
-            super()._emit_units(first, last, first_panel, last_panel)
 
     @property
     @abstractmethod
@@ -195,15 +152,13 @@ class PointProducts(GemmLoops, Generic[Plan]):
             at = T.Bind(point * self._point_size)
             to = T.Bind((point * panel.vectors + vector) * LANES)
 
-            def group(span: _Span, first: Expr, pixels: int) -> None:
+            def group(first: Expr, pixels: int) -> None:
                 target = to + first * (points * panel.vectors * LANES)
                 start = T.Bind(at + first * channels)
-                with emit_if(span.is_first):
-                    self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
-                self._emit_products(span, (shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
+                self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
+                self._emit_products((shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
 
-            with self._spans(point) as span:
-                self._for_groups(tiles, block, lambda first, pixels, span=span: group(span, first, pixels))
+            self._for_groups(tiles, block, group)
         columns = bound(geometry.columns)
         with T.serial(0, tile_rows) as row, T.serial(0, columns) as column:
             start = T.Bind((row * columns + column) * (points * panel.vectors * LANES))
@@ -248,33 +203,13 @@ class PointProducts(GemmLoops, Generic[Plan]):
         with T.serial(0, share) as index:
             prefetch(packed, T.min(at + index * line, T.int32(constant.size - 1)), to_write=False)
 
-    @contextlib.contextmanager
-    def _spans(self, point: Expr) -> Generator[_Span]:
-        """Emit what is done for each span of a point's steps."""
-        steps = self.plan.tiling.steps
-        if self._cut_spans is None:
-            is_small = self.spans is not None
-            yield _Span(first=0, steps=steps, small=steps if is_small else None, is_small=is_small)
-            return
-        size, small = (T.Bind(self.operands["spans"][point * 2 + index]) for index in range(2))
-        with T.serial(0, T.floordiv(steps - 1, size) + 1) as number:
-            first = T.Bind(number * size)
-            count = T.Bind(T.min(size, steps - first))
-            yield _Span(first=first, steps=count, small=T.Bind(T.min(count, small)), is_first=number == 0)
-
     def _emit_products(
-        self,
-        span: _Span,
-        inputs: tuple[Expr, Expr],
-        weights: tuple[Expr, Expr],
-        sums: tuple[Expr, Expr],
-        pixels: int,
-        vectors: int,
+        self, inputs: tuple[Expr, Expr], weights: tuple[Expr, Expr], sums: tuple[Expr, Expr], pixels: int, vectors: int
     ) -> None:
-        """Emit a span of the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin."""
+        """Emit the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin."""
         acc = T.alloc_buffer((pixels * LANES,), "int32", scope="local")
 
-        def step(index: Expr, *, sum_of: Callable[[Expr, Expr], Expr] | None = None) -> None:
+        def step(index: Expr, *, is_first: bool = False) -> None:
             start = weights[1] + index * (2 * LANES)
             columns = [T.Bind(load(weights[0], start + half * WORDS, WORDS)) for half in range(2)]
             for i in range(pixels):
@@ -283,40 +218,22 @@ class PointProducts(GemmLoops, Generic[Plan]):
                 for half in range(2):
                     product = v.multiply_pairs(values, columns[half], HALF)
                     at = i * LANES + half * HALF
-                    store(acc, at, product if sum_of is None else sum_of(load(acc, at, HALF), product), HALF)
+                    store(acc, at, product if is_first else load(acc, at, HALF) + product, HALF)
 
         # The first step starts the sums: a zero to start from would be kept in a register through all loops.
-        step(span.first)
-        done: Expr = 1
-        if span.small is not None:
-            with T.serial(0, span.small - 1) as index:
-                step(span.first + 1 + index, sum_of=lambda a, b: add_as_floats(a, b, HALF))
-            done = span.small
-        if not span.is_small:
-            with T.serial(0, span.steps - done) as index:
-                step(span.first + done + index, sum_of=operator.add)
-
-        def put(*, is_first: bool) -> None:
-            for i, half in np.ndindex(pixels, 2):
-                target = sums[1] + i * (self.plan.tiling.points * vectors * LANES) + half * HALF
-                value = load(acc, i * LANES + half * HALF, HALF)
-                store(sums[0], target, value if is_first else value + load(sums[0], target, HALF), HALF)
-
-        if span.is_first is True:
-            put(is_first=True)
-            return
-        with T.If(span.is_first):
-            with T.Then():
-                put(is_first=True)
-            with T.Else():
-                put(is_first=False)
+        step(T.int32(0), is_first=True)
+        with T.serial(0, self.plan.tiling.steps - 1) as index:
+            step(index + 1)
+        for i, half in np.ndindex(pixels, 2):
+            target = sums[1] + i * (self.plan.tiling.points * vectors * LANES) + half * HALF
+            store(sums[0], target, load(acc, i * LANES + half * HALF, HALF), HALF)
 
     # ---- outputs
 
-    def _emit_pixel(self, sums: Sequence[Expr], target: Expr, panel: Panel, part: Expr | int = 0, biases_at: int = 0) -> None:
+    def _emit_pixel(self, sums: Sequence[Expr], target: Expr, panel: Panel, part: Expr | int = 0) -> None:
         """Emit requantization and the stores of one output pixel's channels in the panel, which is one of a part's.
 
-        `sums` are its vectors, without biases; those of its channels begin at `biases_at`.
+        `sums` are its vectors, without biases.
         """
         groups: list[Group] = []
         start = T.Bind(part * self.geometry.group_vectors + panel.first)
@@ -327,7 +244,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
             values = {
                 label: [T.Bind(load(self.operands[label], place, LANES)) for place in places] for label in self.channel_values
             }
-            biases = [load(self.operands["bias"], biases_at + place, LANES) for place in places]
+            biases = [load(self.operands["bias"], place, LANES) for place in places]
             groups.append(
                 Group(
                     out=self.out,

@@ -3,7 +3,6 @@
 A tile is 2**levels neighbouring pixels. Its matrix of pixels by input channels is cut into blocks, as are the weights when they
 are packed and the outputs: `block_product` says how. Sums of activations and of weights fit int16, those of products wrap
 modulo 2**32 and come out right, since the product's own sums fit int32. So results are those of every other kernel, bit for bit.
-Where floats' adders sum the products, operands are shifted (see `shifted_product`), and outputs corrected.
 """
 
 from __future__ import annotations
@@ -15,29 +14,22 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ....language.vectors import Expr, chunks_for, load, shuffled, store
-from ....language.x86 import vector as v
+from ....language.vectors import Expr, chunks_for, load, store
 from ....language.x86.vector import LANES
 from ...loops.gemm_loops import Panel
 from ...loops.geometry import Geometry
 from ...loops.packing import Reduction, Weights, lane_channels
 from ...loops.tiles import Tile
 from ...spec import Conv2dSpec
-from ..window_sum import sums_of_four
-from .block_product import BLOCKS, POINTS, places
+from .block_product import BLOCKS, POINTS, left, places, products, right
 from .point_plan import WORDS
 from .point_products import HALF, SKEW, PointProducts, emit_if
-from .shifted_product import ShiftedProduct
 from .strassen_choice import PANEL, StrassenPlan
 
 
 class Strassen(PointProducts[StrassenPlan]):
-    """Emits one layer's PrimFunc; `build` is the entrance.
+    """Emits one layer's PrimFunc; `build` is the entrance."""
 
-    `lacking` is the buffer of what each tile's outputs lack for its inputs, known once a block's inputs are.
-    """
-
-    lacking: Expr
     is_copied = False
     scratch = None
     asks_for_panels = True
@@ -61,21 +53,10 @@ class Strassen(PointProducts[StrassenPlan]):
         self.cycles = plan.cycles
         self.threads = chunks_for(spec.threads, self.cycles, max(tiling.rows, len(self.panels)))
         self.block = self._block_rows()
-        self.shifted = ShiftedProduct.of(weights.centered[0, 0]) if plan.core.sums_as_floats else None
-        self.spans = None if self.shifted is None else self.shifted.spans
         packed: dict[str, npt.NDArray[Any]] = {"weights": self._packed(weights.values[0, 0])}
         if weights.zero_points.any():
             packed["zero_points"] = self._packed_zero_points(weights)
-        if self.shifted is not None:
-            packed["input_factors"] = self.shifted.input_factors.T.astype(np.int32).ravel()
         self._set_constants(packed, weights, parts=plan.size)
-
-    def _biases(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return biases (outputs,) of the pixels of a tile, (pixels * outputs,): alike, or with what shifted operands lack."""
-        if self.shifted is None:
-            return values
-        lacking = self.shifted.constants.reshape(self.plan.size, -1)  # blocks are in the order pixel, part
-        return (values + lacking).astype(np.int32).ravel()
 
     def _packed(self, values: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
         """Return weights (inputs, outputs) in the order vector, step, input part, output part, lane, byte; one-dimensional."""
@@ -115,10 +96,9 @@ class Strassen(PointProducts[StrassenPlan]):
                 return value - load(self.operands["zero_points"], (panel.first * size + place[1]) * words + half * WORDS, WORDS)
 
             def put(point: Expr, value: Expr) -> None:
-                shift = 0 if self.shifted is None else self.shifted.weight_shifts[point]
-                store(made, point * pitch + step * words + half * WORDS, _shifted(value, shift), WORDS)
+                store(made, point * pitch + step * words + half * WORDS, value, WORDS)
 
-            self._emit_operand(self.plan.form.right, weights, put, strips)
+            self._emit_operand(right, weights, put, strips)
         return made, T.int32(0), pitch
 
     def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr:
@@ -136,36 +116,10 @@ class Strassen(PointProducts[StrassenPlan]):
                     return load(source, pixels[place[0]] + place[1] * channels + chunk * WORDS, WORDS, "int16")
 
                 def put(point: Expr, value: Expr) -> None:
-                    shift = 0 if self.shifted is None else self.shifted.input_shifts[point]
-                    store(made, point * self._point_size + row * channels + chunk * WORDS, _shifted(value, shift), WORDS)
+                    store(made, point * self._point_size + row * channels + chunk * WORDS, value, WORDS)
 
-                self._emit_operand(self.plan.form.left, activations, put, strips)
-        if self.shifted is not None:
-            self._emit_lacking(source, block)
+                self._emit_operand(left, activations, put, strips)
         return made
-
-    def _emit_lacking(self, source: Expr, block: Expr) -> None:
-        """Emit what each pixel's outputs lack for its inputs, a number for each part of them."""
-        parts, channels = self.plan.size, self.plan.tiling.channels
-        self.lacking = T.alloc_buffer((self._tiles * BLOCKS,), "int32")
-        ones = T.broadcast(T.int16(1), WORDS)
-        with T.serial(0, self._tile_rows_of(block)) as row:
-            first = T.Bind((block * self.block + row) * parts)
-            acc = T.alloc_buffer((BLOCKS * HALF,), "int32", scope="local")
-            for part in range(BLOCKS):
-                store(acc, part * HALF, T.broadcast(T.int32(0), HALF), HALF)
-            starts = [T.Bind(_first_element(self.spec, first + pixel)) for pixel in range(parts)]
-            with T.serial(0, channels // WORDS) as chunk:
-                for part in range(BLOCKS):
-                    start = starts[part // parts] + part % parts * channels
-                    words = load(source, start + chunk * WORDS, WORDS, "int16")
-                    store(acc, part * HALF, load(acc, part * HALF, HALF) + v.multiply_pairs(words, ones, HALF), HALF)
-            totals = sums_of_four([T.Bind(load(acc, part * HALF, HALF)) for part in range(BLOCKS)], HALF)
-            value: Expr = T.broadcast(T.int32(0), BLOCKS)
-            for part in range(BLOCKS):
-                total = shuffled([totals], [part] * BLOCKS)
-                value = value + total * load(self.operands["input_factors"], part * BLOCKS, BLOCKS)
-            store(self.lacking, row * BLOCKS, value, BLOCKS)
 
     def _strips(self) -> list[Expr]:
         """Allocate what the levels of an operand's transform hand on, a register of words of each."""
@@ -211,22 +165,18 @@ class Strassen(PointProducts[StrassenPlan]):
             with T.serial(0, POINTS**left) as outer, T.serial(0, BLOCKS**done) as i, T.serial(0, LANES // HALF) as half:
                 read = _reader(before, LANES, at + half * HALF, HALF)
                 values = [T.Bind(read((outer * POINTS + point) * BLOCKS**done + i)) for point in range(POINTS)]
-                for block, value in enumerate(_bound(self.plan.form.products, values)):
+                for block, value in enumerate(_bound(products, values)):
                     store(strip, ((outer * BLOCKS + block) * BLOCKS**done + i) * LANES + half * HALF, value, HALF)
             at, before = T.int32(0), strip
         pixels = self.spec.batch * self.spec.out_height * self.spec.out_width
         order, rest = places(levels), BLOCKS ** (levels - 1)
         for i in range(rest):
             values = [T.Bind(load(before, at + (point * rest + i) * LANES, LANES)) for point in range(POINTS)]
-            for block, value in enumerate(_bound(self.plan.form.products, values)):
+            for block, value in enumerate(_bound(products, values)):
                 pixel, part = order[block * rest + i]
                 first = (row * size + pixel) * self.spec.out_channels + part * self.plan.tiling.outputs
-                biases_at = 0
-                if self.shifted is not None:
-                    value = value + T.broadcast(self.lacking[row * BLOCKS + block], LANES)
-                    biases_at = pixel * size * self.geometry.group_vectors * LANES
                 with emit_if(tile_row * size + pixel < pixels if pixel and pixels % size else True):
-                    self._emit_pixel([value], T.Bind(out_base + first), panel, part, biases_at)
+                    self._emit_pixel([value], T.Bind(out_base + first), panel, part)
 
 
 def _first_element(spec: Conv2dSpec, pixel: Expr) -> Expr:
@@ -239,10 +189,6 @@ def _first_element(spec: Conv2dSpec, pixel: Expr) -> Expr:
     image, row = T.floordiv(row, spec.out_height), T.floormod(row, spec.out_height)
     source = (image * spec.in_height + row * spec.strides[0]) * spec.in_width + column * spec.strides[1]
     return source * spec.in_channels
-
-
-def _shifted(value: Expr, shift: int) -> Expr:
-    return value + T.broadcast(T.int16(shift), WORDS) if shift else value
 
 
 def _bound(transform: Callable[..., list[Any]], values: Sequence[Expr]) -> list[Expr]:

@@ -16,10 +16,8 @@ from ....language.x86.vector import LANES
 from ...loops.packing import Weights
 from ...loops.tiles import Core
 from ...spec import Conv2dSpec
-from ..cores import FLOAT_ADDERS
-from .block_product import BLOCKS, POINTS, STRASSEN_FORM, WINOGRAD_FORM, BlockProduct
+from .block_product import BLOCKS, LEFT_SUMS, POINTS, PRODUCT_SUMS, REACH, RIGHT_SUMS
 from .point_plan import MAX_INPUT, PARALLEL_INSTRUCTIONS, VALUE_INSTRUCTIONS, WORDS, PointPlan, Tiling, total_cycles
-from .shifted_product import LIMIT, fits_int32
 
 MAX_LEVELS = 2
 """A third takes another eighth of the products, but as many sums."""
@@ -38,11 +36,6 @@ class StrassenPlan(PointPlan):
     """One layer with so many `levels`: tiles are 2**levels neighbouring pixels, of all images in one sequence."""
 
     levels: int
-
-    @property
-    def form(self) -> BlockProduct:
-        """Which sums its levels take."""
-        return STRASSEN_FORM if self.core.sums_as_floats else WINOGRAD_FORM
 
     @property
     def size(self) -> int:
@@ -69,9 +62,9 @@ class StrassenPlan(PointPlan):
             panel=PANEL,
             results=size**2,
             result_cycles=RESULT_CYCLES,
-            input_values=stages * (BLOCKS + self.form.left_sums + POINTS),
+            input_values=stages * (BLOCKS + LEFT_SUMS + POINTS),
             # The last level's sums stay in registers.
-            sum_values=stages * (POINTS + self.form.product_sums + BLOCKS) - BLOCKS**levels,
+            sum_values=stages * (POINTS + PRODUCT_SUMS + BLOCKS) - BLOCKS**levels,
         )
 
     @property
@@ -83,7 +76,7 @@ class StrassenPlan(PointPlan):
     def weight_cycles(self) -> float:
         """Estimate the cycles of reading and transforming all weights, for one block."""
         registers = self.tiling.steps * self.tiling.vectors * (2 * LANES // WORDS)
-        values = registers * self._stages * (BLOCKS + self.form.right_sums + POINTS)
+        values = registers * self._stages * (BLOCKS + RIGHT_SUMS + POINTS)
         return super().weight_cycles + VALUE_INSTRUCTIONS * values / PARALLEL_INSTRUCTIONS
 
     @property
@@ -98,32 +91,17 @@ class StrassenPlan(PointPlan):
         groups = -(-self.tiling.rows // group)
         return [min(-(-groups // blocks) * group, self.tiling.rows) for blocks in range(1, groups + 1)]
 
-    @property
-    def spans(self) -> int:
-        """Into how many spans of steps the sums of a point are cut, about: as of weights that lie around 0 evenly."""
-        if not self.core.sums_as_floats:
-            return 1
-        largest, middle = self.form.reach * MAX_INPUT, self.form.reach * np.iinfo(np.int8).max
-        return -(-self.tiling.inputs * largest * middle // LIMIT)
-
     def is_exact(self, weights: Weights) -> bool:
-        """Whether transformed inputs and weights fit int16, at two levels of trained weights they always do; or, where floats'
-        adders sum products, whether all sums fit int32."""
-        if self.core.sums_as_floats:
-            return fits_int32(weights.centered[0, 0], weights.folded_bias(self.spec.folded_zero_point))
-        reach = self.form.reach**self.levels
+        """Whether transformed inputs and weights fit int16: at two levels of trained weights they always do."""
+        reach = REACH**self.levels
         largest = max(MAX_INPUT, int(np.abs(weights.centered).max(initial=0)))
         return reach * largest <= np.iinfo(np.int16).max
 
 
 def strassen_plans(spec: Conv2dSpec, core: Core) -> list[StrassenPlan]:
-    """Return what a product can take, the fewest estimated cycles first.
-
-    Sums of more than one level are too large to be taken as floats' for long.
-    """
+    """Return what a product can take, the fewest estimated cycles first."""
     if spec.kernel != (1, 1) or spec.groups > 1 or any(spec.padding):
         return []
-    first = FLOAT_ADDERS if spec.float_adders else core
-    plans = [StrassenPlan(spec=spec, core=core if levels > 1 else first, levels=levels) for levels in range(1, MAX_LEVELS + 1)]
+    plans = [StrassenPlan(spec=spec, core=core, levels=levels) for levels in range(1, MAX_LEVELS + 1)]
     divisible = [plan for plan in plans if not any(side % (WORDS * plan.size) for side in (spec.in_channels, spec.out_channels))]
     return sorted(divisible, key=total_cycles)
