@@ -32,7 +32,7 @@ def scaled_net(factor: float) -> octavo.Model:
         return writer.emit("y", relax.op.nn.softmax(t), is_output=True)
 
     return model_of(
-        {"x": ((1, 8), "float32")}, {"f": np.full((1,), factor, np.float32)}, body, ("y",), fingerprint="sha256:" + "1" * 64
+        {"x": ((1, 8), "float32")}, {"f": np.full((8,), factor, np.float32)}, body, ("y",), fingerprint="sha256:" + "1" * 64
     )
 
 

@@ -83,7 +83,11 @@ def _of_model(args: argparse.Namespace) -> int:
 def _of_profile(args: argparse.Namespace) -> int:
     named = {"--plan": args.plan, "--data": args.data, "--search": args.search, "--target": args.target}
     other = next((name for name, value in named.items() if value is not None), None)
-    if other is not None or ((args.shape or args.size or args.value) and args.profiled is None) or recipe_of(args) != Recipe():
+    if (
+        other is not None
+        or ((args.shape or args.size or args.value or args.signature) and args.profiled is None)
+        or recipe_of(args) != Recipe()
+    ):
         raise UsageError(f"{other or 'how to quantize'} is for the page of a model: give --profile FILE too")
     try:
         profile = Profile.load(args.model)
@@ -92,11 +96,7 @@ def _of_profile(args: argparse.Namespace) -> int:
             raise
         raise ProfileError(f"{error}; of a model, give --profile FILE too") from error
     shown: Path = args.profiled or args.model
-    model = (
-        None
-        if args.profiled is None
-        else load_model(argparse.Namespace(model=args.profiled, shape=args.shape, size=args.size, value=args.value))
-    )
+    model = None if args.profiled is None else load_model(argparse.Namespace(**{**vars(args), "model": args.profiled}))
     page = profile_page(profile, title=shown.name, model=model).encode()
     write_file(args.output, lambda file: file.write(page))
     print(f"{args.output}: {len(profile)} tensors, {len(page) / 1e6:.1f} MB")

@@ -203,10 +203,11 @@ class _Simplifier:
     def factor(self, var: Var) -> _Edit | None:
         """Fold `var`, a product by a constant for each channel or by one, into the product with weights before it.
 
-        Nobody else reads what lies between: a bias, and moves.
+        Nobody else reads what lies between: a bias, and moves. Of a .tflite file, which is written op by op, its converter has
+        folded what can be.
         """
         call: Any = call_to(self.view.definition(var), "multiply", "divide")
-        read = None if call is None else self._with_constant(var, call)
+        read = None if call is None or self.model.source_format == "tflite" else self._with_constant(var, call)
         if read is None:
             return None
         data, factor, axis = read

@@ -37,9 +37,9 @@ _MUCH = 0.4
 """Share of the time for which they must gain just that where outputs have what they must, and the more for each, the more it is:
 nobody minds a little, and with twice the time a model is hardly worth quantizing."""
 _ENOUGH_DB = 40.0
-"""To come nearer is worth no time to outputs that have less than they must."""
+"""Outputs as near stay as they are; to come nearer is worth no time to those that have less than they must."""
 _NEAREST_DB = 60.0
-"""Outputs as near have little to gain."""
+"""To come nearer is worth no time to outputs that have what they must, and less than enough."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
 """By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
 _MAX_FLOAT = 0.5
@@ -94,7 +94,7 @@ class KeepFloat(Step):
         rounding = referee.rounding(plan)
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
         has_enough, is_settled = in_db(own) >= self.goal_db, planner.chosen.backends or not planner.recipe.may_leave_float
-        if (has_enough and is_settled) or in_db(own) >= _NEAREST_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
+        if (has_enough and is_settled) or in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         for trial in self._likely(_groups(plan, referee, rounding, view), own, of_weights):

@@ -58,22 +58,23 @@ template <int above, int below>
 __device__ __forceinline__ float rational(float x, const float (&numerator)[above], const float (&denominator)[below], float limit) {
   float square = __fmul_rn(x, x);
   float quotient = __fdiv_rn(__fmul_rn(x, series(square, numerator)), series(square, denominator));
-  quotient = quotient > 1.0f ? 1.0f : quotient;
-  quotient = quotient < -1.0f ? -1.0f : quotient;
+  constexpr float below_one = 0.99999994f;  // within the limit no value rounds to 1
+  quotient = quotient > below_one ? below_one : quotient;
+  quotient = quotient < -below_one ? -below_one : quotient;
   return x > limit ? 1.0f : x < -limit ? -1.0f : quotient;
 }
 
 __device__ __forceinline__ float hyperbolic_tangent(float x) {
   constexpr float numerator[5] = {0.999999979f, 0.133793392f, 0.00349358361f, 2.05760293e-05f, 1.33087084e-08f};
   constexpr float denominator[5] = {1.0f, 0.467126544f, 0.0258693604f, 0.000328235385f, 7.75778486e-07f};
-  return rational(x, numerator, denominator, 9.02f);
+  return rational(x, numerator, denominator, 9.010913f);
 }
 
 __device__ __forceinline__ float error_function(float x) {
   constexpr float numerator[7] = {1.12837911f,    0.200779571f,    0.0506854883f,  0.00373553182f,
                                   0.00014245543f, -1.95505948e-06f, 1.98130003e-08f};
   constexpr float denominator[5] = {1.0f, 0.511267878f, 0.11535059f, 0.0144244845f, 0.000963575203f};
-  return rational(x, numerator, denominator, 3.925f);
+  return rational(x, numerator, denominator, 3.9192057f);
 }
 
 }  // namespace octavo
