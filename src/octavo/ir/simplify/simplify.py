@@ -1,6 +1,5 @@
-"""Simplify: fold batch normalization and zero padding into convolutions, and factors by channel into products with weights.
+"""Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them.
 
-One integer kernel then covers them.
 Splits become slices, normalizations by layer or group in several ops the one op that they are.
 
 Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other,
@@ -30,17 +29,7 @@ from ..graph.group_norm import read_group_norm
 from ..graph.layer_norm import plain_layer_norm
 from ..graph.model import rewritten
 from ..graph.split_to_slices import split_to_slices
-from ..graph.weighted import (
-    CONVOLUTIONS,
-    WEIGHTED,
-    Bias,
-    Weighted,
-    bias_operand,
-    conv2d_attrs,
-    view_equal,
-    weighted,
-    with_operands,
-)
+from ..graph.weighted import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from ..identity import TensorId
 from ..identity.naming import NameSupply
 from ..qdq.dynamic import find_dynamic
@@ -58,16 +47,6 @@ class _Edit:
     output: Var
     value: Callable[[BodyWriter, Mapped], Expr]
     skipped: tuple[Var, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Moves:
-    """What moves `source`, whose channels lie along `axis`: calls, and the variables that they make."""
-
-    source: Var
-    axis: int | None
-    calls: tuple[Any, ...]
-    members: tuple[Var, ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -162,7 +141,7 @@ class _Simplifier:
         norm: Any = call_to(self.view.definition(item.tuple_value), "nn.batch_norm")
         if norm is None or norm_var is None or norm.attrs.training or self.view.only_user(norm_var) is None:
             return None
-        found = self._product_before(norm.args[0], CONVOLUTIONS)
+        found = self._convolution_before(norm_var, norm.args[0])
         if found is None or any(self.constants.find(arg) is None for arg in norm.args[1:]):
             return None
         conv_var, skipped, bias = found
@@ -183,10 +162,15 @@ class _Simplifier:
             axis=op.weight_axis,
         )
         self.params[op.weight.name] = weight
-        bias_param = self._bias_param((None if bias is None else bias.constant, self.constants.find(norm.args[2])), folded, var)
+        bias_param = self._bias_param(bias, norm.args[2], folded, var)
+        shape: list[Any] = [1] * 4
+        shape[op.output_axis] = op.channels
 
         def value(writer: BodyWriter, mapped: Mapped) -> Expr:
-            return self._biased(writer, var, with_operands(op.call, *map(mapped, op.call.args)), bias_param, op)
+            convolved = with_operands(op.call, mapped(op.call.args[0]), mapped(op.call.args[1]))
+            conv = writer.emit(self.names.fresh(f"{var.name}_conv"), convolved)
+            shaped = writer.emit(self.names.fresh(f"{var.name}_bias"), relax.op.reshape(bias_param, relax.ShapeExpr(shape)))
+            return relax.op.add(conv, shaped)
 
         gone = skipped[-1]
         self.folds.append(
@@ -200,91 +184,6 @@ class _Simplifier:
         )
         return _Edit(output=var, value=value, skipped=(*skipped, norm_var))
 
-    def factor(self, var: Var) -> _Edit | None:
-        """Fold `var`, a product by a constant for each channel or by one, into the product with weights before it.
-
-        Nobody else reads what lies between: a bias, and moves. Of a .tflite file, which is written op by op, its converter has
-        folded what can be.
-        """
-        call: Any = call_to(self.view.definition(var), "multiply", "divide")
-        read = None if call is None or self.model.source_format == "tflite" else self._with_constant(var, call)
-        if read is None:
-            return None
-        data, factor, axis = read
-        moves = self._moves_before(data, axis)
-        found = None if moves is None else self._product_before(moves.source, WEIGHTED)
-        if moves is None or found is None:
-            return None
-        product, skipped, bias = found
-        op = weighted(self.constants, self.view.definition(product))
-        if isinstance(op, str) or not op.has_channels or not self._is_read_here_alone(op.weight):
-            return None
-        if moves.axis not in (None, op.output_axis):
-            return None
-        weight = self.params[op.weight.name]
-        along = [1] * weight.ndim
-        along[op.weight_axis] = -1
-        factors = np.broadcast_to(factor.reshape(-1), (op.channels,))
-        self.params[op.weight.name] = (weight.astype(np.float64) * factors.reshape(along)).astype(np.float32)
-        bias_param: Var | None = None
-        if bias is not None:
-            scaled = self.constants.value(bias.constant).reshape(-1).astype(np.float64) * factors
-            bias_param = self._bias_param((bias.constant,), scaled.astype(np.float32), var)
-
-        def value(writer: BodyWriter, mapped: Mapped) -> Expr:
-            made: Any = with_operands(op.call, *map(mapped, op.call.args))
-            if bias_param is not None:
-                made = self._biased(writer, var, made, bias_param, op)
-            for number, move in enumerate(moves.calls):
-                made = with_operands(move, writer.emit(self.names.fresh(f"{var.name}_{number}"), made), *move.args[1:])
-            return made
-
-        steps = (*skipped, *moves.members)
-        fold = Fold(
-            op="multiply",
-            tensor=TensorId(var.name),
-            gone=TensorId(var.name),
-            weight=op.weight.name,
-            bias=None if bias_param is None else TensorId(bias_param.name),
-        )
-        self.folds += [replace(fold, gone=TensorId(step.name)) for step in steps]
-        return _Edit(output=var, value=value, skipped=steps)
-
-    def _with_constant(self, var: Var, call: Any) -> tuple[Var, npt.NDArray[Any], int | None] | None:
-        """Return what a product multiplies by a constant, or divides, the factors, and the axis along which they differ."""
-        shape = static_shape(var)
-        for place in (1, 0) if call_to(call, "multiply") is not None else (1,):
-            data, values = call.args[1 - place], self.constant_value(call.args[place])
-            if values is None or values.dtype != np.float32 or not isinstance(data, Var) or static_shape(data) != shape:
-                continue
-            with np.errstate(all="ignore"):
-                factors = values.astype(np.float64) if call_to(call, "multiply") is not None else 1 / values.astype(np.float64)
-            axes = [axis - values.ndim for axis, size in enumerate(values.shape) if size != 1]
-            if shape is not None and np.isfinite(factors).all() and len(axes) < 2:
-                return data, factors, len(shape) + axes[0] if axes else None
-        return None
-
-    def _moves_before(self, data: Var, axis: int | None) -> _Moves | None:
-        """Return what moves a value, up to what it reads, and where its channels lie there; None where they are torn apart."""
-        calls: list[Any] = []
-        members: list[Var] = []
-        while (call := call_to(self.view.definition(data), "permute_dims", "reshape")) is not None and self._read_once(data):
-            source, before, after = call.args[0], static_shape(call.args[0]), static_shape(data)
-            if not isinstance(source, Var) or before is None or after is None:
-                return None
-            if axis is not None and call_to(call, "reshape") is not None:
-                alike = (each for each, size in enumerate(before) if size == after[axis])
-                axis = next((each for each in alike if before[each:] == after[axis:] or before[:each] == after[:axis]), None)
-                if axis is None:
-                    return None
-            elif axis is not None:
-                axes = call.attrs.axes
-                axis = len(before) - 1 - axis if axes is None else int(axes[axis]) % len(before)
-            calls.insert(0, call)
-            members.insert(0, data)
-            data = source
-        return _Moves(source=data, axis=axis, calls=tuple(calls), members=tuple(members))
-
     def constant_value(self, expr: Expr) -> npt.NDArray[Any] | None:
         """Return the numbers of a constant or a literal."""
         found, literal = self.constants.find(expr), self.view.definition(expr)
@@ -297,34 +196,25 @@ class _Simplifier:
         assert constant is not None, "checked by the caller"
         return self.constants.value(constant).reshape(-1)
 
-    def _product_before(self, data: Expr, ops: Sequence[str]) -> tuple[Var, tuple[Var, ...], Bias | None] | None:
-        """Return the product with weights, one of `ops`, that makes `data`, the variables that die, and its bias, if any."""
+    def _convolution_before(self, norm_var: Var, data: Expr) -> tuple[Var, tuple[Var, ...], Bias | None] | None:
+        """Return the convolution that feeds a batch_norm, the variables between that die, and the bias between them, if any."""
         first = self.view.binding_of(data)
         if first is None or not self._read_once(first):
             return None
         value = self.view.definition(first)
-        if call_to(value, *ops) is not None:
+        if call_to(value, *CONVOLUTIONS) is not None:
             return first, (first,), None
         call = call_to(value, "add")
         for arg in () if call is None else call.args:
-            product_var = self.view.binding_of(arg)
-            product = None if product_var is None else call_to(self.view.definition(product_var), *ops)
-            if product is None or product_var is None or not self._read_once(product_var):
+            conv_var = self.view.binding_of(arg)
+            conv = None if conv_var is None else call_to(self.view.definition(conv_var), *CONVOLUTIONS)
+            if conv is None or conv_var is None or not self._read_once(conv_var):
                 continue
-            op = weighted(self.constants, product)
-            bias = None if isinstance(op, str) else bias_operand(self.view, self.constants, value, product_var, op)
+            op = weighted(self.constants, conv)
+            bias = None if isinstance(op, str) else bias_operand(self.view, self.constants, value, conv_var, op)
             if bias is not None:
-                return product_var, (product_var, first), bias
+                return conv_var, (conv_var, first), bias
         return None
-
-    def _biased(self, writer: BodyWriter, var: Var, product: Any, bias: Var, op: Weighted) -> Any:
-        """Return a product with weights, which becomes `var`, and a bias of shape (C,)."""
-        kind = "product" if call_to(op.call, "matmul") is not None else "conv"
-        made = writer.emit(self.names.fresh(f"{var.name}_{kind}"), product)
-        shape: list[Any] = [1] * len(static_shape(op.call) or ())
-        shape[op.output_axis] = op.channels
-        shaped = writer.emit(self.names.fresh(f"{var.name}_bias"), relax.op.reshape(bias, relax.ShapeExpr(shape)))
-        return relax.op.add(made, shaped)
 
     def _read_once(self, var: Var) -> bool:
         return self.view.only_user(var) is not None
@@ -333,8 +223,9 @@ class _Simplifier:
         """Return whether a constant may get another value: nobody else reads it, nor is it a result of the model."""
         return all(self.view.only_user(var) is not None for var in (constant.root, *constant.moves))
 
-    def _bias_param(self, candidates: Sequence[Constant | None], value: npt.NDArray[Any], var: Var) -> Var:
-        """Return a parameter of shape (C,) that holds a folded bias: one of these that nobody else reads, or another."""
+    def _bias_param(self, bias: Bias | None, beta: Expr, value: npt.NDArray[Any], var: Var) -> Var:
+        """Return a parameter of shape (C,) that holds the folded bias: the old bias or beta where nobody else reads it."""
+        candidates = [None if bias is None else bias.constant, self.constants.find(beta)]
         for constant in candidates:
             if constant is not None and self._is_read_here_alone(constant) and static_shape(constant.root) == value.shape:
                 self.params[constant.name] = value
@@ -411,7 +302,7 @@ def _pads_with_zero(pad: Any) -> bool:
 
 
 def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
-    """Return the model with batch normalizations, zero paddings and factors in its products with weights, and what was folded.
+    """Return the model with batch normalization and zero padding folded into its convolutions, and what was folded.
 
     Before::
 
@@ -427,8 +318,7 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
     model = model if sliced is model.module else replace(model, module=sliced)
     folds: list[Fold] = []
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
-    rules = (_Simplifier.padding, _Simplifier.batch_norm, _Simplifier.factor, _Simplifier.layer_norm, _Simplifier.group_norm)
-    for rule in rules:
+    for rule in (_Simplifier.padding, _Simplifier.batch_norm, _Simplifier.layer_norm, _Simplifier.group_norm):
         model, found = _pass(model, rule)
         folds += found
     return model, tuple(folds)

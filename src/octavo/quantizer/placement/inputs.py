@@ -181,18 +181,15 @@ class PlanInputs:
 
     @cached_property
     def _made_by(self) -> dict[str, tuple[str, ...]]:
-        """By variables the tensors that are computed by them in the source: what was folded into weights, steps of one op."""
-        gone: dict[str, tuple[str, ...]] = {}
-        for fold in self.form.folds:
-            if fold.weight is not None:
-                gone[str(fold.tensor)] = (*gone.get(str(fold.tensor), ()), str(fold.gone))
+        """By variables the tensors that are computed by them in the source: normalizations that were folded, steps of one op."""
+        gone = {str(fold.tensor): (str(fold.gone),) for fold in self.form.folds if fold.op == "nn.batch_norm"}
         return _made_by_unnamed(self.form.view, self.form.model.tensors) | gone
 
     def named(self, names: Collection[str], op: str, members: Iterable[str]) -> str | None:
         """Return the first of some names that an op, made of the variables `members`, answers to, or None.
 
         It answers to TensorIds, source names of tensors, op names in the source's terms or Relax's; in names * and ? stand for
-        other characters. A product that took over a normalization or a factor answers to its own name.
+        other characters. A convolution that took over a normalization answers to its own name.
         """
         if not names:
             return None
