@@ -135,4 +135,6 @@ def test_too_few_samples_tell_nothing() -> None:
 )
 def test_it_is_for_targets_of_floats_and_where_nothing_else_is_wished(profiled: Profiled, given: dict[str, Any]) -> None:
     quantized = octavo.quantize(*profiled, **{"recipe": AS_WIDE, **given})
-    assert "hr" in quantized.plan.activations
+    assert not [op.reason for op in quantized.plan.float_ops if "would saturate in 8 bits" in op.reason]
+    if given.get("preset") == "fast" or "recipe" in given:  # others may leave it float for its error
+        assert "hr" in quantized.plan.activations
