@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.evaluation.bench.peers import openvino_core
 from octavo.evaluation.peers import exact_session as reference_session
 
 __all__ = ["reference_compiled", "reference_openvino", "reference_session"]
@@ -28,8 +29,6 @@ def reference_openvino(path: Path) -> Callable[[np.ndarray], np.ndarray]:
 
 def reference_compiled(model: Any) -> Any:
     """Compile a file, or a model of OpenVINO's, its quantized layers in float32."""
-    import openvino
-
     # Without low precision transformations the float ops between Q and DQ stay: integers of up to 2^24 are exact in them.
     config = {"INFERENCE_PRECISION_HINT": "f32", "LP_TRANSFORMS_MODE": "NO"}
-    return openvino.Core().compile_model(model, "CPU", config)
+    return openvino_core().compile_model(model, "CPU", config)

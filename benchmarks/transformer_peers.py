@@ -19,6 +19,7 @@ import onnx
 import onnxruntime
 from onnxruntime import quantization as ort_quantization
 
+from octavo.evaluation.bench.peers import openvino_core
 from open_sizes import Arrays
 
 Run = Callable[[Arrays], list[np.ndarray]]
@@ -130,8 +131,6 @@ class Peers:
         save_model(made, path, compress_to_fp16=False)
 
     def _openvino(self, path: Path, **more: str) -> Run:
-        from openvino import Core
-
         config: dict[str, Any] = {"INFERENCE_NUM_THREADS": self.threads, "INFERENCE_PRECISION_HINT": "f32", **more}
-        request = Core().compile_model(str(path), "CPU", config).create_infer_request()
+        request = openvino_core().compile_model(str(path), "CPU", config).create_infer_request()
         return lambda inputs: [np.array(each) for each in request.infer(inputs).values()]

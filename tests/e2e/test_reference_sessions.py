@@ -1,10 +1,14 @@
 """The sessions that values are compared with: sums whose pairs of products exceed 16 bits come out exact, whatever the CPU."""
 
+import os
+import sys
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
+from child_python import run_python
 from reference_sessions import reference_openvino, reference_session
 
 ACTIVATIONS = {"uint8": (0, 256), "int8": (-128, 128)}
@@ -57,3 +61,22 @@ def test_sums_of_openvino_are_exact(dtype: str, tmp_path) -> None:
     model, x, expected = written("qdq", dtype)
     onnx.save(model, tmp_path / "m.onnx")
     np.testing.assert_array_equal(reference_openvino(tmp_path / "m.onnx")(x), expected)
+
+
+def test_a_signal_after_models_of_openvino_s_ended_in_the_order_of_their_making(tmp_path) -> None:
+    onnx.save(written("qdq", "uint8")[0], tmp_path / "m.onnx")
+    program = """
+import faulthandler, gc, signal
+from reference_sessions import reference_openvino
+faulthandler.enable()  # as pytest does: a process without a stack for signals is not asked
+models = [reference_openvino(sys.argv[1]) for _ in range(2)]
+while models:
+    del models[0]
+    gc.collect()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = run_python(program, tmp_path / "m.onnx", env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr

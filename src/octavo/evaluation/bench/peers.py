@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,19 @@ def _prepare_onnxruntime(task: PeerTask) -> PreparedPeer:
     return PreparedPeer(call=lambda: session.run_with_iobinding(binding), outputs=binding.copy_outputs_to_cpu)
 
 
+@cache
+def openvino_core() -> Any:
+    """Return the one `openvino.Core` of this process, which is never ended.
+
+    Each gives the thread that makes it a stack for signals of its own. Where two end in the order of their making, or one ends in
+    another thread, that stack is unmapped and still the thread's: the next signal, Ctrl-C for one, ends the process.
+    """
+    return importlib.import_module("openvino").Core()
+
+
 def _prepare_openvino(task: PeerTask) -> PreparedPeer:
     openvino = importlib.import_module("openvino")
-    core = openvino.Core()
+    core = openvino_core()
     network = core.read_model(str(task.path))
     names = [port.any_name if port.names else "" for port in network.inputs]
     values = _in_order(names, task)
