@@ -41,7 +41,7 @@ from reference_sessions import reference_session
 Feed = dict[str, np.ndarray]
 MOST_STEPS = 1.0
 CALIBRATION, FRESH = 16, 4
-FAULTS = ("differ", "refused")
+FAULTS = ("differ", "refused", "raw")
 LARGEST = 1e6
 """Of outputs that are looked at: beyond it, random networks are hardly numbers."""
 
@@ -145,7 +145,7 @@ def of_file(path: Path, *, plain: bool) -> Found:
     return compared(quantized_by(model, octavo.profile(model, feeds[:CALIBRATION]), plain=plain), feeds[CALIBRATION:])
 
 
-def _all(options: argparse.Namespace) -> Iterator[tuple[str, Found | octavo.OctavoError | None]]:
+def _all(options: argparse.Namespace) -> Iterator[tuple[str, Found | Exception | None]]:
     if options.random:
         for seed in range(*options.random):
             yield str(seed), _looked_at(of_random, seed, plain=options.plain)
@@ -154,10 +154,10 @@ def _all(options: argparse.Namespace) -> Iterator[tuple[str, Found | octavo.Octa
         yield path.name, _looked_at(of_file, path, plain=options.plain)
 
 
-def _looked_at(look: Callable[..., Found | None], at: Any, *, plain: bool) -> Found | octavo.OctavoError | None:
+def _looked_at(look: Callable[..., Found | None], at: Any, *, plain: bool) -> Found | Exception | None:
     try:
         return look(at, plain=plain)
-    except octavo.OctavoError as error:
+    except Exception as error:  # a fault, whatever it is; the networks behind it are looked at all the same
         return error
 
 
@@ -182,10 +182,12 @@ def main() -> None:
     sys.exit(any(seen[kind] for kind in FAULTS))
 
 
-def _outcome(found: Found | octavo.OctavoError | None) -> tuple[str, str]:
+def _outcome(found: Found | Exception | None) -> tuple[str, str]:
     """Return the kind that is counted, and one line."""
     if isinstance(found, octavo.OctavoError):
         return "refused", f"refused: {found}"
+    if isinstance(found, Exception):
+        return "raw", f"{type(found).__name__}: {found}"
     if found is None:
         return "not looked at", "not looked at"
     return ("the same" if found.is_same else "ties" if found.of_ties else "differ"), found.said

@@ -6,7 +6,8 @@
 One line a network that differs. Of a QDQ file two sessions of ONNX Runtime are the reference. Unoptimized it computes float ops
 between Q and DQ, one by one; by default it makes QLinear ops of them, whose ties fall otherwise (AveragePool, Add, Mul), and
 these are what runs. A tensor is right that either of them computes from the same integers (`by_tensor`), but for ties of float
-sums: one step, at one value in a hundred, or as `TIES` says. A network fails of which a tensor is not, or that is refused.
+sums: one step, at one value in a hundred, or as `TIES` says. A network fails of which a tensor is not, that is refused, or
+that ends in another exception.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from random_networks import normal_feeds, random_network
 from reference_sessions import reference_session
 
 CALIBRATION, FRESH = 8, 4
+FAULTS = ("differ", "refused", "raw")
 MOST_TIES = 0.01
 """Share of values that float sums may put on the other side of a tie."""
 TIES = {
@@ -111,6 +113,8 @@ def _outcome(seed: int) -> tuple[str, str]:
         found = faults(*made)
     except octavo.OctavoError as error:
         return "refused", str(error)
+    except Exception as error:  # a fault of ours, whatever it is; the networks behind it are looked at all the same
+        return "raw", f"{type(error).__name__}: {error}"
     said = (f"{each.tensor} of {each.op} {each.steps:.3g} steps, {each.count} of {each.size} values" for each in found)
     return ("differ", "; ".join(said)) if found else ("the same", "")
 
@@ -133,7 +137,7 @@ def main() -> None:
         if said:
             print(f"{seed}: {kind}: {said}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in seen.items()))
-    sys.exit(any(seen[kind] for kind in ("differ", "refused")))
+    sys.exit(any(seen[kind] for kind in FAULTS))
 
 
 if __name__ == "__main__":

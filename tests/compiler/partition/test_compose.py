@@ -154,3 +154,28 @@ def test_a_widened_operand_makes_no_table() -> None:
 
     module = graph({"x": ((1, 9), "uint8")}, body)
     assert [placed.name for placed in lower(module, CPU, ISAS, 1).kernels.values()] == ["lookup", "mul"]
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("kind", ["add", "subtract", "multiply", "maximum", "minimum"])
+def test_a_constant_of_one_element_may_have_any_number_of_axes(kind: str, is_left: bool) -> None:
+    def module_with(shape: tuple[int, ...]):
+        def body(writer, inputs):
+            qdq = Qdq(writer, "uint8")
+            x = qdq.dequantize("x", inputs["x"], params_in(X, "uint8"))
+            s = qdq.quantize("s", writer.emit("s", op.sigmoid(x)), params_in(S, "uint8"))
+            operands = [
+                qdq.dequantize("s", s, params_in(S, "uint8")),
+                qdq.weight("c", np.full(shape, 90, "uint8"), *params_in(S, "uint8")),
+            ]
+            result = getattr(op, kind)(*(reversed(operands) if is_left else operands))
+            return qdq.quantize("y", writer.emit("y", result), params_in(S, "uint8"), is_output=True)
+
+        return graph({"x": (SHAPE, "uint8")}, body)
+
+    want = run_lowered(module_with((1,)), every("uint8"))
+    assert len(np.unique(want)) > 1
+    for shape in ((), (1, 1, 1), (1, 1, 1, 1)):
+        module = module_with(shape)
+        assert [placed.name for placed in lower(module, CPU, ISAS, 1).kernels.values()] == ["lookup"]
+        np.testing.assert_array_equal(run_lowered(module, every("uint8")), want)

@@ -59,12 +59,11 @@ class AddOp(CompositeOp):
     def element_function(self) -> ElementFunction | None:
         """Return the op, where b is not widened but a constant of one element."""
         fits = self.b.shape == self.a.shape if self.b_values is None else self.b_values.size == 1
-        if not fits:
+        if not fits or self.a.shape != self.y.tensor.shape:
             return None
         if any(tensor.kernel_dtype != "uint8" for tensor in (self.a, self.b, self.y.tensor)):
             return None
-        # A constant may have more axes than one, which a table has not.
-        one = None if self.b_values is None else self.b.kernel_integers(self.b_values).reshape(-1)
+        one = None if self.b_values is None else _one_integer(self.b, self.b_values)
 
         def of(a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
             other = one if b is None else b
@@ -73,6 +72,11 @@ class AddOp(CompositeOp):
 
         operands = {"input0": self.a, **({"input1": self.b} if one is None else {})}
         return ElementFunction(operands=operands, result=self.y, of=of)
+
+
+def _one_integer(tensor: QuantizedTensor, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the one integer of a constant, which may have more axes than a table, as kernels hold it: shape (1,)."""
+    return tensor.kernel_integers(values).reshape(1)
 
 
 def sum_arithmetic(rounding: str) -> Arithmetic:
@@ -237,9 +241,7 @@ class PairwiseOp(CompositeOp):
 
         def of(*values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
             given = iter(values)
-            a, b = (
-                next(given) if operand.values is None else operand.tensor.kernel_integers(operand.values) for operand in sides
-            )
+            a, b = (next(given) if operand.values is None else _one_integer(operand.tensor, operand.values) for operand in sides)
             return self._oracle(a, b)
 
         return ElementFunction(operands=variables, result=self.y, of=of)
