@@ -149,6 +149,7 @@ CASES = {
     "reshape": ("Reshape", {}, X, [ints(0, -1, 11)], 17),
     "squeeze": ("Squeeze", {}, (1, 4, 1, 3), [ints(2)], 17),
     "unsqueeze": ("Unsqueeze", {}, (4, 3), [ints(0, 3)], 17),
+    "unsqueeze_one": ("Unsqueeze", {}, (4, 3), [np.int64(-1)], 17),
     "pad": ("Pad", {}, X, [ints(0, 0, 1, 2, 0, 1, 0, 3), np.float32(0.5)], 17),
     "pad_opset_2": ("Pad", {"pads": [0, 0, 1, 2, 0, 1, 0, 3], "value": 1.5}, X, [], 2),
     "pad_reflect": ("Pad", {"mode": "reflect"}, X, [ints(0, 0, 1, 2, 0, 0, 3, 1)], 17),

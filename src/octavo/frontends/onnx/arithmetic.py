@@ -14,6 +14,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.dataflow import call_to
 from ...ir.untyped import ops
+from ...runtime.tensors import array_of
 from ..frontend import RejectedOpError
 from ..relax_ops import dtype_of, nonnegative_indices, shape_of
 from .ops import Converter, NodeContext, input_at
@@ -184,6 +185,14 @@ def with_axis(context: NodeContext, inputs: list[Any]) -> list[Any]:
     if not context.attrs.get("broadcast", 0) or behind < 0:
         raise RejectedOpError(f"an operand of shape {own} from axis {context.attrs['axis']} of {wide} on does not broadcast")
     return [inputs[0], context.builder.emit(ops.reshape(inputs[1], [*own, *[1] * behind]))]
+
+
+def with_listed_axes(context: NodeContext, inputs: list[Any]) -> list[Any]:
+    """Return the operands of an op, axes to add or drop as a list: one axis may be a scalar."""
+    axes = input_at(inputs, 1)
+    if context.op not in ("Squeeze", "Unsqueeze") or not isinstance(axes, Constant) or shape_of(axes):
+        return inputs
+    return [inputs[0], relax.const(array_of(axes.value).reshape(1), "int64")]
 
 
 def with_fence(context: NodeContext, inputs: list[Any]) -> list[Any]:

@@ -126,7 +126,8 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
                 open_shapes.learn_sizes(context, inputs)
                 if op_name in open_shapes.CONVERTERS:
                     result = open_shapes.CONVERTERS[op_name](context, list(inputs))
-            operands = arithmetic.with_fence(context, arithmetic.with_axis(context, list(inputs)))
+            operands = arithmetic.with_listed_axes(context, list(inputs))
+            operands = arithmetic.with_fence(context, arithmetic.with_axis(context, operands))
             inputs = onnx_frontend.onnx_input(operands)  # gives None for those that are left out
             if result is None and op_name in _CONVERTERS:
                 result = _CONVERTERS[op_name](context, list(inputs))
