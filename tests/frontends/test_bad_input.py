@@ -141,6 +141,9 @@ def test_custom_domain(make_onnx, capfd):
     node = make_node("Relu", ["x"], ["y"], domain="my.ops")
     proto = make_onnx([node], {"x": (1, 3)}, {"y": None}, domains=("my.ops",))
     expect(proto, capfd, "op my.ops.Relu (output tensor 'y') belongs to a custom operator set", error=UnsupportedOpError)
+    with pytest.raises(UnsupportedOpError) as caught:  # shapes make no op known, and are not to blame
+        load(proto, shapes={"x": (1, 5)})
+    assert "shapes" not in str(caught.value)
 
 
 def test_conversion_that_fails_inside_tvm(make_onnx, capfd):

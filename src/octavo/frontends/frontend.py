@@ -23,6 +23,10 @@ class RejectedOpError(Exception):
     """A form of an op that cannot be imported, with the reason; the frontend adds the op, its tensor and the file."""
 
 
+class UnknownOpError(UnsupportedOpError):
+    """An op or a dtype that nothing converts, whatever the shapes are."""
+
+
 class NewlyKnownError(Exception):
     """The graph says more of its open sizes than was known when its conversion began: start it anew."""
 

@@ -23,7 +23,7 @@ from ..ir.graph.unbound import UnboundModel
 from ..runtime.mapped import contents
 from . import relax_source
 from .assemble import Assembled
-from .frontend import NewlyKnownError, reason
+from .frontend import NewlyKnownError, UnknownOpError, reason
 from .input_shapes import Asked, InputShapes
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
@@ -263,7 +263,7 @@ def _load_bound(source: OnnxSource, inputs: InputShapes, asked: Asked) -> Model:
             except NewlyKnownError:
                 continue
     except UnsupportedOpError as error:
-        if not shapes:
+        if not shapes or isinstance(error, UnknownOpError):
             raise
         shown = "; ".join(shape_advice(name, tuple(shape)) for name, shape in shapes.items())
         raise UnsupportedOpError(f"{error}; do the shapes that are given fit the network ({shown})?") from error

@@ -19,7 +19,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ...errors import UnsupportedOpError
-from ..frontend import conversion_errors
+from ..frontend import UnknownOpError, conversion_errors
 from ..source_tensor import SourceTensor
 from ..symbols import Size, size_text
 from .graph import MICROSOFT, STANDARD_DOMAINS, describe, dtype_name, graph_inputs, opset_of, replace_nodes
@@ -164,12 +164,12 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
 def _reject_unsupported(nodes: Iterable[onnx.NodeProto], supported: Callable[[onnx.NodeProto], bool], origin: str) -> None:
     for node in nodes:
         if node.domain not in _KNOWN_DOMAINS:
-            raise UnsupportedOpError(
+            raise UnknownOpError(
                 f"{origin}: {describe(node)} belongs to a custom operator set, which Octavo does not know; export the model with "
                 "ONNX's own ops, or end it before this op (onnx.utils.extract_model) and compute the op yourself"
             )
         if not supported(node):
-            raise UnsupportedOpError(
+            raise UnknownOpError(
                 f"{origin}: {describe(node)} is not supported by the importer; export the model with other ops in its place, or "
                 "end it before this op (onnx.utils.extract_model) and compute the op yourself"
             )
@@ -181,7 +181,7 @@ def _reject_types(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], typ
         for name in (*node.input, *node.output):
             dtype = types.get(name, (None, ""))[1]
             if dtype and dtype not in _COMPUTED_TYPES:
-                raise UnsupportedOpError(
+                raise UnknownOpError(
                     f"{origin}: {describe(nodes[int(node.name)])}: its tensor {name!r} is of {dtype}, in which nothing can be "
                     "computed; export the model in float32 or in integers"
                 )
