@@ -269,6 +269,19 @@ def test_a_softmax_of_columns_is_no_attention_of_rows(rng: np.random.Generator) 
     assert is_close(module, floats(rng, 2, 9, 8), floats(rng, 2, 8, 9), floats(rng, 2, 9, 8))
 
 
+@pytest.mark.parametrize("axis", [1, -1])
+def test_the_logarithm_of_a_softmax_has_a_kernel_and_is_no_attention(rng: np.random.Generator, axis: int) -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        s = w.emit("s", relax.op.matmul(x["a"], x["b"]))
+        return w.emit("y", relax.op.matmul(w.emit("p", relax.op.nn.log_softmax(s, axis=axis)), x["c"]), is_output=True)
+
+    module = graph({"a": ((2, 9, 8), "float32"), "b": ((2, 8, 9), "float32"), "c": ((2, 9, 8), "float32")}, body)
+    assert is_close(module, floats(rng, 2, 9, 8), floats(rng, 2, 8, 9), floats(rng, 2, 9, 8))
+    names = [kernel.name for kernel in lowered(module).kernels.values()]
+    assert "float.log_softmax" in names
+    assert names.count("float.batch_matmul") == 2
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("axes", [(0, 2, 1, 3, 4), (0, 2, 1, 4, 3)])
 def test_a_volume_is_made_of_its_slices_at_once(rng: np.random.Generator, batch: int, axes: tuple[int, ...]) -> None:

@@ -52,7 +52,7 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
     *(
-        Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match)
+        Rule(composite="octavo.float_softmax", ops=("nn.softmax", "nn.log_softmax"), match=match)
         for match in (match_scaled_softmax, match_masked_softmax, match_float_softmax)  # what a product took is not there
     ),
     Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),

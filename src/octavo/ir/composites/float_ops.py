@@ -37,7 +37,7 @@ class FloatBatchMatmulOp(FloatOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatSoftmaxOp(FloatOp):
-    """softmax over an axis of x; with an `addend`, of x + addend, or of x * factor + addend, rounded once, over the last.
+    """softmax over an axis of x, or its logarithm; with an `addend`, of x + addend, or of x * factor + addend, over the last.
 
     Parameters
     ----------
@@ -70,6 +70,16 @@ class FloatSoftmaxOp(FloatOp):
     def is_of_rows(self) -> bool:
         """Whether it is over the last axis."""
         return self.axis == len(self.shape) - 1
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is the logarithm."""
+        return self.op == "nn.log_softmax"
+
+    @property
+    def gives_weights(self) -> bool:
+        """Whether its rows are shares of 1, as attention weighs values by them."""
+        return self.is_of_rows and not self.is_log
 
     def quantize_info(self) -> dict[str, Any]:
         """Return that of the result, nothing where it stays float32."""

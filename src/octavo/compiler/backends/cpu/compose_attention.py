@@ -78,7 +78,7 @@ def _float_chain(view: DataflowView, composites: Mapping[str, Composite], last: 
     if not isinstance(second.a, str) or not isinstance(second.b, str) or second.a == second.b:
         return None
     softmax = _before(view, composites, last, second.a)
-    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or not softmax.composite.op.is_of_rows:
+    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or not softmax.composite.op.gives_weights:
         return None
     between = softmax.composite.op
     scores = _before(view, composites, softmax, between.x)
@@ -137,7 +137,7 @@ def _link(view: DataflowView, composites: Mapping[str, Composite], var: Var) -> 
 def _chain(view: DataflowView, composites: Mapping[str, Composite], last: _Link) -> tuple[_Link, _Link] | None:
     """Return the links before a product that nobody else reads: the product that makes scores, and their softmax."""
     softmax = _before(view, composites, last, _left(last)[0])
-    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or not softmax.composite.op.is_of_rows:
+    if softmax is None or not isinstance(softmax.composite.op, FloatSoftmaxOp) or not softmax.composite.op.gives_weights:
         return None
     scores = _before(view, composites, softmax, softmax.composite.op.x)
     if scores is None:

@@ -22,7 +22,7 @@ from tvm.relax import Expr, Var
 from ....runtime.size import is_open
 from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatGroupNormOp, FloatLayerNormOp, FloatSoftmaxOp
-from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.group_norm import GroupNorm, read_group_norm
 from ...graph.rules import Region, Rejection
 from ..values import constant_value, real_values
@@ -32,7 +32,7 @@ from .elementwise.float_elementwise import quantized_behind
 
 
 def match_float_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim softmax of float32, and the quantize that alone reads it."""
+    """Claim softmax of float32, or its logarithm, and the quantize that alone reads it."""
     return _softmax(view, core, _Before())
 
 
@@ -74,7 +74,7 @@ def _softmax(view: DataflowView, core: Var, before: _Before) -> Region[Composite
     end = quantized_behind(view, core)
     addend = before.addend
     op = FloatSoftmaxOp(
-        op="nn.softmax",
+        op=op_name(call),
         x=x.name,
         shape=shape,
         axis=axis,

@@ -1,4 +1,4 @@
-"""Softmax of float rows: close to NumPy's in float64 over lengths, sizes of values and threads; NaN stays in its row."""
+"""Softmax of float rows, and its logarithm: close to NumPy's in float64 over lengths, sizes and threads; NaN stays in its row."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ from octavo.runtime.llvm_host import host_target
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 
 
-def run(isa: str, x: np.ndarray, threads: int = 1) -> np.ndarray:
-    spec = FloatSoftmaxSpec(rows=x.shape[0], columns=x.shape[1], threads=threads)
+def run(isa: str, x: np.ndarray, threads: int = 1, *, is_log: bool = False) -> np.ndarray:
+    spec = FloatSoftmaxSpec(rows=x.shape[0], columns=x.shape[1], threads=threads, is_log=is_log)
     result = tvm.runtime.tensor(np.full(x.size, 77, np.float32))
     function = Compiled({"kernel": float_softmax(spec, isa=isa).func}, host_target())["kernel"]
     function(tvm.runtime.tensor(x.ravel()), result)
@@ -35,6 +35,35 @@ def test_lengths(isa: str, columns: int) -> None:
 
 
 @every_isa
+@pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 1000])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 4.0, 60.0])
+def test_logarithms(isa: str, columns: int, spread: float) -> None:
+    """What is off is the rounding of a result, and what exponentials and their sum are off by."""
+    x = (1000 + spread * np.random.default_rng(columns).normal(0, 1, (5, columns))).astype(np.float32)
+    x[1, 0] = -np.inf if columns > 1 else 3.0
+    below = x.astype(np.float64) - x.max(axis=1, keepdims=True)
+    total = np.log(np.exp(below).sum(axis=1, keepdims=True))
+    got, is_real = run(isa, x, is_log=True), np.isfinite(below)
+    assert np.array_equal(np.isneginf(got), ~is_real)
+    wanted = below - total
+    got, wanted = (np.where(is_real, values, 0).astype(values.dtype) for values in (got, wanted))
+    assert (np.abs(got - wanted) <= np.spacing(np.abs(got)) / 2 + 4e-7 * (1 + total)).all()
+
+
+@every_isa
+def test_a_logarithm_of_any_addend_is_that_of_the_sum(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    x, addend = rng.normal(0, 4, (6, 21)).astype(np.float32), rng.normal(0, 4, (3, 21)).astype(np.float32)
+    real = run(isa, fused_multiply_add(x, np.float32(0.3), np.tile(addend, (2, 1))), is_log=True)
+    own = SoftmaxAddend(shape=(2, 3, 21), own=(3, 21), factor=0.3)
+    spec = FloatSoftmaxSpec(rows=6, columns=21, is_log=True, addend=own)
+    got = tvm.runtime.tensor(np.full(x.size, 77, np.float32))
+    function = Compiled({"kernel": float_softmax(spec, isa=isa).func}, host_target())["kernel"]
+    function(tvm.runtime.tensor(x.ravel()), tvm.runtime.tensor(addend.ravel()), got)
+    assert np.array_equal(got.numpy().reshape(real.shape), real)
+
+
+@every_isa
 def test_large_values_and_minus_infinity(isa: str) -> None:
     x = np.array([[3e38, 1e38, -3e38, 0.0] * 5, [-np.inf, 0.0, 1.0, -np.inf] * 5, [-80.0, -81.0, -1000.0, -82.0] * 5], np.float32)
     assert np.abs(run(isa, x) - softmax(x)).max() < 2e-7
@@ -44,9 +73,9 @@ def test_large_values_and_minus_infinity(isa: str) -> None:
 def test_nan_stays_in_its_row(isa: str) -> None:
     x = np.zeros((3, 19), np.float32)
     x[1, 4] = np.nan
-    got = run(isa, x)
-    assert np.isnan(got[1]).all()
-    assert not np.isnan(got[[0, 2]]).any()
+    for got in (run(isa, x), run(isa, x, is_log=True)):
+        assert np.isnan(got[1]).all()
+        assert not np.isnan(got[[0, 2]]).any()
 
 
 @every_isa

@@ -150,7 +150,7 @@ def emit_float_softmax(op: FloatSoftmaxOp, context: KernelContext, inputs: dict[
     rows = math.prod(op.shape) // columns
     result = None if y is None else softmax_result(op, y)
     addend, numbers, names = softmax_addend(op)
-    spec = FloatSoftmaxSpec(rows=rows, columns=columns, addend=addend, result=result, threads=context.threads)
+    spec = FloatSoftmaxSpec(rows=rows, columns=columns, is_log=op.is_log, addend=addend, result=result, threads=context.threads)
     kernel = kernels.float_softmax(spec, addend=numbers, isa=context.isa)
     dtype = "float32" if y is None else y.kernel_dtype
     if not op.is_of_rows:

@@ -1,5 +1,7 @@
 """Softmax of float32 rows in plain vectors: largest value, exponentials and their sum, quotients. One text for every ISA.
 
+Or its logarithm: differences in place of quotients.
+
 An addend before it, a mask say, and a quantize behind it are done while a row is in the nearest cache.
 
 A row with a NaN becomes NaN. The order of a row's sum is fixed, so a result doesn't depend on threads.
@@ -32,6 +34,7 @@ from ..language.vectors import (
     split,
     store,
     store_partial,
+    vector_type,
     where_left,
     worthwhile,
 )
@@ -44,6 +47,9 @@ _OPERATIONS = 8
 _LEAST = -80.0
 """What lies further below a row's largest value is 0: beside its 1 it counts for nothing. Its quotient by the row's sum might be
 no normal float32, and a product that reads such takes a hundred cycles for each: where attention is masked, half of them are."""
+
+_BITS_OF_1 = 127 << 23
+"""The bits of the float32 1.0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,17 +66,18 @@ class SoftmaxAddend:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatSoftmaxSpec:
-    """float32 [rows, columns] to the same; `addend` says what is added before, `result` what the quotients are quantized to."""
+    """float32 [rows, columns] to the same; `addend` says what is added before, `result` what the results are quantized to."""
 
     rows: int
     columns: int
+    is_log: bool = False
     addend: SoftmaxAddend | None = None
     result: QuantizeSpec | None = None
     threads: int = 1
 
 
 def float_softmax(spec: FloatSoftmaxSpec, *, addend: npt.NDArray[np.float32] | None = None, isa: str) -> Kernel:
-    """Return the kernel of y = exp(x - max(row)) / sum(exp(x - max(row))), x with its addend.
+    """Return the kernel of y = exp(x - max(row)) / sum(exp(x - max(row))), or of its logarithm; x with its addend.
 
     The addend is the kernel's second argument, or the constant `addend`.
     """
@@ -86,7 +93,8 @@ def float_softmax(spec: FloatSoftmaxSpec, *, addend: npt.NDArray[np.float32] | N
     if spec.addend is not None:
         arguments.insert(1, ("addend", math.prod(spec.addend.own), "float32"))
     constants = () if addend is None else (addend.reshape(-1),)
-    return Kernel(name="float.softmax", isa=isa, func=prim_func(arguments, emit), constants=constants)
+    name = "float.log_softmax" if spec.is_log else "float.softmax"
+    return Kernel(name=name, isa=isa, func=prim_func(arguments, emit), constants=constants)
 
 
 Place = tuple[Buffer, Expr]
@@ -120,14 +128,18 @@ class _Row:
             if self._addend is not None or number is None:
                 store(*place, value, _LANES)
 
-        def add(number: Expr | None, place: Place) -> None:
+        def distance(number: Expr | None, place: Place) -> Expr:
             read = place if self._addend is not None or number is None else (self._x, base + number * _LANES)
-            value = B.Bind(exponential(load(*read, _LANES) - splat(largest, _LANES), _LANES))
-            store(*place, value, _LANES)
+            return load(*read, _LANES) - splat(largest, _LANES)
+
+        def add(number: Expr | None, place: Place) -> None:
+            value = B.Bind(exponential(distance(number, place), _LANES))
+            if not self._spec.is_log:
+                store(*place, value, _LANES)
             store(state, sum_at, load(state, sum_at, _LANES) + value, _LANES)
 
-        def divide(number: Expr | None, place: Place) -> None:
-            value = load(*place, _LANES) * splat(factor, _LANES)
+        def finish(number: Expr | None, place: Place) -> None:
+            value = distance(number, place) - of_sum if self._spec.is_log else load(*place, _LANES) * of_sum
             result, dtype = self._spec.result, "float32"
             if result is not None:
                 value, dtype = quantized_vector(result, value, _LANES), result.dtype
@@ -148,8 +160,9 @@ class _Row:
         largest = B.Bind(across_lanes(load(state, largest_at, _LANES), _LANES, B.max))
         over_row(add)
         total = across_lanes(load(state, sum_at, _LANES), _LANES, lambda a, b: a + b)
-        factor = B.Bind(B.float32(1) / total)
-        over_row(divide)
+        inverse = None if self._spec.is_log else B.Bind(B.float32(1) / total)
+        of_sum = logarithm(splat(total, _LANES), _LANES) if inverse is None else splat(inverse, _LANES)
+        over_row(finish)
 
     def _sums(self, row: Expr, base: Expr, last: Buffer) -> Callable[[Expr | None], Expr]:
         """Emit copies of what is behind whole vectors; return what gives a vector of x with its addend."""
@@ -203,3 +216,19 @@ def exponential(value: Expr, lanes: int) -> Expr:
     value = B.Bind(value)
     exponential = B.Bind(ElementMath(lanes).exp_of_normal(value))
     return B.Select(value < splat(B.float32(_LEAST), lanes), splat(B.float32(0), lanes), exponential)
+
+
+def logarithm(value: Expr, lanes: int) -> Expr:
+    """Return the natural logarithm of a float32 vector of normal numbers from 1 on; NaN stays NaN.
+
+    A number's bits are its logarithm to base 2, but for .09, in fixed point. Halley's method takes the third power of
+    what is off, which is nothing after two times. It asks for `exp` alone, whose bits are the same on every ISA.
+    """
+    math_ = ElementMath(lanes)
+    value = math_.keep(value)
+    bits = B.reinterpret(vector_type("int32", lanes), value) - splat(B.int32(_BITS_OF_1), lanes)
+    result = math_.keep(bits.astype(vector_type("float32", lanes)) * math_.constant(math.log(2) / 2**23))
+    for _ in range(2):
+        power = math_.keep(math_.exp_of_normal(result))
+        result = math_.keep(result + math_.constant(2.0) * (value - power) / (value + power))
+    return result
