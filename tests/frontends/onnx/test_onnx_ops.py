@@ -336,3 +336,19 @@ def test_products_that_wrap_around_are_divided_as_they_are(op, run, make_onnx):
     x = np.float32([1, 1234567, 8388607, -77777])
     (actual,) = run(load(proto).bound(), x)
     np.testing.assert_array_equal(actual, reference(proto, x)[0])
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("axes", [{}, {"axes": [1]}, {"axes": [0, -1], "keepdims": 0}])
+def test_extremes_of_booleans(op, axes, rng, run, make_onnx):
+    x = rng.choice(np.float32([0, 1]), (3, 2, 4))
+    attributes = dict(axes)
+    constants = {"axes": ints(*attributes.pop("axes"))} if axes else {}
+    nodes = [
+        make_node("Cast", ["x"], ["b"], to=onnx.TensorProto.BOOL),
+        make_node(op, ["b", *constants], ["z"], **attributes),
+        make_node("Cast", ["z"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    (actual,) = run(load(make_onnx(nodes, {"x": x.shape}, {"y": None}, constants, 20)).bound(), x)
+    expected = (x.max if op == "ReduceMax" else x.min)(tuple(axes.get("axes", (0, 1, 2))), keepdims=bool(axes.get("keepdims", 1)))
+    np.testing.assert_array_equal(actual, expected)

@@ -157,6 +157,18 @@ def _reduce_mean(context: NodeContext, inputs: list[Any]) -> Any:
     return _as(context, emit(ops.divide(total, relax.const(prod(averaged), "int64"))), dtype)
 
 
+def _extreme_of_booleans(context: NodeContext, inputs: list[Any]) -> Any:
+    """Find the extreme of booleans among numbers: TVM's reductions begin at the ends of a dtype, and know none of these."""
+    data, places = inputs[0], _places(context, inputs)
+    if dtype_of(data) != "bool":
+        return None
+    if not places and context.attrs.get("noop_with_empty_axes", 0):
+        return data
+    reduction = {"ReduceMax": ops.max, "ReduceMin": ops.min}[context.op]
+    found = reduction(_as(context, data, "uint8"), places or None, bool(context.attrs.get("keepdims", 1)))
+    return _as(context, context.builder.emit(found), "bool")
+
+
 def _log_sum_exp(context: NodeContext, inputs: list[Any]) -> Any:
     """Log of a sum of exponentials about the greatest, which is taken for finite: infinity less infinity is no number."""
     data, places = inputs[0], _places(context, inputs)
@@ -290,7 +302,9 @@ CONVERTERS: dict[str, Converter] = {
     "PRelu": _p_relu,
     "Pow": _power,
     "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": _extreme_of_booleans,
     "ReduceMean": _reduce_mean,
+    "ReduceMin": _extreme_of_booleans,
     "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,
 }
