@@ -1,14 +1,15 @@
 """One executable for any size: how fast is it beside one for each size, and beside ONNX Runtime? Are its results the same bytes?
 
     python benchmarks/open_sizes.py MODEL.onnx --size batch=1,sequence=8 --size batch=1,sequence=128 [--int8] [--threads 2]
-    python benchmarks/open_sizes.py MODEL.onnx --random 50 [--range 32..96]
+    python benchmarks/open_sizes.py MODEL.onnx --random 50 [--range 32..96] [--shape images=N,3,H,W]
 
 A model whose dimensions are open is compiled once for all sizes and once for each. A line a size: milliseconds of the open and of
 the static executable and of ONNX Runtime's session with open sizes, measured in turn, medians; whether bytes are equal. At the
 end compile times, CPU time of all threads without the cache of machine code, and file sizes. With --int8 the model is quantized
 first, on random samples of many sizes. --random checks the bytes alone, at so many sizes: of --range, or from the least size on
 that the model takes; batches, whose names begin with b or N, are small. Of a size that is a multiple of a dimension (32*H_32)
---size says the dimension, --range the size.
+--size says the dimension, --range the size. --shape opens dimensions that the file fixes; of such a model, and of a .tflite file,
+there is no session of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy.typing as npt
 import tvm
 
 import octavo
+from octavo.cli.options import named_shape
 from octavo.ir.graph.fixed_sizes import at_sizes
 from octavo.ir.graph.inputs import input_specs
 from octavo.runtime.code_cache import LOCATION_VARIABLE
@@ -91,9 +93,17 @@ def _seconds(call: Callable[[], Any], times: int, clock: Callable[[], float]) ->
 class Subject:
     """A model of open sizes, compiled for all of them, and what makes it for one."""
 
-    def __init__(self, path: Path, threads: int, span: tuple[int, int] | None, *, is_int8: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        span: tuple[int, int] | None,
+        *,
+        shapes: Mapping[str, tuple[int | str, ...]],
+        is_int8: bool,
+    ) -> None:
         self._threads, self._span = threads, span
-        model: Any = octavo.load(path)
+        model: Any = octavo.load(path, shapes=shapes)
         specs = input_specs(model)  # not of an executable: kernels that were written lately are written faster
         self._lines = {name: place.line for name, place in dimension_places([spec.shape for spec in specs]).items()}
         self._model = model
@@ -145,13 +155,17 @@ def are_equal(one: Any, other: Any, inputs: Arrays) -> bool:
     return all(a.tobytes() == b.tobytes() and a.shape == b.shape for a, b in zip(*results, strict=True))
 
 
-def show_speed(subject: Subject, path: Path, given: list[dict[str, int]], threads: int) -> bool:
-    """Print the table; return whether all bytes are equal."""
+def onnxruntime_session(path: Path, threads: int) -> Any:
+    """Return ONNX Runtime's session of a file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def show_speed(subject: Subject, session: Any, given: list[dict[str, int]]) -> bool:
+    """Print the table; return whether all bytes are equal."""
     seconds, largest, same = [], 0, True
     for sizes in given:
         static, taken = subject.static(sizes)
@@ -161,12 +175,14 @@ def show_speed(subject: Subject, path: Path, given: list[dict[str, int]], thread
         equal = are_equal(subject.open, static, inputs)
         same &= equal
         calls = {"open": subject.open.bind(inputs).run, "static": static.bind(inputs).run}
-        times = in_turn({**calls, "ort": lambda inputs=inputs: session.run(None, inputs)})
-        ratio, peer = times["static"] / times["open"], times["ort"] / times["open"]
+        if session is not None:
+            calls["ort"] = lambda inputs=inputs: session.run(None, inputs)
+        times = in_turn(calls)
         said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        peer = f"ONNX Runtime {times['ort']:.3f} ({times['ort'] / times['open']:.2f} times), " if session is not None else ""
         print(
-            f"{said}: open {times['open']:.3f} ms, static {times['static']:.3f} ({ratio:.2f} of its speed), "
-            f"ONNX Runtime {times['ort']:.3f} ({peer:.2f} times), bytes {'equal' if equal else 'DIFFER'}",
+            f"{said}: open {times['open']:.3f} ms, static {times['static']:.3f} "
+            f"({times['static'] / times['open']:.2f} of its speed), {peer}bytes {'equal' if equal else 'DIFFER'}",
             flush=True,
         )
     print(
@@ -183,14 +199,18 @@ def main() -> int:
     parser.add_argument("--size", action="append", default=[], help="NAME=N,NAME=N ...: all open dimensions")
     parser.add_argument("--random", type=int, default=0, help="check the bytes at so many random sizes")
     parser.add_argument("--int8", action="store_true", help="quantize first")
+    parser.add_argument("--shape", action="append", default=[], type=named_shape, metavar="INPUT=D,D...", help="of an input")
     parser.add_argument("--range", help="of random sizes: LEAST..GREATEST")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     os.environ[LOCATION_VARIABLE] = "off"
     least, _, greatest = (args.range or "").partition("..")
-    subject = Subject(args.model, args.threads, (int(least), int(greatest)) if greatest else None, is_int8=args.int8)
+    span, shapes = (int(least), int(greatest)) if greatest else None, dict(args.shape)
+    subject = Subject(args.model, args.threads, span, shapes=shapes, is_int8=args.int8)
     given = [{name: int(size) for name, size in (each.split("=") for each in text.split(","))} for text in args.size]
-    same = show_speed(subject, args.model, given, args.threads) if given else True
+    has_peer = given and not shapes and args.model.suffix == ".onnx"
+    session = onnxruntime_session(args.model, args.threads) if has_peer else None
+    same = show_speed(subject, session, given) if given else True
     rng, differing = np.random.default_rng(1), []
     for number in range(args.random):
         sizes = subject.random_sizes(rng)
