@@ -20,6 +20,9 @@ IN_PLACE_ATTR = "octavo.in_place"
 """Attribute of a kernel that reads each element of its first operand before it writes the result's element at the same place, and
 never after: the two may be one memory."""
 
+VIEW_ATTR = "octavo.view"
+"""Attribute of a function of s_tir blocks that gives the elements of its operand in their order, under another shape."""
+
 OPEN_ATTR = "octavo.open"
 """Attribute of a kernel whose statements read sizes that are known only when it runs."""
 

@@ -59,6 +59,7 @@ from ....ir.graph.dataflow import (
     static_shape,
     view_of_main,
 )
+from ....ir.graph.kernel_attributes import VIEW_ATTR
 from ....ir.graph.sizes import buffers_and_dimensions, is_dimension
 from ....ir.untyped import relax, te, tirx
 from ....runtime.size import is_surely
@@ -195,7 +196,7 @@ def _is_exact(loop: _Loop) -> bool:
 
 
 def _is_reshape(function: Any) -> bool:
-    return relax.analysis.has_reshape_pattern(function)
+    return VIEW_ATTR in attrs_of(function) or relax.analysis.has_reshape_pattern(function)
 
 
 def _work(value: Any) -> int:

@@ -1,7 +1,8 @@
 """How ops that stay float become loops where TVM's own way is slow: functions that it takes from the C library, value by value,
 are written out as their definition in numerics has them, so that LLVM can vectorize them in whatever they are fused with. TVM's
 transposed convolutions know neither dilation nor channels last; it finds pixels of resized images in 64 bits. The greatest
-of numbers that may be infinite is sought from -inf on; that of a window, channel by channel in the innermost loop.
+of numbers that may be infinite is sought from -inf on; that of a window, channel by channel in the innermost loop. A reshape says
+that it is one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tvm.relax import Expr
 from tvm.tirx import Cast, Div, FloatImm, IntImm, Max, Min
 
 from ....ir.graph.dataflow import op_name
+from ....ir.graph.kernel_attributes import VIEW_ATTR
 from ....ir.qdq.matchers.elementwise.float_chain import POWERS, function_of, power_of
 from ....ir.untyped import ops, s_tir
 from .kernels import ElementExpressions
@@ -44,6 +46,7 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
         **dict.fromkeys(chains, _chain),
         **dict.fromkeys(_EXTREMES, _from_infinity),
         **dict.fromkeys(("relax.full", "relax.full_like"), _full),
+        "relax.reshape": _reshape,
         "relax.power": _power,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.image.resize2d": _resize2d,
@@ -58,6 +61,13 @@ def _function(name: str) -> Callable[[relax.BlockBuilder, Any], Expr]:
         return builder.call_te(_elementwise(getattr(_MATH, name)), call.args[0], primfunc_name_hint=name)
 
     return legalized
+
+
+def _reshape(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Let TVM write it, and say what it is: of sizes that are sums TVM sees quotients alone."""
+    made: Any = call.op.get_attr("FLegalize")(builder, call)
+    builder.update_func(made.args[0], builder.get()[made.args[0]].with_attr(VIEW_ATTR, True))
+    return made
 
 
 def _chain(builder: relax.BlockBuilder, call: Any) -> Expr:

@@ -39,6 +39,7 @@ from .join_sizes import join_sizes
 from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered
+from .rewrite_views import rewrite_views
 from .settle_rounding import settle_rounding
 from .share_kernels import Numbers, share_kernels
 
@@ -61,6 +62,7 @@ def float_passes() -> tvm.transform.Pass:
             tvm.transform.module_pass(lambda module, _: settle_rounding(module), opt_level=0, name="SettleRounding"),
             tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
             # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
+            tvm.transform.module_pass(lambda module, _: rewrite_views(module), opt_level=0, name="RewriteViews"),
             relax.transform.RewriteDataflowReshape(),
             tvm.transform.module_pass(lambda module, _: copy_rows(module), opt_level=0, name="CopyRows"),
         ]
