@@ -123,10 +123,8 @@ def _known_sizes(
     for size in extents:
         if size.evaluate(sizes) < 1:
             said = "; ".join(known[name][1] for name in sorted(size.names))
-            raise DataError(
-                f"{where}: {size} is {size.evaluate(sizes)} ({said}) and must be at least 1: a tensor within would be empty, "
-                "or read beyond its end"
-            )
+            bound = _bound_said(size, sizes, said)
+            raise DataError(f"{where}: {bound}: a tensor within would be empty, or read beyond its end")
     for size, most in limits:
         found = size.evaluate(sizes)
         if found > most:
@@ -135,6 +133,19 @@ def _known_sizes(
                 f"{where}: {size} is {found} ({said}); the executable's kernels count and sum up to {most}: feed less"
             )
     return sizes
+
+
+def _bound_said(size: Size, sizes: Mapping[str, int], said: str) -> str:
+    """Say which sum of dimensions must be at least, or at most, what for a size to be at least 1; `said` is who gave them."""
+    terms, constant = size.terms, size.terms.get((), 0)
+    added = {factors: count for factors, count in terms.items() if factors and count > 0}
+    taken = {factors: -count for factors, count in terms.items() if factors and count < 0}
+    if not added:
+        most = Size(taken)
+        return f"{most} is {most.evaluate(sizes)} ({said}) and must be at most {constant - 1}"
+    found, least = Size(added), (Size(taken) if taken else 0) + (1 - constant)
+    which = f"{least}, which is {least.evaluate(sizes)}" if isinstance(least, Size) else least
+    return f"{found} is {found.evaluate(sizes)} ({said}) and must be at least {which}"
 
 
 def _dependence(spec: InputSpec) -> int:

@@ -57,7 +57,7 @@ def test_places_behind_a_past_end_where_the_table_does():
     x, past = np.ones((1, 5, 2), np.float32), np.ones((1, 7, 2), np.float32)
     session = reference_session(positions())
     np.testing.assert_array_equal(executable({"x": x, "past": past})["y"], session.run(None, {"x": x, "past": past})[0])
-    said = r"-past - sequence \+ 13 is 0 \(.*past has 8 along axis 1; .*x has 5 along axis 1\) and must be at least 1"
+    said = r"past \+ sequence is 13 \(.*past has 8 along axis 1; .*x has 5 along axis 1\) and must be at most 12"
     with pytest.raises(DataError, match=said):
         executable({"x": x, "past": np.ones((1, 8, 2), np.float32)})
 
@@ -67,7 +67,8 @@ def test_a_mask_that_is_shorter_than_what_is_read_of_it():
     for rows in (5, 9):
         data = {"x": np.ones((3, 5), np.float32), "mask": np.arange(3 * rows, dtype=np.float32).reshape(3, rows)}
         np.testing.assert_array_equal(executable(data)["y"], session.run(None, data)[0])
-    with pytest.raises(DataError, match=r"-sequence \+ total \+ 1 is 0 \(.*x has 5 along axis 1; .*mask has 4 along axis 1\)"):
+    said = r"total is 4 \(.*x has 5 along axis 1; .*mask has 4 along axis 1\) and must be at least sequence, which is 5:"
+    with pytest.raises(DataError, match=said):
         executable({"x": np.ones((3, 5), np.float32), "mask": np.ones((3, 4), np.float32)})
 
 
