@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from emulated_kernels import MACHINES, call_of, check_emulated
 from kernel_runner import GENERIC, ISAS
 from open_kernels import check_open, open_cases
@@ -142,6 +143,21 @@ def test_dense(kind: str, isa: str, rng: np.random.Generator) -> None:
 def test_few_rows_read_bytes_of_weights() -> None:
     """AVX2 multiplies words: of a layer of open rows those of many are widened as it runs."""
     assert dense(Size.named, AVX2, features=(64, 96)).constants[0].dtype == np.int8
+
+
+def test_parts_of_a_tile_of_open_rows_are_loops() -> None:
+    """Steps are written out for whole tiles of 6 rows and for a single row alone: 2 products of 8 lanes each."""
+    products: list[Any] = []
+    name = int(T.llvm_lookup_intrinsic_id("llvm.x86.avx2.pmadd.wd"))
+
+    def note(call: Any) -> None:
+        if getattr(call.op, "name", "") == "tirx.call_llvm_pure_intrin" and int(call.args[0]) == name:
+            products.append(call)
+
+    kernel = dense(Size.named, AVX2, features=(32, 16))
+    tvm_ffi.structural_walk(kernel.func.body, (tvm.ir.Call, note))
+    written_out, steps_of_a_turn = 16 * (6 + 1), 2
+    assert 2 * written_out < len(products) <= 2 * (written_out + steps_of_a_turn * (5 + 4 + 3 + 2))
 
 
 def product(dim: Dim, isa: str, names: str = "rows inner columns", heads: int = 1, **how: Any) -> Kernel:

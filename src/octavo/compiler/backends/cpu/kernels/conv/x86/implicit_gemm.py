@@ -435,7 +435,9 @@ class ImplicitGemm(GemmLoops):
     ) -> None:
         """Emit the steps that start at the elements of `walk`, side by side but for the last, over pixels (number, first one)."""
         size, (step_weights, _) = self.step_elements, self._pitches(panel)
-        if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 else UNROLLED_STEPS):
+        # Open rows have tiles of many sizes: but for whole ones and a single row, they take more time to compile than they save.
+        is_part = self.has_open_rows and 1 < len(pixels) < self.tile.rows * self.tile.columns
+        if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 and not is_part else UNROLLED_STEPS):
             for index, start in enumerate(walk):
                 self._emit_step(acc, source, byte + start, weights + index * step_weights, pixels, panel)
             return
