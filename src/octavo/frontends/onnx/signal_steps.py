@@ -5,11 +5,9 @@ Sizes of signals, frames and transforms must be known; they are fixed in every f
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
@@ -17,43 +15,21 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
 from ...runtime.tensors import array_of
+from ..fourier import transformed
 from ..frontend import RejectedOpError
-from ..relax_ops import dtype_of, is_static, shape_of
+from ..relax_ops import is_static, shape_of
 from .ops import Converter, NodeContext, input_at, known_value
-
-_MAX_POINTS = 1 << 13
-"""Of a transform as a product: its matrices hold this number squared."""
 
 
 def _integer(value: Any, what: str, default: int) -> int:
     return default if value is None else int(known_value(value, what).reshape(-1)[0])
 
 
-def _waves(points: int, bins: int, dtype: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return cosines and sines [points, bins] of the transform."""
-    if points > _MAX_POINTS:
-        raise RejectedOpError(f"a transform of {points} points; {_MAX_POINTS} at most are computed")
-    turns = np.outer(np.arange(points), np.arange(bins)) % points * (2 * math.pi / points)
-    return np.cos(turns).astype(dtype), np.sin(turns).astype(dtype)
-
-
 def _transformed(context: NodeContext, real: Any, imaginary: Any | None, bins: int, *, inverse: bool = False) -> Any:
-    """Return the transform of rows, real and imaginary parts in a last axis of two.
-
-    A row x gives sums of x[n] * exp(-2 pi i k n / N), the inverse one those of exp(+...), over N.
-    """
-    emit, points, dtype = context.builder.emit, shape_of(real)[-1], dtype_of(real)
-    cosines, sines = _waves(points, bins, dtype)
-    if inverse:
-        cosines, sines = cosines / np.asarray(points, dtype), -sines / np.asarray(points, dtype)
-
-    def product(x: Any, waves: npt.NDArray[Any]) -> Any:
-        return emit(ops.matmul(x, relax.const(np.ascontiguousarray(waves))))
-
-    parts = [product(real, cosines), product(real, -sines)]
-    if imaginary is not None:
-        parts = [emit(ops.add(parts[0], product(imaginary, sines))), emit(ops.add(parts[1], product(imaginary, cosines)))]
-    return emit(ops.stack(parts, axis=-1))
+    """Return the transform of rows, real and imaginary parts in a last axis of two; the inverse one over its length."""
+    factor = 1 / shape_of(real)[-1] if inverse else 1.0
+    parts = transformed(context.builder.emit, real, imaginary, bins, inverse=inverse, factor=factor)
+    return context.builder.emit(ops.stack(list(parts), axis=-1))
 
 
 def _parts(context: NodeContext, data: Any) -> tuple[Any, Any | None]:
