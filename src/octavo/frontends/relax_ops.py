@@ -148,19 +148,19 @@ def running_sum(
     *,
     reverse: bool = False,
     exclusive: bool = False,
-    products: bool = False,
+    combined: Callable[[Any, Any], Any] = ops.add,
+    neutral: float = 0,
 ) -> Any:
-    """Cumulative sum, or product, in steps of 1, 2, 4 ... elements, for TVM's own op does not build.
+    """Cumulative sum, or product, or maximum, in steps of 1, 2, 4 ... elements, for TVM's own op does not build.
 
-    The tensor is shifted and added to itself as many times as the axis has binary digits.
+    The tensor is shifted and combined with itself as many times as the axis has binary digits; `neutral` changes nothing.
     `axis` is counted from the front; `exclusive` leaves each element out of its own sum.
     """
-    combined = ops.multiply if products else ops.add
     size = shape[axis]
 
     def shifted(value: Any, places: int) -> Any:
         dtype = dtype_of(data)
-        gap = relax.const(np.full([places if i == axis else dim for i, dim in enumerate(shape)], int(products), dtype), dtype)
+        gap = relax.const(np.full([places if i == axis else dim for i, dim in enumerate(shape)], neutral, dtype), dtype)
         begin, end = (places, size) if reverse else (0, size - places)
         kept = emit(ops.strided_slice(value, axes=[axis], begin=[begin], end=[end])) if places < size else None
         parts = [part for part in ([kept, gap] if reverse else [gap, kept]) if part is not None]

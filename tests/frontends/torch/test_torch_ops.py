@@ -1,17 +1,16 @@
 """PyTorch ops: exported, imported and compiled, each gives what PyTorch gives. Several ops that read inputs of their own share a
 program, for most of the time goes into exporting and compiling one, however small it is."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from torch_checks import Apply, Several, check, groups, load, torch
 
 import octavo
 from octavo.errors import UnsupportedOpError
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 nn = torch.nn
 functional = torch.nn.functional
 while_loop = torch._higher_order_ops.while_loop
@@ -23,33 +22,6 @@ ROW_NET = (
     *(nn.Conv1d(16, 16, 3, padding="same", groups=16), nn.BatchNorm1d(16), nn.ReLU6(), nn.AvgPool1d(2)),
     *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, 5)),
 )
-
-
-class Apply(nn.Module):
-    """A function of tensors, and of modules that hold its weights."""
-
-    def __init__(self, function: Callable[..., Any], *parts: Any) -> None:
-        super().__init__()
-        self.function, self.parts = function, nn.ModuleList(parts)
-
-    def forward(self, *x):
-        return self.function(*x, *self.parts)
-
-
-class Several(nn.Module):
-    """Modules beside each other, each with inputs and results of its own."""
-
-    def __init__(self, modules: list[Any], inputs: list[int]) -> None:
-        super().__init__()
-        self.parts, self.inputs = nn.ModuleList(modules), inputs
-
-    def forward(self, *x):
-        results, start = [], 0
-        for part, count in zip(self.parts, self.inputs, strict=True):
-            result = part(*x[start : start + count])
-            results += result if isinstance(result, tuple) else [result]
-            start += count
-        return tuple(results)
 
 
 class Constants(nn.Module):
@@ -372,37 +344,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "two results": (lambda x: (x.relu(), x * 2), (IMAGE,)),
     "glu": (lambda x: functional.glu(x, 1), (IMAGE,)),
 }
-
-
-def load(module, inputs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return octavo.load(torch.export.export(module.eval(), tuple(inputs)))
-
-
-def check(module, shapes, names=()):
-    torch.manual_seed(0)
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
-            part.running_mean.normal_()
-            part.running_var.uniform_(0.3, 2)
-    inputs = [torch.randn(shape) for shape in shapes]
-    model = load(module, inputs)
-    assert [name.name_hint for name in model.module.get_global_vars()] == ["main"], "PrimFuncs are left"
-    named = dict(zip(model.input_ids, inputs, strict=True))
-    actual = list(octavo.compile(model)({name: value.numpy() for name, value in named.items()}).values())
-    expected = module(*[value.clone() for value in inputs])
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    assert len(actual) == len(expected)
-    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
-        said = f"result {number} of {names}"
-        assert ours.shape == tuple(theirs.shape), said
-        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=2e-6, err_msg=said)
-
-
-def groups(names, size):
-    names = list(names)
-    return [pytest.param(names[at : at + size], id=f"{names[at]} and {size - 1} more") for at in range(0, len(names), size)]
 
 
 @pytest.mark.parametrize("names", groups(MODULES, 20))

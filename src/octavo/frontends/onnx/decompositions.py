@@ -32,8 +32,8 @@ def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
     reverse, exclusive = (bool(context.attrs.get(name, 0)) for name in ("reverse", "exclusive"))
     if not is_static(shape):
         raise RejectedOpError(f"its sizes must be known; {context.symbols.advice()}")
-    options = {"reverse": reverse, "exclusive": exclusive, "products": context.op == "CumProd"}
-    return running_sum(context.builder.emit, data, shape, axis % len(shape), **options)
+    combination: dict[str, Any] = {"combined": ops.multiply, "neutral": 1} if context.op == "CumProd" else {}
+    return running_sum(context.builder.emit, data, shape, axis % len(shape), reverse=reverse, exclusive=exclusive, **combination)
 
 
 def _eye_like(context: NodeContext, inputs: list[Any]) -> Any:

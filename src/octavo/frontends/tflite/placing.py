@@ -87,8 +87,8 @@ class PlacingConverter(BaseConverter):
         options = self._get_builtin_options(op, tflite.CumsumOptions)
         shape = self._shape(data)
         along = int(np.ravel(self._constant(axis, "an axis"))[0]) % len(shape)
-        ends = {"reverse": bool(options.Reverse()), "exclusive": bool(options.Exclusive())}
-        return running_sum(self.bb.emit, self.get_tensor_expr(data), shape, along, **ends)
+        value, is_reverse, is_exclusive = self.get_tensor_expr(data), bool(options.Reverse()), bool(options.Exclusive())
+        return running_sum(self.bb.emit, value, shape, along, reverse=is_reverse, exclusive=is_exclusive)
 
     def _filled(self, shape: list[int], value: Any, dtype: str) -> Any:
         return relax.const(np.full(shape, value, dtype), dtype)

@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-_FOLDED_DTYPES = ("torch.int64", "torch.bool")
-"""Of parameters and buffers: positions and masks."""
+_FOLDED_DTYPES = ("torch.int64", "torch.bool", "torch.complex64", "torch.complex128")
+"""Of parameters and buffers: positions, masks and rotations."""
 
 
 def is_foldable(tensor: Any) -> bool:

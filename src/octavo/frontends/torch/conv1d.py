@@ -12,7 +12,6 @@ from typing import Any
 from tvm import relax
 
 from ...ir.untyped import ops
-from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .ops import Arguments, Converter, batch_norm, batched, spread
 
@@ -129,17 +128,10 @@ def _adaptive_avg_pool1d(args: Arguments) -> Any:
     return on_row(args, args["self"], lambda image: ops.nn.adaptive_avg_pool2d(image, [1, width]))
 
 
-def _adaptive_max_pool1d(args: Arguments) -> Any:
-    """Only to one value; the indices are None."""
-    if _one(args["output_size"]) != 1:
-        raise RejectedOpError(f"to {_one(args['output_size'])}: only adaptive maxima over the whole row are supported")
-    return (args.emit(ops.max(args["self"], axis=[-1], keepdims=True)), None)
-
-
 CONV1D: dict[str, Converter] = {
+    "aten._native_batch_norm_legit.no_stats": lambda args: (args.emit(_batch_norm(args)), None, None),
     "aten._native_batch_norm_legit_no_training.default": lambda args: (args.emit(_batch_norm(args)), None, None),
     "aten.adaptive_avg_pool1d.default": _adaptive_avg_pool1d,
-    "aten.adaptive_max_pool1d.default": _adaptive_max_pool1d,
     "aten.avg_pool1d.default": _avg_pool1d,
     "aten.batch_norm.default": _batch_norm,
     "aten.conv1d.default": _conv1d,

@@ -17,14 +17,19 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 from tvm.relax.frontend.torch import exported_program_translator
 
+from ...errors import UnsupportedOpError
 from ...ir.graph.nodes import constant
+from ...ir.untyped import ops
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, conversion_errors, discard, quiet
+from ..relax_ops import dtype_of, shape_of
 from ..symbols import size_text
+from .complex_numbers import BY_PARTS, COMPLEX, MAKERS, PARTS, Complex
 from .constant_folding import computed, is_foldable
 from .control_flow import describe
 from .conv1d import CONV1D
 from .conv3d import CONV3D
+from .distances import DISTANCES
 from .functionalize import functionalized, is_mutating
 from .functions import ATTENTION, FUNCTIONS, NORMS
 from .indexing import INDICES
@@ -33,6 +38,7 @@ from .ops import CONVERTERS, Arguments, Converter
 from .placing import PLACING
 from .pt2e import PT2E
 from .resize import RESIZE
+from .running import RUNNING
 from .sizes import is_open_size
 from .source import ORIGIN, TorchProgram, check_no_control_flow, read, source_tensors, to_numpy
 from .torchao_affine import TORCHAO_AFFINE
@@ -42,8 +48,11 @@ _CONVERTERS: dict[str, Converter] = {
     **CONVERTERS,
     **CONV1D,
     **CONV3D,
+    **MAKERS,
     **NORMS,
     **FUNCTIONS,
+    **RUNNING,
+    **DISTANCES,
     **ATTENTION,
     **ALIKE,
     **INDICES,
@@ -92,6 +101,9 @@ class _Importer(_Frontend):
                         self.env[node] = self._convert(node)
                 named = {str(node.name): value for node, value in self.env.items()}
                 results = [named[name] for name in self._source.outputs]
+                for name, result in zip(self._source.outputs, results, strict=True):
+                    if isinstance(result, Complex):
+                        raise UnsupportedOpError(f"{ORIGIN}: output {name!r} is complex; return torch.view_as_real of it")
                 outputs = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
             builder.emit_func_output(outputs)
         return self.block_builder.get()
@@ -102,10 +114,12 @@ class _Importer(_Frontend):
             return given[name]
         if name in self._source.literals:
             return self._source.literals[name]
+        if name not in self._source.constants:  # a token
+            return None
         target, tensor = self._source.constants[name]
         if is_foldable(tensor):
             self._known[node] = tensor
-        return constant(to_numpy(tensor, target))
+        return _constant(tensor, target)
 
     def _convert(self, node: Any) -> Any:
         with conversion_errors(lambda: f"{ORIGIN}: {describe(node)}"):
@@ -121,7 +135,7 @@ class _Importer(_Frontend):
         if tensor is None:
             return None
         self._known[node] = tensor
-        return constant(to_numpy(tensor, str(node.name)))
+        return _constant(tensor, str(node.name))
 
     def _result(self, node: Any) -> Any:
         if node.op != "call_function":
@@ -132,7 +146,13 @@ class _Importer(_Frontend):
                 return self._item(node, arguments)
             return self._of_sizes(node, arguments)
         if _is_size(node):
-            return self._source.sizes.of(node.meta["val"])
+            return self._size(node, arguments)
+        if self._is_complex(node) and str(node.target) in BY_PARTS:
+            return self._by_parts(node)
+        return self._called(node, arguments)
+
+    def _called(self, node: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return what the first converter makes of an operator's node."""
         keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
         named = Arguments(
             builder=self.block_builder,
@@ -150,9 +170,56 @@ class _Importer(_Frontend):
             raise RejectedOpError("there is no converter for this op")
         return known(node)
 
+    def _size(self, node: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return a size; of a tensor that is of known booleans' choosing PyTorch does not know it."""
+        if str(node.target) == "aten.sym_size.int":
+            size = shape_of(arguments[0])[int(arguments[1])]
+            if isinstance(size, int):
+                return size
+        return self._source.sizes.of(node.meta["val"])
+
+    def _is_complex(self, node: Any) -> bool:
+        """Whether a node reads or gives complex numbers."""
+        gives = str(getattr(node.meta.get("val"), "dtype", "")).startswith("torch.complex")
+        return gives or any(isinstance(self.env.get(source), Complex) for source in node.all_input_nodes)
+
+    def _by_parts(self, node: Any) -> Any:
+        """Do to each part what the op does to real numbers; real operands have the imaginary part 0."""
+        if any(isinstance(argument, float) and argument for argument in node.args):
+            raise RejectedOpError("it fills complex numbers by a number other than 0")
+        values = {source: self.env[source] for source in node.all_input_nodes}
+        named: dict[str, Any] = {}
+        results: list[Any] = []
+        for part in PARTS:
+            self.env.update({source: self._part(value, part) for source, value in values.items()})
+            result = self._bind(self._called(node, self._retrieve_args(tuple(node.args))))
+            results.append(result)
+            steps = self.steps.pop(str(node.name))
+            named.update({f"{part}.{suffix}": value for suffix, value in steps.items()})
+            if isinstance(result, relax.Var):
+                named[part] = result
+        self.env.update(values)
+        self.steps[str(node.name)] = named
+        if isinstance(results[0], tuple):
+            return tuple(Complex(*parts) for parts in zip(*results, strict=True))
+        return Complex(*results)
+
+    def _part(self, value: Any, part: str) -> Any:
+        if isinstance(value, Complex):
+            found = getattr(value, part)
+            return self.block_builder.emit(ops.zeros_like(value.real)) if found is None else found
+        is_real = part == "imag" and isinstance(value, relax.Expr) and dtype_of(value).startswith("float")
+        return self.block_builder.emit(ops.zeros_like(value)) if is_real else value
+
     def _converters(self, node: Any, arguments: tuple[Any, ...]) -> list[Converter]:
         """Return our converters of a node in the order in which they are asked."""
         name = str(node.target)
+        if self._is_complex(node):
+            converter = COMPLEX.get(name, MAKERS.get(name))
+            if converter is None and name not in BY_PARTS:
+                raise RejectedOpError("complex numbers are not supported here; write it with real and imaginary parts")
+            if converter is not None:
+                return [converter]
         is_open = self._source.sizes.is_open(node.meta.get("val"), arguments)
         found = (OPEN_SHAPES.get(name) if is_open else None, _CONVERTERS.get(name))
         return [converter for converter in found if converter is not None]
@@ -182,6 +249,13 @@ class _Importer(_Frontend):
         if isinstance(result, relax.Call | relax.TupleGetItem):
             return self.block_builder.emit(result)
         return result
+
+
+def _constant(tensor: Any, where: str) -> Any:
+    """Return a parameter, or what follows from known values; `where` names it in errors."""
+    if not tensor.is_complex():
+        return constant(to_numpy(tensor, where))
+    return Complex(*(constant(to_numpy(part.resolve_neg(), where)) for part in (tensor.real, tensor.resolve_conj().imag)))
 
 
 def _is_plain_recurrence(node: Any) -> bool:
@@ -226,14 +300,21 @@ def _prepared(source: TorchProgram) -> TorchProgram:
             source, importer, writes = functional, _Importer(functional), False
     while True:
         # What an op decomposes into may need the same again.
-        table = _decompositions({node.target for node in source.nodes if not importer.knows(node)} - done)
-        if not table and not writes:
+        unknown = {node.target for node in source.nodes if not importer.knows(node)} - done
+        table = _decompositions(unknown)
+        if not table and not writes and not any(map(_is_composed, unknown)):
             return source
-        done |= set(table)
+        done |= set(table) | unknown
         writes = False
         program = source.program.run_decompositions(_decompositions(done))
         anew = read(program, {}, {})
         source = replace(source, program=anew.program, graph=anew.graph, constants=anew.constants, outputs=anew.outputs)
+
+
+def _is_composed(op: Any) -> bool:
+    """Whether PyTorch composes an op of others, always: those that give another view of a tensor are in no table."""
+    keys: Any = importlib.import_module("torch._C").DispatchKey
+    return hasattr(op, "has_kernel_for_dispatch_key") and op.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
 
 
 @cache
@@ -242,14 +323,14 @@ def _all_decompositions() -> dict[Any, Any]:
     return dict(importlib.import_module("torch.export").default_decompositions().items())
 
 
-def _decompositions(ops: set[Any]) -> dict[Any, Any]:
+def _decompositions(unknown: set[Any]) -> dict[Any, Any]:
     """Return the decompositions of those of these ops that have one."""
-    if not ops:
+    if not unknown:
         return {}
-    if not ops <= set(_all_decompositions()):
+    if not unknown <= set(_all_decompositions()):
         _all_decompositions.cache_clear()  # a library may have been loaded since
     table = _all_decompositions()
-    return {op: table[op] for op in ops if op in table}
+    return {op: table[op] for op in unknown if op in table}
 
 
 def convert(source: TorchProgram) -> Assembled:

@@ -1,8 +1,8 @@
 """Our converters of PyTorch functions, attention and norms that TVM's compute wrongly or not at all. Imports no PyTorch.
 
-TVM's celu takes no slope, its grid_sampler reads the grid channels first, its cumsum does not build, and its copy writes what
-PyTorch's returns. Its norms want factors and addends, and read the epsilon of instance_norm from another argument. Written out,
-attention runs in the kernels of products and softmax, and the moves around it in integers.
+TVM's celu takes no slope, its grid_sampler reads the grid channels first, and its copy writes what PyTorch's returns. Its norms
+want factors and addends, and read the epsilon of instance_norm from another argument. Written out, attention runs in the kernels
+of products and softmax, and the moves around it in integers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import celu, dtype_of, is_static, running_sum, shape_of
+from ..relax_ops import celu, dtype_of, is_static, shape_of
 from .conv1d import on_row
 from .ops import Arguments, Converter, batch_norm, cast, common_dtype, divide
 
@@ -33,15 +33,6 @@ def _copy(args: Arguments) -> Any:
     if dtype_of(source) != dtype_of(over):
         source = args.emit(ops.astype(source, dtype_of(over)))
     return ops.broadcast_to(source, shape_of(over))
-
-
-def _cumsum(args: Arguments) -> Any:
-    x, shape = args["self"], shape_of(args["self"])
-    wanted = dtype_of(x) if args["dtype"] is None else str(args["dtype"]).removeprefix("torch.")
-    if args["dtype"] is None and not wanted.startswith("float"):
-        wanted = "int64"
-    x = x if wanted == dtype_of(x) else args.emit(ops.astype(x, wanted))
-    return running_sum(args.emit, x, shape, int(args["dim"]) % len(shape)) if shape else x
 
 
 def _grid_sampler(args: Arguments) -> Any:
@@ -105,7 +96,6 @@ FUNCTIONS: dict[str, Converter] = {
     "aten.prod.dim_int": _product,
     "aten.celu.default": _celu,
     "aten.copy.default": _copy,
-    "aten.cumsum.default": _cumsum,
     "aten.grid_sampler.default": _grid_sampler,
     "aten.grid_sampler_2d.default": _grid_sampler,
     "aten.numpy_T.default": lambda args: ops.permute_dims(args["self"]),

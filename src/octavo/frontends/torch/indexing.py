@@ -61,10 +61,21 @@ def _embedding(args: Arguments) -> Any:
     return _taken(args, weight, _from_start(args, args["indices"], shape_of(weight)[0]), 0)
 
 
+def _where_true(index: Any) -> list[Any]:
+    """Return an index for each axis of known booleans; others as they are."""
+    if not isinstance(index, Constant) or dtype_of(index) != "bool":
+        return [index]
+    return [relax.const(places, "int64") for places in np.nonzero(index.value.numpy())]
+
+
 def _index(args: Arguments) -> Any:
-    """Indices of axes side by side, which count as one axis; others come first. Booleans leave to TVM's converter."""
+    """Indices of axes side by side, which count as one axis; others come first. Booleans must be known: where they are true."""
     x = args["self"]
-    declared = [(axis, index) for axis, index in enumerate(args["indices"]) if index is not None]
+    declared: list[tuple[int, Any]] = []
+    for index in args["indices"]:
+        axis = declared[-1][0] + 1 if declared else 0
+        declared += [(axis + place, each) for place, each in enumerate(_where_true(index))]
+    declared = [(axis, index) for axis, index in declared if index is not None]
     if any(dtype_of(index) not in ("int32", "int64") for _, index in declared):
         return NotImplemented
     axes, shape = [axis for axis, _ in declared], shape_of(x)

@@ -5,7 +5,7 @@ Relax expression. Formulas are those of the op's documentation. Each comes befor
 
 * batch_norm: takes the training flag as momentum and momentum as epsilon;
 * clamp_max: ignores the bound; clamp, relu6, hardtanh: infinite bounds and ops of their own where a clip serves;
-* add, sub: ignore alpha; elementwise ops of two constants fail;
+* add, sub: ignore alpha; elementwise ops of two constants fail; booleans compared with numbers do not build;
 * pools: take an empty stride for a stride;
 * squeeze: fails on dimensions that are not 1; std: divides by the count; pixel_shuffle and max along an axis: become ops that
   TVM cannot compile.
@@ -23,10 +23,10 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import clamp, dtype_of, shape_of
+from ..relax_ops import clamp, dtype_of, is_static, shape_of
 from ..symbols import Size, Symbols
 from ..volumes import Volumes, Windows
-from .sizes import ProgramSizes
+from .sizes import ProgramSizes, is_open_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +116,7 @@ def _relu6(args: Arguments) -> Any:
 # ----------------------------------------------------------------------------------------------------------- elementwise
 
 _INTEGER_WIDTH = ("bool", "uint8", "int8", "int16", "int32", "int64")
-_FLOAT_WIDTH = ("float16", "float32", "float64")
+_FLOAT_WIDTH = ("float16", "bfloat16", "float32", "float64")
 
 
 def common_dtype(sides: Sequence[Any]) -> str:
@@ -148,6 +148,19 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
     return convert
 
 
+def _compared(op: Any) -> Converter:
+    """Return a converter of a comparison, whose sides get one dtype; booleans are compared as numbers."""
+
+    def convert(args: Arguments) -> Any:
+        sides = [args["self"], args["other"]]
+        if any(is_open_size(side) for side in sides):
+            return NotImplemented
+        dtype = common_dtype(sides)
+        return op(*(cast(side, "int32" if dtype == "bool" else dtype) for side in sides))
+
+    return convert
+
+
 def cast(side: Any, dtype: str) -> Any:
     """Return a tensor or a number as a tensor of a dtype."""
     if not isinstance(side, relax.Expr):
@@ -158,22 +171,66 @@ def cast(side: Any, dtype: str) -> Any:
 divide = _elementwise(ops.divide)
 """A true quotient: of integers it is a float."""
 
+
+def _where(args: Arguments) -> Any:
+    """Both sides get the dtype that PyTorch says: a tensor of one number may be of another."""
+    dtype = str(args.result.dtype).removeprefix("torch.")
+    return ops.where(args["condition"], *(cast(args[side], dtype) for side in ("self", "other")))
+
+
+def _any(args: Arguments) -> Any:
+    x = args["self"]
+    if dtype_of(x) != "bool":
+        x = args.emit(ops.not_equal(x, relax.const(0, dtype_of(x))))
+    return ops.astype(args.emit(ops.max(args.emit(ops.astype(x, "int32")))), "bool")
+
+
+def _hypotenuse(args: Arguments) -> Any:
+    squares = [args.emit(ops.multiply(args[side], args[side])) for side in ("self", "other")]
+    return ops.sqrt(args.emit(ops.add(*squares)))
+
+
+def _power_of_two(args: Arguments) -> Any:
+    x = args["self"]
+    return ops.exp(args.emit(ops.multiply(x, relax.const(math.log(2), dtype_of(x)))))
+
+
+def _rrelu(args: Arguments) -> Any:
+    """Of inference: the slope is the mean of those that training draws."""
+    if args["training"]:
+        raise RejectedOpError("it is in training mode; call model.eval() before torch.export.export")
+    return ops.nn.leakyrelu(args["self"], (float(args["lower"]) + float(args["upper"])) / 2)
+
+
 # ------------------------------------------------------------------------------------------------- convolution and pools
 
 
 def batch_norm(args: Arguments, x: Any) -> Any:
-    """Write a normalization of `x`, whose axis 1 has the channels, by the running statistics of the node."""
-    if args["running_mean"] is None or args["running_var"] is None:
-        raise RejectedOpError("it normalizes by the batch that it sees; give the module track_running_stats=True")
-    if args.values.get("training", False):
-        raise RejectedOpError("it is in training mode; call model.eval() before torch.export.export")
+    """Write a normalization of `x`, whose axis 1 has the channels, by running statistics, or by its own where there are none."""
     channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
     beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
+    if args.values.get("running_mean") is None:
+        return _norm_of_batch(args, x, gamma, beta)
+    if args.values.get("training", False):
+        raise RejectedOpError("it is in training mode; call model.eval() before torch.export.export")
     result = ops.nn.batch_norm(
         x, gamma, beta, args["running_mean"], args["running_var"], axis=1, epsilon=float(args["eps"]), training=False
     )
     return relax.TupleGetItem(args.emit(result), 0)
+
+
+def _norm_of_batch(args: Arguments, x: Any, gamma: Any, beta: Any) -> Any:
+    """Normalize each channel by all samples that there are: as a group of one sample, to which they are joined."""
+    batch, channels, *image = shape_of(x)
+    attributes: dict[str, Any] = {"num_groups": channels, "channel_axis": 1, "epsilon": float(args["eps"])}
+    if batch == 1 and image:
+        return ops.nn.group_norm(x, gamma, beta, axes=list(range(2, 2 + len(image))), **attributes)
+    turn = [1, 0, *range(2, 2 + len(image))]
+    turned = args.emit(ops.permute_dims(x, turn))
+    joined = args.emit(ops.reshape(turned, [1, channels, batch, math.prod(image)]))
+    normal = args.emit(ops.nn.group_norm(joined, gamma, beta, axes=[2, 3], **attributes))
+    return ops.permute_dims(args.emit(ops.reshape(normal, [channels, batch, *image])), turn)
 
 
 def batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
@@ -204,9 +261,13 @@ def _max_pool(args: Arguments, rank: int) -> Any:
 
 
 def _avg_pool(args: Arguments, rank: int) -> Any:
-    if args["divisor_override"] is not None:
-        raise RejectedOpError("divisor_override is not supported")
-    return _pool(args, ops.nn.avg_pool2d, rank, count_include_pad=bool(args["count_include_pad"]))
+    divisor, counts = args["divisor_override"], bool(args["count_include_pad"])
+    if divisor is None:
+        return _pool(args, ops.nn.avg_pool2d, rank, count_include_pad=counts)
+    if args["ceil_mode"]:
+        raise RejectedOpError("divisor_override beside ceil_mode is not supported")
+    means = args.step("means", _pool(args, ops.nn.avg_pool2d, rank, count_include_pad=True))
+    return ops.multiply(means, relax.const(math.prod(spread(args["kernel_size"], rank)) / divisor, dtype_of(means)))
 
 
 def _max_pool2d_with_indices(args: Arguments) -> Any:
@@ -214,11 +275,36 @@ def _max_pool2d_with_indices(args: Arguments) -> Any:
     return (args.emit(_max_pool(args, 2)), None)
 
 
-def _adaptive_max_pool2d(args: Arguments) -> Any:
-    """Only to one pixel; the indices are None."""
-    if [int(size) for size in args["output_size"]] != [1, 1]:
-        raise RejectedOpError(f"to {list(args['output_size'])}: only adaptive maxima over the whole image are supported")
-    return (args.emit(ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
+def _adaptive_max_pool(args: Arguments, rank: int) -> Any:
+    """Pool images, rows (rank 1) or volumes (rank 3), to any sizes; the indices are None."""
+    x, sizes = args["self"], spread(args["output_size"], rank)
+    own, axes = shape_of(x)[-rank:], list(range(len(shape_of(x)) - rank, len(shape_of(x))))
+    if all(size == 1 for size in sizes):
+        return (args.emit(ops.max(x, axis=axes, keepdims=True)), None)
+    if not is_static(own):
+        raise RejectedOpError(f"of open sizes, to {sizes}: only to 1; {args.symbols.advice()}")
+    if rank == 2 and not any(have % want for have, want in zip(own, sizes, strict=True)):
+        kernel = [have // want for have, want in zip(own, sizes, strict=True)]
+        return (args.emit(batched(args, x, lambda image: ops.nn.max_pool2d(image, kernel, kernel))), None)
+    for axis, size in zip(axes, sizes, strict=True):
+        x = _max_of_windows(args, x, axis, size)
+    return (x, None)
+
+
+def _max_of_windows(args: Arguments, x: Any, axis: int, size: int) -> Any:
+    """Reduce an axis to `size` windows that cover it, which overlap where it is no multiple.
+
+    Window i begins at floor(i * own / size) and ends before ceil((i + 1) * own / size), as PyTorch's adaptive pools have it. All
+    get the width of the widest: a value that counts twice changes no maximum.
+    """
+    shape = shape_of(x)
+    own = shape[axis]
+    bounds = [(at * own // size, -(-(at + 1) * own // size)) for at in range(size)]
+    width = max(end - start for start, end in bounds)
+    places = [min(start + step, end - 1) for start, end in bounds for step in range(width)]
+    taken = args.emit(ops.take(x, relax.const(np.array(places)), axis, mode="clip"))
+    windows = args.emit(ops.reshape(taken, [*shape[:axis], size, width, *shape[axis + 1 :]]))
+    return args.emit(ops.max(windows, axis=[axis + 1]))
 
 
 def _adaptive_avg_pool2d(args: Arguments) -> Any:
@@ -311,14 +397,32 @@ def _nothing(_args: Arguments) -> Any:
     return None
 
 
+_COMPARISONS: dict[str, Any] = {
+    "eq": ops.equal,
+    "ge": ops.greater_equal,
+    "gt": ops.greater,
+    "le": ops.less_equal,
+    "lt": ops.less,
+    "ne": ops.not_equal,
+}
+
 CONVERTERS: dict[str, Converter] = {
+    **{f"aten.{name}.{kind}": _compared(op) for name, op in _COMPARISONS.items() for kind in ("Scalar", "Tensor")},
+    "aten.where.self": _where,
+    "aten.rrelu.default": _rrelu,
+    "aten.hypot.default": _hypotenuse,
+    "aten.exp2.default": _power_of_two,
+    "aten.erfc.default": lambda args: ops.subtract(relax.const(1.0, dtype_of(args["self"])), args.emit(ops.erf(args["self"]))),
+    "aten.any.default": _any,
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten._assert_scalar.default": _nothing,
     "aten._assert_tensor_metadata.default": _nothing,
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.add.Scalar": _elementwise(ops.add),
     "aten.add.Tensor": _elementwise(ops.add),
-    "aten.adaptive_max_pool2d.default": _adaptive_max_pool2d,
+    "aten.adaptive_max_pool1d.default": lambda args: _adaptive_max_pool(args, 1),
+    "aten.adaptive_max_pool2d.default": lambda args: _adaptive_max_pool(args, 2),
+    "aten.adaptive_max_pool3d.default": lambda args: _adaptive_max_pool(args, 3),
     "aten.alias.default": _identity,
     "aten.amax.default": _extreme(ops.max),
     "aten.amin.default": _extreme(ops.min),

@@ -13,7 +13,7 @@ from tvm import relax
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..placed import scatter_elements, scatter_slices
-from ..relax_ops import dtype_of, shape_of
+from ..relax_ops import dtype_of, running_sum, shape_of
 from .ops import Arguments, Converter
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
@@ -148,15 +148,64 @@ def _put_where(args: Arguments, x: Any, indices: list[Any], values: Any) -> Any:
     return ops.where(mask, args.emit(ops.reshape(values, [])), x)
 
 
+def _slice_scatter(args: Arguments) -> Any:
+    """Write a slice of an axis: what lies before it, the new one, and what lies behind, joined; with a step, row by row."""
+    x, updates = args["self"], args["src"]
+    axis = int(args["dim"]) % len(shape_of(x))
+    size = shape_of(x)[axis]
+    if not all(isinstance(each, int | None) for each in (size, args["start"], args["end"])):
+        return NotImplemented
+    places = range(size)[slice(args["start"], args["end"], int(args["step"]))]
+    if places.step != 1:
+        return _slices(args, x, relax.const(np.array(places), "int64"), updates, axis, "none")
+    return _between(args, x, updates, axis, places)
+
+
+def _between(args: Arguments, x: Any, updates: Any, axis: int, places: range) -> Any:
+    if not places:
+        return x
+    ends = [(0, places.start), (places.stop, shape_of(x)[axis])]
+    before, behind = (
+        [args.emit(ops.strided_slice(x, axes=[axis], begin=[begin], end=[end]))] if begin < end else [] for begin, end in ends
+    )
+    parts = [*before, updates, *behind]
+    return ops.concat(parts, axis) if len(parts) > 1 else updates
+
+
+def _select_scatter(args: Arguments) -> Any:
+    """Write one slice, which has no axis of its own."""
+    x = args["self"]
+    axis = int(args["dim"]) % len(shape_of(x))
+    size = shape_of(x)[axis]
+    if not isinstance(size, int):
+        return NotImplemented
+    place = int(args["index"]) % size
+    return _between(args, x, args.emit(ops.expand_dims(args["src"], axis)), axis, range(place, place + 1))
+
+
+def _masked_scatter(args: Arguments) -> Any:
+    """Write values one after another where a mask is true: each place reads as many values in as there are true ones before."""
+    x, shape = args["self"], shape_of(args["self"])
+    mask = args["mask"] if shape_of(args["mask"]) == shape else args.emit(ops.broadcast_to(args["mask"], shape))
+    flat = args.emit(ops.astype(args.emit(ops.reshape(mask, [-1])), "int64"))
+    counts = args.emit(running_sum(args.emit, flat, shape_of(flat), 0))
+    places = args.emit(ops.maximum(args.emit(ops.subtract(counts, relax.const(1, "int64"))), relax.const(0, "int64")))
+    values = args.emit(ops.take(args.emit(ops.reshape(args["source"], [-1])), places, axis=0, mode="clip"))
+    return ops.where(mask, args.emit(ops.reshape(values, shape)), x)
+
+
 PLACING: dict[str, Converter] = {
     "aten.index_add.default": _index_add,
     "aten.index_copy.default": _index_copy,
     "aten.index_put.default": _index_put,
+    "aten.masked_scatter.default": _masked_scatter,
     "aten.scatter.reduce": _scatter_reduce,
     "aten.scatter.src": _scatter,
     "aten.scatter.value": _scatter,
     "aten.scatter.value_reduce": _scatter_reduce,
     "aten.scatter_add.default": _scatter_add,
     "aten.scatter_reduce.two": _scatter_reduce,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.slice_scatter.default": _slice_scatter,
 }
 """Our converters by op and overload."""

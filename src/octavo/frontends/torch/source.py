@@ -38,6 +38,8 @@ _ALONG = frozenset(
     | {"scatter_reduce", "index_copy", "index_fill", "index_put", "select_scatter", "slice_scatter"}
 )
 """Ops whose result has the axis along which they work."""
+_BY_BATCH = frozenset({"batch_norm", "_native_batch_norm_legit"})
+"""Ops that normalize by statistics of all samples, where they are given no others."""
 _RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
 
 
@@ -130,7 +132,7 @@ def read(program: Any, shapes: Mapping[str, ShapeOption], sizes: Mapping[str, Si
                 values[name] = value
         elif kind in _STORED:
             constants[name] = (str(spec.target), _value_of(program, str(spec.target)))
-        else:
+        elif kind != "TOKEN":  # which orders ops that have effects: a converter refuses these
             raise ModelError(f"{ORIGIN}: input {name!r} is a {kind.lower()}, which is not supported")
     known = program_sizes(program, values, shapes, sizes, lambda symbol: _is_only_extended(symbol, values, placeholders))
     outputs = _outputs(signature.output_specs)
@@ -221,7 +223,10 @@ def _joins_samples(node: Any, batch: Any) -> bool:
         value = getattr(given.get(argument.name), "meta", {}).get("val")
         if type(value).__name__.startswith("Sym") and "SymInt" not in str(argument.real_type):
             return True
-    if str(node.target).split(".")[1] not in _ALONG:
+    name = str(node.target).split(".")[1]
+    if name in _BY_BATCH:
+        return given.get("running_mean") is None
+    if name not in _ALONG:
         return False
     first: Any = given.get("self", given.get("tensors", given.get("input")))
     first = first[0] if isinstance(first, list | tuple) else first
@@ -241,7 +246,7 @@ def _value_of(program: Any, target: str) -> Any:
 def _outputs(specs: Any) -> tuple[str, ...]:
     """Return the names of what the caller gets. That an op in place overwrites an input is no result of the model's."""
     changed = [str(spec.target) for spec in specs if spec.kind.name in ("BUFFER_MUTATION", "PARAMETER_MUTATION")]
-    specs = [spec for spec in specs if spec.kind.name != "USER_INPUT_MUTATION"]
+    specs = [spec for spec in specs if spec.kind.name not in ("TOKEN", "USER_INPUT_MUTATION")]
     if changed:
         raise ModelError(f"{ORIGIN}: it changes {changed[0]!r} while it runs; call model.eval() before torch.export.export")
     for position, spec in enumerate(specs):
@@ -256,7 +261,8 @@ def dtype_name(dtype: Any, where: str) -> str:
     """Return NumPy's name of a torch dtype; `where` names the tensor in the error."""
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
-        raise ModelError(f"{ORIGIN}: {where!r} is {name}, which is not supported; convert the model to float32")
+        advice = "give its parts, as torch.view_as_real does" if name.startswith("complex") else "convert the model to float32"
+        raise ModelError(f"{ORIGIN}: {where!r} is {name}, which is not supported; {advice}")
     return name
 
 
@@ -348,7 +354,8 @@ def fingerprint(source: TorchProgram) -> str:
             if name in source.constants and node.users:
                 target, tensor = source.constants[name]
                 result.add([name, target])
-                result.add_array(to_numpy(tensor, target))
+                for part in (tensor.real, tensor.resolve_conj().imag) if tensor.is_complex() else (tensor,):
+                    result.add_array(to_numpy(part, target))
         elif node.op != "output":
             result.add([node.name, str(node.target), _plain(node.args), _plain(node.kwargs)])
     return result.digest()
