@@ -8,22 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import prod
 from typing import Any
 
 from ...compiler.compile import compile_model
-from ...compiler.explanation import FLOAT_BYTES, memory_cycles
 from ...compiler.target_choice import TargetLike, resolve_target
 from ...errors import QuantizationError, brief
 from ...ir.graph import Model
-from ...ir.graph.dataflow import static_shape
+from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
 from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...runtime.executable import Executable
-from ...runtime.shapes import typical
 from ..compile import explain
 from ..planner import Planned
+from ..price import cycles_in_float
 from ..quantize import known_choices, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
@@ -119,22 +117,15 @@ class Bench:
         it, makes.
         """
         with quantizing():
-            planned = self.tuning.planned(steps)
-            plan, referee = planned.plan, self.tuning.referees[0]
-            rounding, explanation = referee.rounding(plan), explain(planned.quantized, target=self.target)
+            plan, referee = self.tuning.planned(steps).plan, self.tuning.referees[0]
+            rounding = referee.rounding(plan)
             gains = referee.effects(rounding)
             of_weights = referee.layer_effects(rounding, [layer.output for layer in plan.layers if layer.weight is not None])
-            # The float model's variables are the plan's tensors.
-            known = self._planner.form(planned.choices.equalization).view.variables
-        sizes = {name: typical(prod(static_shape(known[name]) or ())) if name in known else 0 for name in gains}
-        costs = {name: memory_cycles(size * (FLOAT_BYTES - 1)) for name, size in sizes.items()}
+        costs = cycles_in_float(DataflowView(self._planner.simple.module["main"]), plan, gains)
         for layer in plan.layers:
-            made = [op for op in explanation.ops if layer.output in (op.tensor, op.core) and op.integer]
-            more = sum(op.cycles(is_integer=False) - op.cycles(is_integer=True) for op in made[:1])
             for name in gains.keys() & layer.inputs:
                 gains[name] += of_weights.get(layer.output, 0.0)
-                costs[name] += more
-        ordered = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
+        ordered = sorted(gains, key=lambda name: (-gains[name] / max(sum(costs[name].values()), 1.0), str(name)))
         return {name: gains[name] for name in ordered}
 
     def begin(self, candidates: Sequence[Steps]) -> None:
