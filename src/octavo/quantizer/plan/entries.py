@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ...ir.identity import TensorId
 from ...numerics.arrays import equal_arrays
+from ...target import BATCH_MATMUL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,11 @@ class IntegerLayer:
     per_row: tuple[TensorId, ...] = ()
     block: int = 0
     leaves_copies: bool = False
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies an activation by weights, or by another one."""
+        return self.weight is not None or self.op == BATCH_MATMUL
 
     @property
     def reads_reals(self) -> bool:

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 
 from ...ir.graph.dataflow import DataflowView
 from ...ir.identity import TensorId
-from ...target import BATCH_MATMUL
 from ..choices import Choices
 from ..plan import QuantizationPlan
 from ..plan.entries import IntegerLayer
@@ -18,7 +17,7 @@ from ..price import worth_db
 from ..recipe import Recipe
 from ..referee.rounding import Rounding
 from ..referee.score import in_db
-from .step import Evidence, Step
+from .step import Evidence, FloatStep
 
 _REASON = "it is summed up unrounded, and products read copies of 8 bits"
 _BETWEEN = "it lies between products, which alone need 8 bits"
@@ -28,7 +27,7 @@ _PRICE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FloatTrunk(Step):
+class FloatTrunk(FloatStep):
     """Ops between products in float32, whose results products quantize for themselves.
 
     Parameters
@@ -63,7 +62,7 @@ class FloatTrunk(Step):
         """
         planner, named, plan = evidence.planner, planned.named, planned.plan
         referee = None if planner.chosen.backends else evidence.runs.referee(plan)
-        free = [each for each in plan.layers if not _is_product(each) and each.output not in named]
+        free = [each for each in plan.layers if not each.is_product and each.output not in named]
         able = [each for each in plan.layers if each.weight is not None and each.output not in named and not each.reads_reals]
         sums = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
         every = {**dict.fromkeys((each.output for each in free), _BETWEEN), **sums}
@@ -80,12 +79,6 @@ class FloatTrunk(Step):
         after = in_db(referee.error(_of_activations(referee.rounding(other))))
         return found if after - before >= worth else None
 
-    def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices:
-        """Return choices with the same float: that is what the referee found a gain of."""
-        del evidence
-        floats = {name: why for name, why in chosen.float_results.items() if name not in before.float_results}
-        return planned.choices.with_more(Choices(float_results=floats)).uncorrected
-
 
 def _trunk(layers: Collection[IntegerLayer], products: Sequence[TensorId]) -> list[TensorId]:
     """Return sums of two activations that share one, or read each other, and the results of products that these read."""
@@ -96,10 +89,6 @@ def _trunk(layers: Collection[IntegerLayer], products: Sequence[TensorId]) -> li
     return [*(each.output for each in found), *(name for name in products if name in read)]
 
 
-def _is_product(layer: IntegerLayer) -> bool:
-    return layer.weight is not None or layer.op == BATCH_MATMUL
-
-
 def _of_activations(rounding: Rounding) -> Rounding:
     """Return what rounds activations alone: for weights and biases corrections make up."""
     return rounding.only(rounding.names)
@@ -107,7 +96,7 @@ def _of_activations(rounding: Rounding) -> Rounding:
 
 def _left_float(rounding: Rounding, plan: QuantizationPlan, results: Collection[TensorId]) -> Rounding:
     """Return what a plan rounds where these results stay float, and what is read for them alone: products read copies."""
-    layers = {each.output: each for each in plan.layers if each.output not in results or _is_product(each)}
+    layers = {each.output: each for each in plan.layers if each.output not in results or each.is_product}
     read = {name for each in layers.values() for name in each.inputs}
     unrounded = {*results, *(name for each in plan.layers if each.output not in layers for name in each.inputs)} - read
     return replace(

@@ -22,7 +22,7 @@ from ..recipe import Recipe
 from ..referee import Referee
 from ..referee.rounding import Rounding
 from ..referee.score import in_db, said_alone
-from .step import Evidence, Step
+from .step import Evidence, FloatStep
 
 _NEAR_DB = 3.0
 """Above what outputs must have: with more, a model is not asked whose activations take long to measure."""
@@ -57,7 +57,7 @@ _MIN_EFFECT = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeepFloat(Step):
+class KeepFloat(FloatStep):
     """Float activations, as many as gain most beyond what their time is worth."""
 
     name: ClassVar = "keep float"
@@ -105,12 +105,6 @@ class KeepFloat(Step):
             if gain >= least:
                 least, best = gain, found
         return best
-
-    def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices | None:
-        """Return choices with the same float: that is what the referee found a gain of, and no number to be fitted."""
-        del evidence
-        floats = {name: why for name, why in chosen.float_tensors.items() if name not in before.float_tensors}
-        return planned.choices.uncorrected.with_floats(floats, planned.plan) if floats else None
 
     def _gain(self, own: float, left: float, time: float) -> float:
         """Return what outputs with an error gain by less of it, in dB, beyond what the time is worth, in shares of the model's.
@@ -205,7 +199,7 @@ def _trials(order: Sequence[_Group], own: float, of_weights: float) -> list[_Tri
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FuseFunctions(Step):
+class FuseFunctions(FloatStep):
     """Products' results that are not rounded before a function of them: else a table gives 8 bits of these 8 bits."""
 
     name: ClassVar = "fuse functions"

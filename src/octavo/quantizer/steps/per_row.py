@@ -11,7 +11,6 @@ from ...ir.identity import TensorId
 from ...profiling import Profile
 from ...profiling.adequacy import adequacy_of
 from ...runtime.shapes import typical
-from ...target import BATCH_MATMUL
 from ..choices import Choices
 from ..placement import reads_rows
 from ..plan.entries import IntegerLayer
@@ -103,7 +102,7 @@ class PerRow(Step):
         free = [each for each in planned.plan.layers if not each.reads_reals and named.isdisjoint((*each.inputs, each.output))]
         able = [layer for layer in free if reads_rows(evidence.planner.support(layer)) and not layer.constants]
         dense = [layer for layer in able if layer.weight is not None]
-        products = [layer for layer in (able if self.products == "too" else free) if _is_product(layer) and layer.weight is None]
+        products = [layer for layer in (able if self.products == "too" else free) if layer.is_product and layer.weight is None]
         if not (products if self.products else dense) or (self.products == "float" and not dense):
             return None
         per_row = [layer.output for layer in (*dense, *(products if self.products == "too" else ()))]
@@ -119,13 +118,9 @@ class PerRow(Step):
 
 def _between(layers: Collection[IntegerLayer]) -> list[TensorId]:
     """Return the activations of integer ops that no product reads or makes, nor what is made of them or they of."""
-    joined = {name for layer in layers if _is_product(layer) for name in (*layer.inputs, layer.output)}
-    left = [layer for layer in layers if not _is_product(layer)]
+    joined = {name for layer in layers if layer.is_product for name in (*layer.inputs, layer.output)}
+    left = [layer for layer in layers if not layer.is_product]
     while near := [layer for layer in left if not joined.isdisjoint((*layer.inputs, layer.output))]:
         joined |= {name for layer in near for name in (*layer.inputs, layer.output)}
         left = [layer for layer in left if layer not in near]
     return [name for layer in left for name in (*layer.inputs, layer.output)]
-
-
-def _is_product(layer: IntegerLayer) -> bool:
-    return layer.weight is not None or layer.op == BATCH_MATMUL

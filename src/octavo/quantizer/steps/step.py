@@ -88,3 +88,14 @@ class Step(ABC):
         """
         del before, chosen
         return self.propose(planned, evidence)
+
+
+class FloatStep(Step):
+    """Leaves tensors float. Which ones, the referee found a gain of: of other samples they are the same."""
+
+    def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices | None:
+        """Return choices with the same float."""
+        del evidence
+        floats = {name: why for name, why in chosen.float_tensors.items() if name not in before.float_tensors}
+        results = {name: why for name, why in chosen.float_results.items() if name not in before.float_results}
+        return planned.choices.with_floats(floats, planned.plan).with_more(Choices(float_results=results)).uncorrected
