@@ -156,6 +156,32 @@ def test_what_comes_before_a_rounding_is_not_computed_for_each(rng: np.random.Ge
     assert referee.effects(per_row, ["h"])["h"] == referee.score_of(per_row.only(["h"]), few=True).error
 
 
+def test_what_hardly_matters_is_measured_on_fewer_samples_of_many_values(rng: np.random.Generator) -> None:
+    """An output of so many values tells on one sample which roundings it hardly feels."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first, second = (writer.emit(name, relax.op.matmul(v[name[0]], v[name[1]])) for name in ("xw", "zu"))
+        return writer.emit("y", relax.op.add(first, second), is_output=True)
+
+    params = {"w": rng.normal(size=(16, 8)), "u": rng.normal(size=(16, 8)) / 1000}
+    shapes = {"x": ((512, 16), "float32"), "z": ((512, 16), "float32")}
+    model = model_of(shapes, {name: value.astype(np.float32) for name, value in params.items()}, body, ("y",))
+    samples = [{name: rng.normal(size=(512, 16)).astype(np.float32) for name in shapes} for _ in range(6)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    program, given = RoundedProgram(model, [plan], TARGET), [[*each.values()] for each in samples]
+    referee = Referee(program, given)
+    rounding = referee.rounding(plan)
+    effects = referee.effects(rounding)
+    on_few, on_one = (
+        {name: each.score_of(rounding.only([name]), few=True).error for name in effects}
+        for each in (referee, Referee(program, given[:1]))
+    )
+    assert len(referee.few) > 1
+    assert effects["x"] == on_few["x"] != on_one["x"]
+    assert effects["z"] == on_one["z"] != on_few["z"]
+    assert effects["z"] < effects["x"] / 1000
+
+
 def test_every_rounding_is_felt(rng: np.random.Generator) -> None:
     """Those of what TVM's own passes fuse and rename between convolutions, too."""
     folder = Path(octavo.__file__).parent / "cli" / "demo_data"

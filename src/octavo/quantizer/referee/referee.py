@@ -32,8 +32,14 @@ _KEPT_OF_ALL = 2**26
 """Of all that it has on all samples: so much is kept of each."""
 _FEW, _MANY_VALUES = 3, 2**11
 """Samples that tell roundings apart, and how many values of an output they have at least: two scores of each rank by chance."""
+_MOST = 0.95
+"""Of what all roundings alone make of the outputs: what comes to that together is told apart on all of the few samples."""
 _FEWEST = 2
 """Of a large model, where each sample takes a tenth of a second for each rounding."""
+
+_Group = tuple[TensorId, ...]
+_Look = tuple[list[float], list[tuple[list[float], float | None]]]
+"""What one sample shows: the powers of outputs, and with each rounding those of their errors, and the agreement."""
 
 
 class Referee:
@@ -69,9 +75,12 @@ class Referee:
         self._counted = counted(program.view, {*program.view.function.params[: len(program.simple.input_ids)]})
         values = min((typical(math.prod(static_shape(var) or ())) for var in program.compared), default=_MANY_VALUES)
         least = _FEWEST if program.simple.is_large else _FEW
-        count = min(max(-(-_MANY_VALUES // max(values, 1)), least), few, len(samples))
+        telling = -(-_MANY_VALUES // max(values, 1))
+        count = min(max(telling, least), few, len(samples))
         self.few = range(0, len(samples), len(samples) // count)[:count]
         """Numbers of the samples that effects are measured on."""
+        self._first = self.few[:telling]
+        """Those that tell which effects matter."""
         keeps_all = program.float_bytes * len(samples) <= _KEPT_OF_ALL
         self._keeps = range(len(samples)) if keeps_all else self.few if program.float_bytes * count <= _KEPT_BYTES else ()
 
@@ -103,15 +112,7 @@ class Referee:
         few
             Whether a few samples do: to tell tensors, or ranges of one, apart.
         """
-        seen = self._looked_at(roundings, self.few if few else range(len(self._samples)))
-        powers = np.mean([power for power, _ in seen], axis=0)
-        by_rounding = [[found[place] for _, found in seen] for place in range(len(roundings))]
-        return [
-            Score(
-                errors=_in_shares(np.array([noise for noise, _ in found]), powers), agreement=_mean([same for _, same in found])
-            )
-            for found in by_rounding
-        ]
+        return _scores(self._looked_at(roundings, self.few if few else range(len(self._samples))), range(len(roundings)))
 
     def powers(self, rounding: Rounding | None, samples: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return [samples, outputs], the power of each output, or of its error with what rounds activations alone, on samples.
@@ -125,16 +126,14 @@ class Referee:
             self._powers_known[key, sample] = power if rounding is None else errors[0][0]
         return np.array([self._powers_known[key, sample] for sample in samples]).reshape(len(samples), -1)
 
-    def _looked_at(
-        self, roundings: Sequence[Rounding], samples: Sequence[int]
-    ) -> list[tuple[list[float], list[tuple[list[float], float | None]]]]:
+    def _looked_at(self, roundings: Sequence[Rounding], samples: Sequence[int]) -> list[_Look]:
         """Return of each sample the powers of outputs, and with each rounding those of their errors, and the agreement."""
         prepared = [self.program.prepare(each) for each in roundings]
         # Large constants of a plan are made for one call at a time, which then runs on all samples.
         if self.program.floats.has_unpacked and any(any(each.layers.values()) for each in roundings):
             return self._looked_together(prepared, samples)
 
-        def look(sample: int) -> tuple[list[float], list[tuple[list[float], float | None]]]:
+        def look(sample: int) -> _Look:
             floats = self._floats.get(sample)
             run = [*prepared, *(() if floats else (self._exact,))]
             found = self.program.run_each(run, self._samples[sample], self._kept_floats(sample))
@@ -146,9 +145,7 @@ class Referee:
 
         return in_order(look, samples, numbers=self.program.numbers)
 
-    def _looked_together(
-        self, prepared: Sequence[Prepared], samples: Sequence[int]
-    ) -> list[tuple[list[float], list[tuple[list[float], float | None]]]]:
+    def _looked_together(self, prepared: Sequence[Prepared], samples: Sequence[int]) -> list[_Look]:
         """Return what `_looked_at` does: of all samples side by side, for large constants are made for one call at a time."""
         unknown = [sample for sample in samples if sample not in self._floats]
         exact = self.program.run_together(self._exact, [self._samples[sample] for sample in unknown])
@@ -172,27 +169,38 @@ class Referee:
         """Return the error of the worst output, in shares of its power, on the few samples, of what rounds activations alone."""
         key = rounding.key
         if key not in self._effects:
-            self._effects[key] = self.score_of(rounding, few=True).error
+            self._measure({key: rounding})
         return self._effects[key]
 
     def effects(self, rounding: Rounding, activations: Iterable[TensorId] | None = None) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that each activation's rounding makes alone."""
-        # Plans that are compared differ in few activations: what the others do is known.
-        keys = rounding.keys(rounding.activations if activations is None else activations)
-        unknown = [name for name, key in keys.items() if key not in self._effects]
-        scores = self.scores_of([rounding.only([name]) for name in unknown], few=True) if unknown else []
-        self._effects |= {keys[name]: score.error for name, score in zip(unknown, scores, strict=True)}
-        return {name: self._effects[key] for name, key in keys.items()}
+        names = rounding.activations if activations is None else activations
+        return {name: effect for (name,), effect in self.group_effects(rounding, [(name,) for name in names]).items()}
 
-    def group_effects(self, rounding: Rounding, groups: Iterable[Sequence[TensorId]]) -> dict[Sequence[TensorId], float]:
+    def group_effects(self, rounding: Rounding, groups: Iterable[_Group]) -> dict[_Group, float]:
         """Return the error of the worst output, in shares of its power, that rounding each group of activations alone makes."""
         every = [*groups]
-        alone = self.effects(rounding, [group[0] for group in every if len(group) == 1])
-        together = {group: rounding.only(group) for group in every if len(group) > 1}
-        unknown = [each for each in together.values() if each.key not in self._effects]
-        scores = self.scores_of(unknown, few=True) if unknown else []
-        self._effects |= {each.key: score.error for each, score in zip(unknown, scores, strict=True)}
-        return {group: self._effects[together[group].key] if group in together else alone[group[0]] for group in every}
+        of_names = rounding.keys(name for group in every for name in group)
+        keys = {group: frozenset(of_names[name] for name in group) for group in every}
+        # Plans that are compared differ in few activations: what the others do is known.
+        if unknown := {key: rounding.only(group) for group, key in keys.items() if key not in self._effects}:
+            self._measure(unknown)
+        return {group: self._effects[key] for group, key in keys.items()}
+
+    def _measure(self, unknown: Mapping[Hashable, Rounding]) -> None:
+        """Note the effects of roundings, by their keys.
+
+        Those that next to all of the error comes from are measured on all of the few samples, others on the first that tell.
+        """
+        every, rest = [*unknown.values()], self.few[len(self._first) :]
+        seen = self._looked_at(every, self._first)
+        errors = [score.error for score in _scores(seen, range(len(every)))]
+        if most := _most_of(errors) if rest else []:
+            more = self._looked_at([every[place] for place in most], rest)
+            seen = [(powers, [found[place] for place in most]) for powers, found in seen] + more
+            for place, score in zip(most, _scores(seen, range(len(most))), strict=True):
+                errors[place] = score.error
+        self._effects |= dict(zip(unknown, errors, strict=True))
 
     def layer_effects(self, rounding: Rounding, layers: Iterable[TensorId]) -> dict[TensorId, float]:
         """Return the error of the worst output, in shares of its power, that the constants of each layer make alone."""
@@ -234,6 +242,23 @@ class Referee:
         every = zip(error_powers(self._softmaxes, floats, found), self._counted, strict=True)
         powers = [each for each, counts in every if counts and each is not None]
         return [each if math.isfinite(each) else math.inf for each in powers]
+
+
+def _scores(looks: Sequence[_Look], places: Iterable[int]) -> list[Score]:
+    """Return the scores of the roundings at some places of what was seen of samples."""
+    powers = np.mean([power for power, _ in looks], axis=0)
+    by_rounding = ([found[place] for _, found in looks] for place in places)
+    return [
+        Score(errors=_in_shares(np.array([noise for noise, _ in found]), powers), agreement=_mean([same for _, same in found]))
+        for found in by_rounding
+    ]
+
+
+def _most_of(errors: Sequence[float]) -> list[int]:
+    """Return the places of the greatest errors, which next to all of their sum comes from."""
+    order = sorted(range(len(errors)), key=lambda place: -errors[place])
+    sums = np.cumsum([min(errors[place], 1.0) for place in order])
+    return sorted(order[: int(np.searchsorted(sums, _MOST * sums[-1])) + 1]) if order else []
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:
