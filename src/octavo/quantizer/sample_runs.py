@@ -41,27 +41,17 @@ class SampleRuns:
     _last_corrector: Last[Corrector] = field(default_factory=Last[Corrector])
 
     def program(self, plan: QuantizationPlan) -> RoundedProgram:
-        """Return what runs the model rounded as a plan says; see `Programs.of`."""
+        """Return what runs the model rounded as a plan says; see `Programs.of`, also for what it raises, as the others do."""
         return self.programs.of(plan, self.equalizer)
 
-    def referee(self, plan: QuantizationPlan) -> Referee | None:
-        """Return what scores plans that round no more than this one; None where TVM's virtual machine alone can run the model."""
-        try:
-            program = self.program(plan)
-        except NotImplementedError:
-            return None
-        before = self._last_referee.value
+    def referee(self, plan: QuantizationPlan) -> Referee:
+        """Return what scores plans that round no more than this one."""
+        program, before = self.program(plan), self._last_referee.value
         return self._last_referee.find(program, lambda: Referee(program, self.samples, before=before))
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str]) -> Corrections:
-        """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay.
-
-        They are empty where TVM's virtual machine alone can run the model.
-        """
-        try:
-            program = self.program(plan)
-        except NotImplementedError:
-            return Corrections()
+        """Return weights and biases with which a plan's outputs are nearer; the parameters of what is `kept` stay."""
+        program = self.program(plan)
         return self._last_corrector.find(program, lambda: Corrector(program, self.few)).corrections(plan, kept)
 
 

@@ -386,7 +386,10 @@ class Tuning:
     def _with(self, planned: Planned, step: Step, runs: SampleRuns, tried: tuple[Choices, Choices] | None = None) -> Planned:
         """Return a model with one more step, of which is known what it was given, and made of that, when it was tried."""
         evidence = Evidence(planner=self.planner, runs=runs)
-        choices = step.propose(planned, evidence) if tried is None else step.again(planned, evidence, *tried)
+        try:
+            choices = step.propose(planned, evidence) if tried is None else step.again(planned, evidence, *tried)
+        except NotImplementedError:  # the referee cannot run what it asks for
+            return planned
         return planned if choices is None else planned_with(self.planner, choices)
 
 

@@ -61,14 +61,14 @@ class FloatTrunk(FloatStep):
         not gain what is asked for, or where less is gained than their time is worth.
         """
         planner, named, plan = evidence.planner, planned.named, planned.plan
-        referee = None if planner.chosen.backends else evidence.runs.referee(plan)
         free = [each for each in plan.layers if not each.is_product and each.output not in named]
         able = [each for each in plan.layers if each.weight is not None and each.output not in named and not each.reads_reals]
         sums = dict.fromkeys(_trunk(free, [each.output for each in able if each.output in plan.activations]), _REASON)
         every = {**dict.fromkeys((each.output for each in free), _BETWEEN), **sums}
         chosen = every if self.ops == "all" else sums
-        if not chosen or referee is None:
+        if not chosen or planner.chosen.backends:
             return None
+        referee = evidence.runs.referee(plan)
         rounding = referee.rounding(plan)
         before, most = (in_db(referee.error(_of_activations(each))) for each in (rounding, _left_float(rounding, plan, every)))
         if most - before < self.min_gain_db:

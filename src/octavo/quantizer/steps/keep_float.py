@@ -89,8 +89,6 @@ class KeepFloat(FloatStep):
         """
         plan, choices, planner = planned.plan, planned.choices.uncorrected, evidence.planner
         referee = evidence.runs.referee(plan)
-        if referee is None:
-            return None
         rounding = referee.rounding(plan)
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
         has_enough, is_settled = in_db(own) >= self.goal_db, planner.chosen.backends or not planner.recipe.may_leave_float
@@ -231,9 +229,9 @@ def _worth_their_time(planned: Planned, able: Collection[TensorId], evidence: Ev
     plan, floats = planned.plan, evidence.planner.form(planned.choices.equalization)
     view = DataflowView(floats.exact.module["main"])
     cycles = function_cycles(view, plan.layers, [name for name in able if name in plan.activations])
-    referee = evidence.runs.referee(plan) if cycles else None
-    if referee is None:
+    if not cycles:
         return {}
+    referee = evidence.runs.referee(plan)
     effects = referee.effects(referee.rounding(plan), list(cycles))
     total = sum(min(effect, 1.0) for effect in effects.values())
     if total < _MIN_EFFECT:

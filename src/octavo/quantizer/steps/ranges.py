@@ -272,8 +272,5 @@ class TuneRanges(Step):
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these ranges."""
-        referee = evidence.runs.referee(planned.plan)
-        if referee is None:
-            return None
-        ranges = better_ranges(planned.plan, referee)
+        ranges = better_ranges(planned.plan, evidence.runs.referee(planned.plan))
         return planned.choices.with_more(Choices(ranges=ranges)).uncorrected if ranges else None

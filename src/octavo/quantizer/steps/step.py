@@ -74,6 +74,11 @@ class Step(ABC):
             The model as the steps before this one leave it.
         evidence
             What samples tell of it.
+
+        Raises
+        ------
+        NotImplementedError
+            The referee cannot run the model here, rounded as it is: there is nothing to propose, either.
         """
 
     def again(self, planned: Planned, evidence: Evidence, before: Choices, chosen: Choices) -> Choices | None:

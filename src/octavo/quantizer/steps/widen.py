@@ -40,8 +40,6 @@ class WidenSome(Step):
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with 16 bits for as many, but None where an op would be float for them."""
         referee = evidence.runs.referee(planned.plan)
-        if referee is None:
-            return None
         effects = referee.effects(referee.rounding(planned.plan))
         ranked = sorted(effects, key=lambda name: (-effects[name], name))
         chosen = _able(planned, evidence.planner, ranked)[: self.count]
@@ -72,8 +70,10 @@ def plain_recipe(recipe: Recipe) -> Recipe | None:
 
 def weights_to_widen(plain: Planned, evidence: Evidence, share: float) -> Choices:
     """Return choices with weights that keep 8 bits, no more than a share of all; the model is by the `plain_recipe`."""
-    plan, referee = plain.plan, evidence.runs.referee(plain.plan)
-    if referee is None:
+    plan = plain.plan
+    try:
+        referee = evidence.runs.referee(plan)
+    except NotImplementedError:
         return Choices()
     sizes = {name: values.size for name, values in plan.weight_values.items() if name in plan.weights}
     weights = {layer.output: layer.weight for layer in plan.layers if layer.weight is not None}
