@@ -187,7 +187,7 @@ class Referee:
             self._measure(unknown)
         return {group: self._effects[key] for group, key in keys.items()}
 
-    def _measure(self, unknown: Mapping[Hashable, Rounding]) -> None:
+    def _measure(self, unknown: Mapping[frozenset[Hashable], Rounding]) -> None:
         """Note the effects of roundings, by their keys.
 
         Those that next to all of the error comes from are measured on all of the few samples, others on the first that tell.

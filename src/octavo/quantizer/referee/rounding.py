@@ -191,7 +191,7 @@ class Rounding:
         return {*self.activations, *(name for rows in self.rows.values() for name in rows)}
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> frozenset[Hashable]:
         """What is equal only where it does the same, of what rounds activations alone."""
         return frozenset(self.keys(self.names).values())
 
