@@ -204,7 +204,7 @@ def test_outputs_that_come_near_enough_end_it(
     assert whole.entries == rooted_fixed.entries, "another time it comes to the same"
     assert whole.quantized.fingerprint == rooted_fixed.quantized.fingerprint
     tables.clear()
-    monkeypatch.setattr(module, "_NEAR_DB", whole.before_db + 0.1)
+    monkeypatch.setattr(module, "ENOUGH_DB", whole.before_db + 0.1)
     result = fixed(model, quantized, profile, recipe=PLAIN)
     assert len(tables) == 1
     assert [entry.kept for entry in result.entries].count(True) == 1

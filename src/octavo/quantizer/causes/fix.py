@@ -22,15 +22,13 @@ from ..quantize import by_profile, check_subject, split_of
 from ..quantize_graph import planner_of, quantizing
 from ..recipe import Recipe
 from ..steps import Correct, FloatTensors, Step, WithoutShift
+from ..steps.step import ENOUGH_DB
 from ..tune import CERTAIN, Steps, Tuning, journal_entry
 from .experiments import FAULTS, MENDABLE, RootCause
 from .table import table
 
 _MAX_TRIED = 3
 """Remedies in a round that are measured and bring nothing; then none is tried any more."""
-
-_NEAR_DB = 40.0
-"""Outputs that came to be as near have little to gain from more bits, which cost time."""
 _ANEW = (*MENDABLE, "weight rounding")
 """Causes that quantizing anew may take away."""
 
@@ -166,7 +164,7 @@ class _Fixer:
             if math.isinf(start):
                 break
             self._round()
-            if self._sqnr_db - start < max(self.min_gain_db, 1e-9) or before < _NEAR_DB <= self._sqnr_db:
+            if self._sqnr_db - start < max(self.min_gain_db, 1e-9) or before < ENOUGH_DB <= self._sqnr_db:
                 break
         if any(entry.kept for entry in self._entries):
             quantized = self._tuning.finished(self._steps)
@@ -211,7 +209,7 @@ class _Fixer:
                 if entry is None or entry.gain_db is None:
                     continue
                 failed += not entry.kept
-                is_enough = (is_free and entry.gain_db >= self.min_gain_db) or before < _NEAR_DB <= self._sqnr_db
+                is_enough = (is_free and entry.gain_db >= self.min_gain_db) or before < ENOUGH_DB <= self._sqnr_db
                 if (entry.kept and is_enough) or failed == _MAX_TRIED:
                     return
                 if entry.kept or not is_free:

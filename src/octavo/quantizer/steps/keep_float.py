@@ -22,10 +22,8 @@ from ..recipe import Recipe
 from ..referee import Referee
 from ..referee.rounding import Rounding
 from ..referee.score import in_db, said_alone
-from .step import Evidence, FloatStep
+from .step import ENOUGH_DB, NEAR_DB, Evidence, FloatStep
 
-_NEAR_DB = 3.0
-"""Above what outputs must have: with more, a model is not asked whose activations take long to measure."""
 _MIN_GAIN_DB = 1.0
 """What float activations must gain, though they take no time."""
 _PRICE = 2.0
@@ -36,10 +34,6 @@ _MAX_PRICE_DB = 10.0
 _MUCH = 0.4
 """Share of the time for which they must gain just that where outputs have what they must, and the more for each, the more it is:
 nobody minds a little, and with twice the time a model is hardly worth quantizing."""
-_ENOUGH_DB = 40.0
-"""Outputs as near stay as they are; to come nearer is worth no time to those that have less than they must."""
-_NEAREST_DB = 60.0
-"""To come nearer is worth no time to outputs that have what they must, and less than enough."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
 """By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
 _MAX_FLOAT = 0.5
@@ -79,7 +73,7 @@ class KeepFloat(FloatStep):
     def of(cls, recipe: Recipe) -> list[KeepFloat]:
         """Return it where outputs must have so much."""
         goal = recipe.min_sqnr
-        return [] if goal is None or not recipe.corrects else [cls(goal_db=goal, below_db=goal + _NEAR_DB)]
+        return [] if goal is None or not recipe.corrects else [cls(goal_db=goal, below_db=goal + NEAR_DB)]
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these float; None where nothing gains enough.
@@ -92,7 +86,7 @@ class KeepFloat(FloatStep):
         rounding = referee.rounding(plan)
         own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
         has_enough, is_settled = in_db(own) >= self.goal_db, planner.chosen.backends or not planner.recipe.may_leave_float
-        if (has_enough and is_settled) or in_db(own) >= _ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
+        if (has_enough and is_settled) or in_db(own) >= ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         for trial in self._likely(_groups(plan, referee, rounding, view), own, of_weights):
@@ -109,8 +103,7 @@ class KeepFloat(FloatStep):
 
         What brings them up to what they must have is worth any, and what brings them nearer than near enough none.
         """
-        nearest = _NEAREST_DB if in_db(own) >= self.goal_db else _ENOUGH_DB
-        before, after = in_db(own), min(in_db(left), nearest)
+        before, after = in_db(own), min(in_db(left), ENOUGH_DB)
         price = min(_PRICE * max(before - self.goal_db, 0.0), _MAX_PRICE_DB) * max(time, 0.0) / _MUCH
         if before < self.goal_db < after:
             price = _PRICE * (after - self.goal_db) ** 2 / (after - before) / 2  # on average on the way

@@ -21,7 +21,7 @@ from ..recipe import AUTO, WIDEST, Recipe
 from ..referee import Referee
 from ..referee.rounding import Rounding
 from ..request import TensorChoice
-from .step import Evidence, Step
+from .step import NEAR_DB, Evidence, Step
 
 _ALIKE = 2.0**-20
 """Of the greatest magnitude: by so much a number in float32, itself computed, may be beside a multiple."""
@@ -36,8 +36,6 @@ _LEAST = 1 / 8
 """Of the activations: fewer with outliers are not what costs the outputs, unless their ranges are much too wide."""
 _STRONG = 0.35
 """Share of the observed range that is such a one."""
-_MARGIN_DB = 3.0
-"""Above what outputs must have: with less, other samples may have less than they must."""
 _SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
 """Of a range that clips nothing: what is tried. Less would clip what other samples, or a recurrent state, may need."""
 _MOST = 4
@@ -268,7 +266,7 @@ class TuneRanges(Step):
         if recipe.range_estimator == AUTO:
             return [cls(below_db=inf)]
         goal = recipe.min_sqnr
-        return [cls(below_db=-inf if goal is None else goal + _MARGIN_DB)] if recipe.corrects else []
+        return [cls(below_db=-inf if goal is None else goal + NEAR_DB)] if recipe.corrects else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these ranges."""

@@ -13,6 +13,11 @@ from ..planner import Planned, Planner
 from ..recipe import Recipe
 from ..sample_runs import SampleRuns
 
+NEAR_DB = 3.0
+"""Above what outputs must have: other samples may have as much less."""
+ENOUGH_DB = 40.0
+"""Outputs as near to the float model's have little to gain: what costs time is not worth it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evidence:
