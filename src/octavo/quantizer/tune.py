@@ -287,19 +287,24 @@ class Tuning:
     def _refuted(self, step: Step, steps: Steps, best: Steps, kept: Steps) -> Gain | None:
         """Return what a step gains without corrections if that is too little: beside them it is hardly more.
 
-        With activations alone rounded, or weights, too, whichever is more. None where nothing is corrected, which takes most of
-        the time of a step that is tried, and of what is kept unless it loses.
+        With activations alone rounded, or weights, too, whichever is more. What is kept unless it loses changes activations: it
+        must not lose with these alone, which rounded weights would hide. None where nothing is corrected, which takes most of
+        the time of a step that is tried.
         """
         after = _uncorrected(steps)
         if step not in after or after == steps:
             return None
+        if step.is_presumed:
+            gain = self._score_of_activations(after).gain_over(self._score_of_activations(_uncorrected(kept)))
+            return None if _stays(step, gain, 0.0) else gain
         for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
-            if others is best and step.is_presumed:
-                continue
             before = _uncorrected(others)
-            demanded = self._demanded_db(step, after, before)
-            gains = [score(after).gain_over(score(before)) for score in (self._score_of_activations, self.score)]
-            if all(gain.db + gain.standard_error < max(least, demanded) for gain in gains):
+            demanded, gains = max(least, self._demanded_db(step, after, before)), list[Gain]()
+            for score in (self.score, self._score_of_activations):
+                gains.append(score(after).gain_over(score(before)))
+                if gains[-1].db + gains[-1].standard_error >= demanded:
+                    break
+            else:
                 return max(gains, key=lambda gain: gain.db)
         return None
 
