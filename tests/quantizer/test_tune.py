@@ -146,22 +146,6 @@ def test_what_gains_little_without_the_last_kind_is_not_tried_beside_it(
     assert (entry.gain_db is None) == (not is_tried)
 
 
-def test_what_is_presumed_is_not_tried_beside_the_last_kind_where_activations_alone_lose(
-    profiled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights that are rounded to nearest hide what is lost."""
-    errors = by_names({PLAIN: 10, R1: 10.2, R2: 25, R1 | R2: 20})
-    with_fakes(monkeypatch, errors, first=[First(name="r1")], last=[Last(name="r2")])
-    monkeypatch.setattr(First, "is_presumed", True)
-    alone = {PLAIN: 22, R1: 20}
-    monkeypatch.setattr(FakeReferee, "promised", staticmethod(lambda plan: 10 ** (-alone[taken(plan)] / 10)))
-    assert taken(quantized(profiled)) == R2
-    assert ("r2", R1) not in {(name, before) for name, before, _ in FakeStep.seen}
-    alone[R1] = 22.2
-    assert taken(quantized(profiled)) == R2
-    assert ("r2", R1) in {(name, before) for name, before, _ in FakeStep.seen}
-
-
 def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fakes(
         monkeypatch,

@@ -287,17 +287,15 @@ class Tuning:
     def _refuted(self, step: Step, steps: Steps, best: Steps, kept: Steps) -> Gain | None:
         """Return what a step gains without corrections if that is too little: beside them it is hardly more.
 
-        With activations alone rounded, or weights, too, whichever is more. What is kept unless it loses changes activations: it
-        must not lose with these alone, which rounded weights would hide. None where nothing is corrected, which takes most of
-        the time of a step that is tried.
+        With activations alone rounded, or weights, too, whichever is more. None where nothing is corrected, which takes most of
+        the time of a step that is tried, and of what is kept unless it loses.
         """
         after = _uncorrected(steps)
         if step not in after or after == steps:
             return None
-        if step.is_presumed:
-            gain = self._score_of_activations(after).gain_over(self._score_of_activations(_uncorrected(kept)))
-            return None if _stays(step, gain, 0.0) else gain
         for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
+            if others is best and step.is_presumed:
+                continue
             before = _uncorrected(others)
             demanded, gains = max(least, self._demanded_db(step, after, before)), list[Gain]()
             for score in (self.score, self._score_of_activations):
