@@ -105,7 +105,7 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="fix the values of an ONNX input that decides shapes or branches: sr=16000, shape=2,-1 (may be repeated)",
+        help="fix the values of an input that decides shapes or branches: sr=16000, shape=2,-1 (may be repeated)",
     )
     parser.add_argument(
         "--signature",

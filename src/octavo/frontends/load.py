@@ -23,7 +23,8 @@ from ..ir.graph.unbound import UnboundModel
 from ..runtime.mapped import contents
 from . import relax_source
 from .assemble import Assembled
-from .frontend import NewlyKnownError, UnknownOpError, reason
+from .frontend import NewlyKnownError, UnknownOpError
+from .frontend import reason as reason_of
 from .input_shapes import Asked, InputShapes
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
@@ -37,6 +38,7 @@ from .onnx.large_tensors import OnnxSource
 from .onnx.sparse import with_dense
 from .symbols import SizeOption
 from .tflite import convert as tflite_convert
+from .tflite import fed_values as tflite_values
 from .tflite import inputs as tflite_inputs
 from .tflite import source as tflite_source
 from .tflite.batch import obstacle as batch_obstacle_of
@@ -77,15 +79,15 @@ def load(
         Open dimensions are symbols of the module. But where only the batch is open and each sample is computed from that sample
         alone, the module is of batch 1 and the Model says so.
     values
-        Values of ONNX inputs by name, which are constants then: {"sr": 16000}.
+        Values of ONNX or TFLite inputs by name, which are constants then: {"sr": 16000}.
     signature
         Of a .tflite file that has several, such as "encode" and "decode", the one that is meant; that of its first subgraph else.
 
     Returns
     -------
     Model
-        Its module holds one variable for each tensor of the source that has a value at run time. Where shapes or branches of an
-        ONNX graph depend on the values of small inputs (the shape that a Reshape is fed) and `values` does not say these, an
+        Its module holds one variable for each tensor of the source that has a value at run time. Where shapes or branches of the
+        graph of a file depend on the values of small inputs (the shape that a Reshape is fed) and `values` does not say these, an
         UnboundModel, which knows no more than the names of these: `octavo.compile` compiles it anew for each value.
 
     Raises
@@ -123,23 +125,49 @@ def load(
     _refuse_archive(data, path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
-        _no_values(values, "a .tflite file")
-        graph = tflite_source.read(data, str(path), signature)
-        return _load_tflite(graph, shapes, sizes, str(path))
+        return _load_tflite(data, Asked(shapes, sizes, str(path)), values, signature)
     _no_signature(signature)
     return _load_onnx(onnx_source.parse(data, str(path)), Asked(shapes, sizes, str(path)), values, path.parent)
 
 
-def _load_tflite(graph: TfliteGraph, shapes: ShapeOptions, sizes: SizeOptions, origin: str) -> Model:
-    inputs = tflite_inputs.input_shapes(graph, Asked(shapes, sizes, origin))
-    assembled, kept = tflite_convert.convert(graph, origin, inputs)
+def _load_tflite(data: bytes | mmap.mmap, asked: Asked, values: Mapping[str, Any], signature: str | None) -> Model:
+    graph = tflite_source.read(data, asked.origin, signature)
+    if values:
+        fixed = tflite_values.checked_values(graph, values, asked.origin)
+        graph = tflite_source.read(data, asked.origin, signature, fixed)
+        asked = replace(asked, shapes={name: shape for name, shape in asked.shapes.items() if name not in values})
+    deciding = tflite_values.deciding_inputs(graph)
+    if not deciding:
+        return _load_tflite_graph(graph, asked, is_bound=bool(values))
+    tensors = [graph.tensors[index] for index in graph.inputs]
+    ports = {tensor.name: (tensor.dtype, _numbers(asked.shapes.get(tensor.name, tensor.shape))) for tensor in tensors}
+    bind = partial(_bind_tflite, data, asked, dict(values), signature)
+    reason = f"{asked.origin}: shapes of results follow from {', '.join(deciding)}"
+    return UnboundModel(inputs=ports, deciding=deciding, reason=reason, make=bind)
+
+
+def _bind_tflite(
+    data: bytes | mmap.mmap,
+    asked: Asked,
+    known: Mapping[str, Any],
+    signature: str | None,
+    values: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Model:
+    """Return the model in which more inputs have values, and more of them one shape."""
+    return _load_tflite(data, replace(asked, shapes={**asked.shapes, **shapes}), {**known, **values}, signature)
+
+
+def _load_tflite_graph(graph: TfliteGraph, asked: Asked, *, is_bound: bool) -> Model:
+    inputs = tflite_inputs.input_shapes(graph, asked)
+    assembled, kept = tflite_convert.convert(graph, asked.origin, inputs, is_bound=is_bound)
     bounds = {} if inputs is None else inputs.symbols.bounds
     model = assembled.model(tflite_source.fingerprint(graph), "tflite", kept, bounds)
-    if shapes or inputs is not None or not tflite_inputs.has_open_batch(graph):
+    if asked.shapes or inputs is not None or is_bound or not tflite_inputs.has_open_batch(graph):
         return model
-    with_any = tflite_inputs.input_shapes(graph, Asked({}, {tflite_inputs.BATCH: (1, None)}, origin))
+    with_any = tflite_inputs.input_shapes(graph, Asked({}, {tflite_inputs.BATCH: (1, None)}, asked.origin))
     try:
-        obstacle = batch_obstacle_of(tflite_convert.convert(graph, origin, with_any)[0].module)
+        obstacle = batch_obstacle_of(tflite_convert.convert(graph, asked.origin, with_any)[0].module)
     except OctavoError as error:
         obstacle = str(error)
     return replace(model, any_batch=not obstacle, batch_obstacle=obstacle)
@@ -185,7 +213,7 @@ def _no_shapes(given: Mapping[str, Any], what: str) -> None:
 
 def _no_values(given: Mapping[str, Any], what: str) -> None:
     if given:
-        raise ModelError(f"values are given to inputs of ONNX models alone, and this is {what}")
+        raise ModelError(f"values are given to inputs of ONNX models and .tflite files alone, and this is {what}")
 
 
 def _no_signature(given: str | None) -> None:
@@ -284,4 +312,4 @@ def _checked(step: Callable[[], _Result], origin: str) -> _Result:
     except OctavoError:
         raise
     except Exception as error:  # names that are no UTF-8, say
-        raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
+        raise ModelError(f"{origin}: invalid ONNX model: {reason_of(error)}") from error

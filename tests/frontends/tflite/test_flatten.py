@@ -14,6 +14,7 @@ ADD, MUL = ({"options_class": f"{name}Options", "options": {"FusedActivationFunc
 NONE = b"\x00\x00\x01"
 """No attributes, as a FlexBuffer has it."""
 LESS = {"options_class": "LessOptions"}
+LAST = {"options_class": "ConcatenationOptions", "options": {"Axis": -1, "FusedActivationFunction": 0}}
 
 
 def constant(name, value, **fields):
@@ -116,7 +117,17 @@ def variables(*, written=True):
     return write(tensors, ops, (0,), (3,), ([handle, first], once, (), ()))
 
 
-def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, hybrid=False, normalized=False, alone=False):
+def lstm(
+    *,
+    time_major=False,
+    peepholes=False,
+    coupled=False,
+    projected=False,
+    hybrid=False,
+    normalized=False,
+    alone=False,
+    states_shape=True,
+):
     batch, steps, width, units, out = 2, 4, 3, 5, 4 if projected else 5
     shape = (steps, batch, width) if time_major else (batch, width) if alone else (batch, steps, width)
     tensors = [Tensor(name="x", shape=shape)]
@@ -139,14 +150,16 @@ def lstm(*, time_major=False, peepholes=False, coupled=False, projected=False, h
     tensors += [Tensor(name=name, shape=(batch, size), is_variable=True) for name, size in (("h", out), ("c", units))]
     states = [len(tensors) - 2, len(tensors) - 1]
     norms = [weight(units) if normalized and not (coupled and not gate) else -1 for gate in range(4)]
-    tensors.append(Tensor(name="y", shape=(*shape[:-1], out)))
+    tensors.append(Tensor(name="h_of_each", shape=(*shape[:-1], out) if states_shape else ()))
+    tensors.append(Tensor(name="y", shape=(*shape[:-1], out) if states_shape else ()))
     options = {"FusedActivationFunction": Activation.TANH, "CellClip": 0.4, "ProjClip": 0.0}
     options |= {} if alone else {"TimeMajor": time_major}
     inputs = (0, *into, *back, *peep, *bias, *projection, *states, *norms)
     name, kind = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
     name, kind = ("LSTM", "LSTMOptions") if alone else (name, kind)
-    op = Op(name=name, inputs=inputs, outputs=(len(tensors) - 1,), options_class=kind, options=options)
-    return write(tensors, [op], (0,), (len(tensors) - 1,))
+    op = Op(name=name, inputs=inputs, outputs=(len(tensors) - 2,), options_class=kind, options=options)
+    behind = Op(name="CONCATENATION", inputs=(len(tensors) - 2,), outputs=(len(tensors) - 1,), **LAST)
+    return write(tensors, [op, behind], (0,), (len(tensors) - 1,))
 
 
 def two_lstms(*, merged):
@@ -237,6 +250,8 @@ CASES = {
     "lstm, int8 weights": lambda: lstm(hybrid=True),
     "lstm, normalized": lambda: lstm(normalized=True, peepholes=True),
     "lstm, a step alone": lambda: lstm(alone=True),
+    "lstm, no shape stated": lambda: lstm(states_shape=False),
+    "lstm, a step alone, no shape stated": lambda: lstm(alone=True, projected=True, states_shape=False),
     "two lstms, side by side": lambda: two_lstms(merged=True),
     "two lstms, two results": lambda: two_lstms(merged=False),
     "two rnns": two_rnns,
@@ -268,6 +283,14 @@ def test_equals_litert_call_after_call(case, tmp_path):
         found = next(iter(step({first: x}).values()))
         expected = interpreter.get_tensor(result["index"])
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=LAYERS_QUANTIZE_OTHERWISE.get(case, 2e-6))
+
+
+def test_a_variable_that_is_fed_is_an_input(tmp_path):
+    path = tmp_path / "m.tflite"
+    tensors = [*x_and(), Tensor(name="v", shape=(2, 3), is_variable=True), Tensor(name="y", shape=(2, 3))]
+    path.write_bytes(write(tensors, [Op(name="MUL", inputs=(0, 1), outputs=(2,), **MUL)], (0, 1), (2,)))
+    x, v = drawn(2, 3), drawn(2, 3, seed=4)
+    np.testing.assert_array_equal(octavo.compile(octavo.load(path))({"x": x, "v": v})["y"], x * v)
 
 
 def test_a_layer_of_open_batch_takes_any(tmp_path):

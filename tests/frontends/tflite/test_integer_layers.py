@@ -30,8 +30,19 @@ class Layer:
         return self.tensor(f"w{len(self.tensors)}", shape, dtype, scale, value=value)
 
 
-def lstm(*, peepholes=False, projected=False, normalized=False, coupled=False, time_major=False, clips=(0.0, 0.0), cell=-11):
-    layer = Layer(*((STEPS, BATCH, WIDTH) if time_major else (BATCH, STEPS, WIDTH)))
+def lstm(
+    *,
+    peepholes=False,
+    projected=False,
+    normalized=False,
+    coupled=False,
+    time_major=False,
+    alone=False,
+    clips=(0.0, 0.0),
+    cell=-11,
+):
+    """A layer along a sequence, or a step `alone`, whose writer states no shape of the result."""
+    layer = Layer(*((BATCH, WIDTH) if alone else (STEPS, BATCH, WIDTH) if time_major else (BATCH, STEPS, WIDTH)))
     out, hidden = (6, (0.009, 3)) if projected else (UNITS, STATE)
     gates = [gate for gate in range(4) if gate or not coupled]
     into, back, bias, norms = ([-1] * 4 for _ in range(4))
@@ -49,13 +60,14 @@ def lstm(*, peepholes=False, projected=False, normalized=False, coupled=False, t
     states.append(layer.tensor("c", (BATCH, UNITS), "int16", 2.0**cell, is_variable=True))
     inner = [layer.tensor(f"i{gate}", (0,), "int16", 0.0007 + gate / 10_000) for gate in range(4)]
     inner.append(layer.tensor("i4", (0,), "int8", *hidden))
-    y = layer.tensor("y", (*layer.tensors[0].shape[:2], out), "int8", *STATE)
-    options = {"FusedActivationFunction": Activation.TANH, "CellClip": clips[0], "ProjClip": clips[1], "TimeMajor": time_major}
+    y = layer.tensor("y", () if alone else (*layer.tensors[0].shape[:2], out), "int8", *STATE)
+    options = {"FusedActivationFunction": Activation.TANH, "CellClip": clips[0], "ProjClip": clips[1]}
+    options |= {} if alone else {"TimeMajor": time_major}
     op = Op(
-        name="UNIDIRECTIONAL_SEQUENCE_LSTM",
+        name="LSTM" if alone else "UNIDIRECTIONAL_SEQUENCE_LSTM",
         inputs=(0, *into, *back, *peep, *bias, *projection, *states, *norms),
         outputs=(y,),
-        options_class="UnidirectionalSequenceLSTMOptions",
+        options_class="LSTMOptions" if alone else "UnidirectionalSequenceLSTMOptions",
         options=options,
         intermediates=tuple(inner),
     )
@@ -75,12 +87,21 @@ def svdf(*, rank=2, biased=True, zero_point=-128, state="int16"):
     return write(layer.tensors, [Op(name="SVDF", inputs=(0, features, times, bias, states), outputs=(y,), **fields)], (0,), (y,))
 
 
+def short(name):
+    """A layer that lacks most of its operands."""
+    layer = Layer(BATCH, WIDTH)
+    operands = [layer.weight(UNITS, WIDTH) for _ in range(4)]
+    y = layer.tensor("y", (BATCH, UNITS), "int8", *STATE)
+    return write(layer.tensors, [Op(name=name, inputs=(0, *operands), outputs=(y,))], (0,), (y,))
+
+
 CASES = {
     "lstm": lstm,
     "lstm, coupled gates, time first, clipped": lambda: lstm(coupled=True, time_major=True, clips=(1.0, 0.0)),
     "lstm, peepholes, projected, clipped": lambda: lstm(peepholes=True, projected=True, clips=(2.0, 0.5)),
     "lstm, normalized": lambda: lstm(normalized=True),
     "lstm, wide cell": lambda: lstm(cell=-9),
+    "lstm, a step alone": lambda: lstm(alone=True, normalized=True, projected=True),
     "svdf": svdf,
     "svdf, one filter a unit, no bias": lambda: svdf(rank=1, biased=False, zero_point=-20),
 }
@@ -109,6 +130,8 @@ def test_equals_litert_to_the_bit_call_after_call(case, rng, tmp_path):
     [
         (lambda: svdf(state="int8"), "LiteRT has kernels for int8, int8, int16, int16"),
         (lambda: lstm(cell=-8), "no power of two from"),
+        (lambda: short("LSTM"), "a layer in integers of 5 operands"),
+        (lambda: short("UNIDIRECTIONAL_SEQUENCE_LSTM"), "a layer in integers of 5 operands"),
     ],
 )
 def test_layers_that_litert_has_no_kernel_of(written, said, tmp_path):

@@ -110,6 +110,8 @@ class BaseConverter(tflite_frontend.OperatorConverter):
         """Return the shape that a tensor has: the file's, or where inputs have others what is known of it by now."""
         declared = [int(dim) for dim in tensor.tensor.ShapeAsNumpy()] if tensor.tensor.ShapeLength() else []
         is_known = self.has_expr(tensor.tensor_idx)
+        if self.declared is None and is_known and not declared:  # a scalar, or a writer who states no shape
+            return list(static_shape(self.get_expr(tensor.tensor_idx)) or [])
         if self.declared is None or not (is_known or self._reads_others) or (not is_known and tensor.buffer.DataLength()):
             return declared
         shape = static_shape(self.get_expr(tensor.tensor_idx)) if is_known else None
@@ -119,7 +121,8 @@ class BaseConverter(tflite_frontend.OperatorConverter):
 
     def get_tensor_shape(self, tensor_wrapper: Any) -> Any:
         """Return the same to TVM's converters."""
-        return super().get_tensor_shape(tensor_wrapper) if self.declared is None else self._shape(tensor_wrapper)
+        states_shape = self.declared is None and tensor_wrapper.tensor.ShapeLength()
+        return super().get_tensor_shape(tensor_wrapper) if states_shape else self._shape(tensor_wrapper)
 
     _reads_others = False
     """Whether an operand of the op that is converted has another shape than the file states."""

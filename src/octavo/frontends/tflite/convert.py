@@ -95,6 +95,7 @@ class _GraphConverter(OpConverter):
         super().__init__(*args)
         self.graph, self.declared, self.known = graph, shaping.declared, shaping.known
         self._batches = _batches(graph, shaping.shapes)
+        self._is_bound = shaping.declared is not None and not shaping.shapes
         self._origin = origin
         self.exp_tab = _ConstantTable(self.exp_tab.exprs)
 
@@ -132,7 +133,7 @@ class _GraphConverter(OpConverter):
         """Convert op after op."""
         for index, op in enumerate(self.graph.ops):
             self.rounding = op_rounding(op, self.graph)
-            self._reads_others = self.declared is not None and any(self._is_other(each) for each in op.inputs)
+            self._reads_others = self.declared is not None and (self._is_bound or any(map(self._is_other, op.inputs)))
             try:
                 result = self.convert_map[op.name](op=self.subgraph.Operators(index))
                 if result is not None:
@@ -208,8 +209,12 @@ class _GraphConverter(OpConverter):
         return f"{self._origin}: op {op.name} (output tensor {output!r})"
 
 
-def convert(graph: TfliteGraph, origin: str, inputs: InputShapes | None = None) -> tuple[Assembled, TfliteSource]:
+def convert(
+    graph: TfliteGraph, origin: str, inputs: InputShapes | None = None, *, is_bound: bool = False
+) -> tuple[Assembled, TfliteSource]:
     """Build the named module of a checked file; `origin` names it in messages, `inputs` are shapes in place of the file's.
+
+    Where values were given to inputs (`is_bound`), shapes follow from these, and not from what the file states of results.
 
     Also say which id each of the file's tensors has.
 
@@ -220,11 +225,11 @@ def convert(graph: TfliteGraph, origin: str, inputs: InputShapes | None = None) 
     ModelError
         If the graph makes no sense to TVM.
     """
-    shaping = _Shaping() if inputs is None else _shaping(graph, origin, inputs)
+    shaping = _Shaping(declared={} if is_bound else None) if inputs is None else _shaping(graph, origin, inputs)
     module, converter = _imported(graph, origin, shaping)
     order = _source_order(graph)
     sources = _sources(graph)
-    if inputs is not None:
+    if shaping.declared is not None:
         for index, source in enumerate(sources):
             holder = converter.holder(index)
             shape = None if holder is None else static_shape(holder)
@@ -248,7 +253,8 @@ class _Shaping:
     shapes
         Of inputs, by name.
     declared
-        The size that the file states of each open dimension; empty where one is fixed anew, None where the file's shapes hold.
+        The size that the file states of each open dimension; empty where one is fixed anew and where values of inputs decide,
+        None where the file's shapes hold.
     known
         Shapes of tensors by index, where one is fixed anew.
     """

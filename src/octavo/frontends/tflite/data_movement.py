@@ -63,7 +63,8 @@ class MovingConverter(BaseConverter):
     def convert_reshape(self, op: Any) -> Any:
         """Convert RESHAPE, SQUEEZE and EXPAND_DIMS to the shape that the file states for the result."""
         [data, *target], output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
-        shape = self._reshaped(data, target, output) if self._reads_others else self._shape(output)
+        states_shape = output.tensor.ShapeLength() or not target
+        shape = self._shape(output) if states_shape and not self._reads_others else self._reshaped(data, target, output)
         if math.prod(shape) != math.prod(self._shape(data)):
             raise RejectedOpError(f"a result of shape {shape} from one of shape {self._shape(data)}")
         return self._one(op, data, lambda x: ops.reshape(x, shape))
@@ -215,8 +216,8 @@ class MovingConverter(BaseConverter):
         """Convert CONCATENATION, of equal or different parameters."""
         output = self.get_output_tensors(op)[0]
         options = self._get_builtin_options(op, tflite.ConcatenationOptions)
-        axis = options.Axis() % output.tensor.ShapeLength()
         tensors = self.get_input_tensors(op)
+        axis = options.Axis() % len(self._shape(tensors[0]))
         # LiteRT copies 16-bit integers as they are stored: they mean what the result's parameters make of them.
         is_copy = output.qnn_params and self.get_tensor_type_str(output.tensor.Type()) == "int16"
         copied = [self.dequantize(self.get_tensor_expr(tensor), output) for tensor in tensors] if is_copy else None
@@ -230,9 +231,10 @@ class MovingConverter(BaseConverter):
         """Convert GATHER; constant indices are checked here, others are clipped at run time."""
         data, indices = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.GatherOptions)
-        shape, out = self._shape(data), self._shape(self.get_output_tensors(op)[0])
+        shape = self._shape(data)
         axis = options.Axis() % len(shape)
         batch = options.BatchDims() % max(len(self._shape(indices)), 1) if options.BatchDims() < 0 else options.BatchDims()
+        out = [*shape[:axis], *self._shape(indices)[batch:], *shape[axis + 1 :]]
         if batch > axis or shape[:batch] != self._shape(indices)[:batch]:
             raise RejectedOpError(f"batch_dims = {batch} with axis {axis} of {shape} and indices {self._shape(indices)}")
         index = self._gather_index(indices, shape[axis], clipped=batch > 0)

@@ -36,8 +36,14 @@ _VARIABLES = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
 _REPLACED = LAYERS | _VARIABLES | {*_CALLS, "IF", "WHILE"}
 
 
-def flattened(model: Any, data: bytes | mmap, origin: str, signature: str | None = None) -> bytes | mmap:
-    """Return the bytes of a file of one plain subgraph: those given where it is one.
+def flattened(
+    model: Any,
+    data: bytes | mmap,
+    origin: str,
+    signature: str | None = None,
+    values: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> bytes | mmap:
+    """Return the bytes of a file of one plain subgraph: those given where it is one. Inputs that have `values` are constants.
 
     Raises
     ------
@@ -51,11 +57,13 @@ def flattened(model: Any, data: bytes | mmap, origin: str, signature: str | None
     names = {OP_NAMES.get(op_number(model.OperatorCodes(index)), "") for index in range(model.OperatorCodesLength())}
     tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
     is_narrow = any(tensor.Type() in NARROW for tensor in tensors)
-    if model.SubgraphsLength() == 1 and not names & _REPLACED and not is_narrow:
+    if model.SubgraphsLength() == 1 and not names & _REPLACED and not is_narrow and not values:
         return data
     tables = read_tables(data)
     widen(tables, model)
     writer = _Writer(tables, main, origin)
+    for name, value in (values or {}).items():
+        writer.fix(name, value)
     try:
         writer.write_main()
     except TooManyOpsError as error:
@@ -89,6 +97,12 @@ class _Writer(States):
         self._assigned = self._assigned_names()
         self._once = False
         """Whether what is written is run once, before all else."""
+
+    def fix(self, name: str, value: npt.NDArray[Any]) -> None:
+        """Make an input a constant."""
+        index = next(index for index in self._flat.inputs if self._flat.name(index) == name)
+        self._flat.inputs.remove(index)
+        self._flat.tensors[index]["Buffer"] = self._flat.buffer(value)
 
     def write_main(self) -> None:
         """Write the main graph, then what it says of itself."""

@@ -26,8 +26,12 @@ class IndexingConverter(MovingConverter):
 
     def _broadcast(self, op: Any) -> Any:
         """Convert BROADCAST_TO: repetition along the axes of size 1."""
-        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
-        out = self._shape(output)
+        data, target = self.get_input_tensors(op)
+        is_known = not self.has_expr(target.tensor_idx)
+        if is_known and self._reads_others:
+            out = [int(dim) for dim in self.get_tensor_value(target)]
+        else:
+            out = self._shape(self.get_output_tensors(op)[0])
         own = [*(1 for _ in range(len(out) - len(self._shape(data)))), *self._shape(data)]
         if len(own) != len(out) or any(a not in (1, b) for a, b in zip(own, out, strict=True)):
             raise RejectedOpError(f"a result of shape {out} from one of shape {self._shape(data)}")

@@ -26,6 +26,7 @@ _INPUT, _FORGET, _CELL, _OUTPUT = range(4)
 _PEEPHOLES = {_INPUT: 9, _FORGET: 10, _OUTPUT: 11}
 _GATE_SCALE = 2.0**-12
 _INTERMEDIATES = 5
+_SEQUENCE_RANK = 3
 _MIN_VARIANCE = 10000
 
 Reals = npt.NDArray[np.float32]
@@ -65,12 +66,13 @@ class _Lstm:
 
 
 class IntegerLayers(BaseConverter):
-    """Converters of UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF whose activations are integers."""
+    """Converters of LSTM along a sequence or of a step alone, and of SVDF, whose activations are integers."""
 
-    OWN_OPS = frozenset({"UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF"})
+    OWN_OPS = frozenset({"LSTM", "SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.convert_map["LSTM"] = self._step_alone
         self.convert_map["UNIDIRECTIONAL_SEQUENCE_LSTM"] = self._lstm
         self.convert_map["SVDF"] = self._svdf
 
@@ -96,13 +98,22 @@ class IntegerLayers(BaseConverter):
 
     # ------------------------------------------------------------------------------------------------------------- LSTM
 
+    def _step_alone(self, op: Any) -> Any:
+        """Convert LSTM: one step, of rows that have no axis of time."""
+        full, h, cell = self._along(op, self._get_builtin_options(op, tflite.LSTMOptions), time_major=False)
+        return relax.Tuple([self.bb.emit(ops.squeeze(full, [1])), h, cell])
+
     def _lstm(self, op: Any) -> Any:
         """Convert UNIDIRECTIONAL_SEQUENCE_LSTM, with its two states behind its result."""
-        tensors = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.UnidirectionalSequenceLSTMOptions)
-        inner = self.get_tensors(op.IntermediatesAsNumpy())
+        return relax.Tuple(self._along(op, options, time_major=bool(options.TimeMajor())))
+
+    def _along(self, op: Any, options: Any, *, time_major: bool) -> list[Any]:
+        """Write the steps of an LSTM; return its results with an axis of time, and its two states."""
+        tensors, inner = self.get_input_tensors(op), self.get_tensors(op.IntermediatesAsNumpy())
         layer = self._layer(tensors, inner, options)
-        x, time_major = self._shape(tensors[0]), bool(options.TimeMajor())
+        x = self._shape(tensors[0])
+        x = x if len(x) == _SEQUENCE_RANK else [x[0], 1, x[1]]
         axis, steps, width = (0 if time_major else 1), x[0 if time_major else 1], x[2]
         rows = self.bb.emit(ops.reshape(self.get_tensor_expr(tensors[0]), [-1, width]))
         into, bias = [1 + gate for gate in layer.gates], [12 + gate for gate in layer.gates]
@@ -121,7 +132,7 @@ class IntegerLayers(BaseConverter):
             results.append(self.bb.emit(ops.expand_dims(h, axis)))
         full = self.bb.emit(ops.concat(results, axis)) if len(results) > 1 else results[0]
         cell = self.bb.emit(ops.astype(self.bb.emit(ops.reshape(c, [layer.batch, layer.units])), "int16"))
-        return relax.Tuple([full, h, cell])
+        return [full, h, cell]
 
     def _layer(self, tensors: list[Any], inner: list[Any], options: Any) -> _Lstm:
         types = {self.get_tensor_type_str(tensors[place].tensor.Type()) for place in (0, 18)}

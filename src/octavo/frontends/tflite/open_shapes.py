@@ -35,6 +35,8 @@ def reshaped(
         left = _exact(math.prod(before), rest)
         if left is not None:
             return [left if dim == -1 else dim for dim in wanted]
+    if wanted is not None and -1 not in wanted and math.prod(wanted) == math.prod(before):
+        return list(wanted)
     open_ones: list[Dim] = [dim for dim in before if isinstance(dim, Size)]
     named: list[Dim] = [Size.named(name) for name in symbols]
     choices = [_meanings(dim, [*open_ones, *named, *_products(open_ones)], symbols) for dim in declared]

@@ -21,7 +21,7 @@ _INPUT, _FORGET, _CELL, _OUTPUT = range(4)
 _SEQUENCE_RANK = 3
 _DIRECTIONS = ("forwards", "backwards")
 _MIN_VARIANCE = 1e-8
-_IN_INTEGERS = {"SVDF": (4,), "UNIDIRECTIONAL_SEQUENCE_LSTM": (18, 19)}
+_IN_INTEGERS = {"LSTM": (18, 19), "SVDF": (4,), "UNIDIRECTIONAL_SEQUENCE_LSTM": (18, 19)}
 """Layers that have a form in integers, and which of their operands are their states."""
 _FULLY_CONNECTED = "FullyConnectedOptions"
 
@@ -58,6 +58,8 @@ def _keep(flat: FlatGraph, op: Table, states: States, places: tuple[int, ...]) -
 
     A state whose zero point is not 0 is real outside: every state starts from zeros.
     """
+    if len(op["Inputs"]) <= max(places):
+        raise RejectedOpError(f"a layer in integers of {len(op['Inputs'])} operands")
     variables = [int(op["Inputs"][place]) for place in places]
     stored = [_stored(flat, index, states.read(index)) for index in variables]
     op["Inputs"], after = op["Inputs"].copy(), list[int]()
@@ -184,6 +186,7 @@ def _along(
     rows, axis = flat.shape(x), 0 if time_major else 1
     if len(rows) < _SEQUENCE_RANK:
         result = step(x)
+        _state_shape(flat, output, flat.shape(result))
         target = flat.constant(f"shape_{len(flat.tensors)}", np.asarray([-1, flat.shape(result)[1]], np.int32))
         flat.op("RESHAPE", [result, target], [output], "ReshapeOptions")
         return
@@ -196,7 +199,14 @@ def _along(
         batch, width = flat.shape(result)
         steps.append(_reshape(flat, result, [1, batch, width] if time_major else [batch, 1, width], 1 - axis))
     ordered = steps[::-1] if backwards else steps
+    _state_shape(flat, output, [*rows[:2], flat.shape(steps[0])[-1]])
     flat.op("CONCATENATION", ordered, [output], "ConcatenationOptions", Axis=axis, FusedActivationFunction=0)
+
+
+def _state_shape(flat: FlatGraph, index: int, shape: list[int]) -> None:
+    """State the shape of a result where its writer states none."""
+    if not flat.shape(index):
+        flat.tensors[index]["Shape"] = np.asarray(shape, np.int32)
 
 
 def _both(flat: FlatGraph, op: Table, widths: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ sizes of constants) is checked here once, before it is followed.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
@@ -92,8 +93,12 @@ def is_tflite(data: bytes | mmap) -> bool:
     return data[4:8] == _IDENTIFIER
 
 
-def read(data: bytes | mmap, origin: str, signature: str | None = None) -> TfliteGraph:
+def read(
+    data: bytes | mmap, origin: str, signature: str | None = None, values: Mapping[str, npt.NDArray[Any]] | None = None
+) -> TfliteGraph:
     """Read and check a file, of several subgraphs that of a signature or the first; `origin` names it in messages.
+
+    Inputs that have `values`, by name, are constants.
 
     Raises
     ------
@@ -103,7 +108,7 @@ def read(data: bytes | mmap, origin: str, signature: str | None = None) -> Tflit
         If a tensor has an element type that Octavo does not know.
     """
     try:
-        return _read(data, origin, signature)
+        return _read(data, origin, signature, values or {})
     except (ModelError, UnsupportedOpError):
         raise
     except Exception as error:
@@ -111,7 +116,7 @@ def read(data: bytes | mmap, origin: str, signature: str | None = None) -> Tflit
         raise ModelError(f"{origin}: truncated or corrupt .tflite file ({type(error).__name__} while reading it)") from None
 
 
-def _read(data: bytes | mmap, origin: str, signature: str | None) -> TfliteGraph:
+def _read(data: bytes | mmap, origin: str, signature: str | None, values: Mapping[str, npt.NDArray[Any]]) -> TfliteGraph:
     model = tflite.Model.GetRootAs(data, 0)
     if model.Version() != _SCHEMA_VERSION:
         raise ModelError(f"{origin}: TFLite schema version {model.Version()} is not {_SCHEMA_VERSION}; is the file corrupt?")
@@ -124,7 +129,7 @@ def _read(data: bytes | mmap, origin: str, signature: str | None) -> TfliteGraph
         _check_count(
             max(graph.TensorsLength(), graph.OperatorsLength(), graph.InputsLength(), graph.OutputsLength()), data, origin
         )
-    plain = flattened(model, data, origin, signature)
+    plain = flattened(model, data, origin, signature, values)
     if plain is not data:
         data, model = plain, tflite.Model.GetRootAs(plain, 0)
     graph = model.Subgraphs(0)
@@ -133,7 +138,8 @@ def _read(data: bytes | mmap, origin: str, signature: str | None) -> TfliteGraph
     outputs = _indices(graph.OutputsAsNumpy(), graph.TensorsLength(), origin, minimum=0)
     computed = {index for op in ops for index in op.outputs} | set(inputs)
     tensors = tuple(
-        _tensor(model, graph.Tensors(index), origin, is_computed=index in computed) for index in range(graph.TensorsLength())
+        _tensor(model, graph.Tensors(index), origin, is_computed=index in computed, is_input=index in inputs)
+        for index in range(graph.TensorsLength())
     )
     result = TfliteGraph(data=data, tensors=tensors, ops=ops, inputs=inputs, outputs=outputs)
     _check_order(result, origin)
@@ -186,7 +192,7 @@ def _options(op: Any) -> dict[str, Any]:
     return fields
 
 
-def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool) -> TfliteTensor:
+def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool, is_input: bool) -> TfliteTensor:
     name = (tensor.Name() or b"").decode()
     raw_shape = tensor.ShapeAsNumpy()
     shape = tuple(int(dim) for dim in raw_shape) if isinstance(raw_shape, np.ndarray) else ()
@@ -197,7 +203,7 @@ def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool) -> Tflit
         raise UnsupportedOpError(f"{origin}: tensor {name!r} has TFLite element type {tensor.Type()}, which is not supported")
     if tensor.Buffer() >= model.BuffersLength():
         raise ModelError(f"{origin}: corrupt .tflite file (buffer {tensor.Buffer()} of tensor {name!r} does not exist)")
-    if tensor.IsVariable():
+    if tensor.IsVariable() and not is_input:  # one that is fed is an input as any other
         raise UnsupportedOpError(
             f"{origin}: tensor {name!r} is a variable, which keeps its state between calls and is not supported; "
             "convert an LSTM or GRU unrolled (unroll=True in Keras), so that its state is computed in the graph"
