@@ -125,13 +125,12 @@ class Subject:
 
     def _dimensions(self, name: str, line: Line) -> tuple[int, int]:
         """Return the least and the greatest dimension of which a size of the range is made: a multiple of 32, say."""
-        if self._span is None:
-            low, high = self._model.sizes.get(name, (1, None))
-            low = max(low, 1)
-            most = low + SPAN // line.factor
-            return low, most if high is None else min(most, high)
-        least, greatest = ((size - line.offset) / line.factor for size in self._span)
-        return max(math.ceil(least), 1), max(math.floor(greatest), 1)
+        low, high = self._model.sizes.get(name, (1, None))
+        low, most = max(low, 1), max(low, 1) + SPAN // line.factor
+        if self._span is not None:
+            least, greatest = ((size - line.offset) / line.factor for size in self._span)
+            low, most = max(math.ceil(least), low), max(math.floor(greatest), low)
+        return low, most if high is None else min(most, high)
 
     def static(self, sizes: Mapping[str, int]) -> tuple[Any, float]:
         """Return the executable of one size, and the seconds of CPU time that it took to compile."""

@@ -52,6 +52,20 @@ class Asked:
             for dim in given:
                 check_type(dim, int | np.integer | str, ModelError, expected)
 
+    def with_open(self, in_file: Mapping[str, Sequence[int | str]]) -> tuple[Asked, dict[str, int]]:
+        """Return what is asked with the sizes left open that are not those the file states, and these, or the most, by name."""
+        most = {name: size if isinstance(size, int) else size[1] for name, size in self.sizes.items()}
+        fixed = {name: size for name, size in most.items() if size is not None}
+        shapes: dict[str, ShapeOption] = {}
+        for name, given in self.shapes.items():
+            dims = list(given)
+            for axis, (dim, before) in enumerate(zip(given, in_file[name], strict=False)):
+                if not isinstance(dim, str) and dim != before:
+                    dims[axis] = symbol = str(before) if _NAME.fullmatch(str(before)) else symbol_name(f"{name}_dim{axis}")
+                    fixed[symbol] = int(dim)
+            shapes[name] = dims
+        return Asked(shapes, {name: size for name, size in self.sizes.items() if name not in fixed}, self.origin), fixed
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputShapes:

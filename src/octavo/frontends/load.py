@@ -138,7 +138,12 @@ def _load_tflite(data: bytes | mmap.mmap, asked: Asked, values: Mapping[str, Any
         asked = replace(asked, shapes={name: shape for name, shape in asked.shapes.items() if name not in values})
     deciding = tflite_values.deciding_inputs(graph)
     if not deciding:
-        return _load_tflite_graph(graph, asked, is_bound=bool(values))
+        load = partial(_load_tflite_graph, graph, is_bound=bool(values))
+        try:
+            return load(asked)
+        except UnsupportedOpError as error:
+            in_file = {graph.tensors[index].name: graph.tensors[index].shape for index in graph.inputs}
+            raise _with_least(error, asked, in_file, load) from error.__cause__
     tensors = [graph.tensors[index] for index in graph.inputs]
     ports = {tensor.name: (tensor.dtype, _numbers(asked.shapes.get(tensor.name, tensor.shape))) for tensor in tensors}
     bind = partial(_bind_tflite, data, asked, dict(values), signature)
@@ -236,7 +241,11 @@ def _load_onnx(given: OnnxSource, asked: Asked, values: Mapping[str, Any], folde
         deciding = deciding_inputs(expanded.graph, inputs.shapes)
         gives_tensors = all(value.type.HasField("tensor_type") for value in source.proto.graph.output)
         if not deciding or not gives_tensors or not canonicalize.is_known(expanded, onnx_convert.supported):
-            raise _with_zeros(error, asked) from error.__cause__
+            in_file = {
+                value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+                for value in graph_inputs(source.proto.graph)
+            }
+            raise _with_least(error, asked, in_file, partial(_load_open, source)) from error.__cause__
         ports = {
             value.name: (dtype_name(value.type.tensor_type.elem_type), _numbers(inputs.shapes[value.name]))
             for value in graph_inputs(source.proto.graph)
@@ -245,11 +254,27 @@ def _load_onnx(given: OnnxSource, asked: Asked, values: Mapping[str, Any], folde
         return UnboundModel(inputs=ports, deciding=deciding, reason=str(error), make=bind)
 
 
-def _with_zeros(error: UnsupportedOpError, asked: Asked) -> UnsupportedOpError:
-    """Return an error that names the sizes that are 0, should there be any: no op within is at fault then."""
-    zeros = [f"the size of {name}" for name, size in asked.sizes.items() if size == 0]
-    zeros += [f"a size of input {name}" for name, shape in asked.shapes.items() if 0 in shape]
-    return UnsupportedOpError(f"{error}; {zeros[0]} is 0: give at least 1") if zeros else error
+def _load_open(source: OnnxSource, asked: Asked) -> Model:
+    return _load_bound(source, input_shapes(source.proto.graph, asked), asked)
+
+
+def _with_least(
+    error: UnsupportedOpError, asked: Asked, in_file: Mapping[str, Sequence[int | str]], again: Callable[[Asked], Model]
+) -> UnsupportedOpError:
+    """Return an error that names the size that is too small, should one be: how large it must be shows where it is open."""
+    wider, fixed = asked.with_open(in_file)
+    if not fixed or isinstance(error, UnknownOpError):
+        return error
+    try:
+        bounds = again(wider).sizes
+    except OctavoError:
+        return error
+    small = [(name, size, bounds[name][0]) for name, size in fixed.items() if name in bounds and size < bounds[name][0]]
+    most = {name: " at most" for name, size in asked.sizes.items() if not isinstance(size, int)}
+    said = "; ".join(
+        f"dimension {name} is {size}{most.get(name, '')} and must be at least {least}" for name, size, least in small
+    )
+    return UnsupportedOpError(f"{error}; {said}") if small else error
 
 
 def _bind(

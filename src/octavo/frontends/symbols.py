@@ -255,18 +255,21 @@ class Symbols:
         divisor = lcm(*divisors)
         return [name for name in self.bounds if name in names], divisor if divisor <= _LARGEST_MULTIPLE else 1
 
-    def be_size(self, size: Size, least: int = 0) -> None:
+    def be_size(self, size: Size, least: int = 0) -> bool:
         """Take in that a tensor has this size, which is `least` or more then: where one symbol alone makes it and makes it grow.
+
+        Returns
+        -------
+        bool
+            Whether more is known of the symbols now: a bound of one.
 
         Raises
         ------
-        NewlyKnownError
-            If more is known of the symbols now.
         RejectedOpError
             If the symbol's bounds exclude it.
         """
         if isinstance(size, int) or self.at_least(size, least):
-            return
+            return False
         for name in self._vars:
             low, high = self._bounds[name]
             if not self._grows_with(size, name):
@@ -279,7 +282,28 @@ class Symbols:
                     raise RejectedOpError(f"dimension {name} may be {high} at most, for which {made}")
                 self._bounds[name] = (values[place], high)
                 self._bind()
-                raise NewlyKnownError
+                return True
+        return False
+
+    def be_pixels(self, given: Sequence[Size], left: Sequence[Size]) -> bool:
+        """Take in that windows leave so many pixels of those that are given, along each axis: at least one.
+
+        Returns
+        -------
+        bool
+            Whether more is known of the symbols now: a bound of one.
+
+        Raises
+        ------
+        RejectedOpError
+            If they leave none.
+        """
+        sizes = [self.simplify(size) for size in left]
+        if any(isinstance(size, int) and size < 1 for size in sizes):
+            before, after = (" x ".join(map(size_text, each)) for each in (given, sizes))
+            raise RejectedOpError(f"its windows leave {after} pixels of {before}; larger inputs are needed")
+        are_new = [self.be_size(size, 1) for size in sizes]
+        return any(are_new)
 
     def be_at_most(self, size: Size, limit: int) -> None:
         """Let a size be `limit` at most, where one symbol alone makes it and makes it grow.

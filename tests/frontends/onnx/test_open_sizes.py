@@ -443,14 +443,24 @@ def test_a_tensor_bounds_what_its_size_is_made_of(rng):
     assert load(proto).sizes["s"] == (4, None)
     with pytest.raises(ModelError, match="dimension s may be 3 at most, for which s - 3 is less than 1"):
         load(proto, sizes={"s": (1, 3)})
-    with pytest.raises(UnsupportedOpError, match=r"Conv.*: its windows leave 1 x 0 pixels of 1 x 3; larger inputs are needed"):
+    too_few, least = "its windows leave 1 x 0 pixels of 1 x 3; larger inputs are needed", "is 3 and must be at least 4"
+    with pytest.raises(UnsupportedOpError, match=rf"Conv.*: {too_few}; dimension s {least}$"):
         load(proto, sizes={"s": 3})
+    with pytest.raises(UnsupportedOpError, match=rf"Conv.*: {too_few}; .*; dimension s {least}$"):
+        load(proto, shapes={"x": (1, 1, 1, 3)})
+
+
+def test_a_global_pool_needs_a_pixel(rng):
+    nodes = [node("Slice", ["x", "l2", "end", "l3"], ["a"]), node("GlobalMaxPool", ["a"], ["y"])]
+    proto = graph(nodes, {"x": ("n", 2, 3, "s")}, constants={"end": np.array([2**40])})
+    compare(proto, [{"n": 1, "s": 3}, {"n": 2, "s": 9}], rng)
+    assert load(proto).sizes["s"] == (3, None)
 
 
 def test_a_size_of_nothing_is_named_where_an_op_fails_for_it():
     nodes = [node("Reshape", ["x", "form"], ["y"])]
     proto = graph(nodes, {"x": ("b", "s", 8)}, constants={"form": np.array([0, 0, -1, 4])})
-    with pytest.raises(UnsupportedOpError, match=r"Reshape .*; the size of s is 0: give at least 1$"):
+    with pytest.raises(UnsupportedOpError, match=r"Reshape .*; dimension s is 0 and must be at least 1$"):
         load(proto, sizes={"b": 1, "s": 0})
 
 

@@ -174,3 +174,48 @@ N, S = Size.named("n"), Size.named("s")
 )
 def test_reshapes_at_other_sizes(before, declared, wanted, after):
     assert reshaped(before, declared, wanted, {"n": 1, "s": 5}) == after
+
+
+def pooled(path):
+    """A pool at stride 2, and one of windows of 3 x 2 without padding, which leave a row of each image, and a reshape."""
+    shapes = {"x": (1, 12, 8, 3), "y": (1, 6, 4, 3), "z": (1, 2, 2, 3), "f": (4, 3)}
+    tensors = [Tensor(name=name, shape=shape, dtype="float32") for name, shape in shapes.items()]
+    tensors.append(Tensor(name="form", shape=(2,), dtype="int32", value=np.array([-1, 3], np.int32)))
+    valid = {"StrideW": 2, "StrideH": 3, "Padding": Padding.VALID, "FilterHeight": 3, "FilterWidth": 2}
+    pool, options = "Pool2DOptions", {**STRIDES, "FilterHeight": 2, "FilterWidth": 2}
+    ops = [
+        Op(name="MAX_POOL_2D", inputs=(0,), outputs=(1,), options_class=pool, options=options),
+        Op(name="AVERAGE_POOL_2D", inputs=(1,), outputs=(2,), options_class=pool, options=valid),
+        Op(name="RESHAPE", inputs=(2, 4), outputs=(3,), options_class="ReshapeOptions"),
+    ]
+    path.write_bytes(write(tensors, ops, (0,), (3,)))
+    return path
+
+
+def test_sizes_that_leave_windows_nothing_are_below_the_bounds(rng, tmp_path):
+    path, given = pooled(tmp_path / "net.tflite"), {"x": ("n", "h", "w", 3)}
+    model = octavo.load(path, shapes=given)
+    assert model.sizes == {"n": (1, None), "h": (5, None), "w": (3, None)}
+    executable = octavo.compile(model)
+    for sizes in ({"n": 2, "h": 5, "w": 3}, {"n": 1, "h": 11, "w": 13}):
+        x = rng.standard_normal((*sizes.values(), 3)).astype(np.float32)
+        alone = octavo.compile(octavo.load(path, shapes={"x": x.shape}))
+        assert executable({"x": x})["f"].tobytes() == alone({"x": x})["f"].tobytes()
+    with pytest.raises(DataError, match=r"x has 4 along axis 1, dimension h takes 5 to any size$"):
+        executable({"x": np.zeros((1, 4, 8, 3), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"shapes": {"x": (1, 4, 8, 3)}},
+            "0 x 2 pixels of 2 x 4; larger inputs are needed; dimension x_dim1 is 4 and must be at least 5",
+        ),
+        ({"shapes": {"x": (1, "h", "w", 3)}, "sizes": {"w": 2}}, "dimension w is 2 and must be at least 3"),
+        ({"shapes": {"x": (1, "h", 8, 3)}, "sizes": {"h": (1, 4)}}, "dimension h is 4 at most and must be at least 5"),
+    ],
+)
+def test_a_size_too_small_for_windows_is_named_with_the_least(tmp_path, options, message):
+    with pytest.raises(UnsupportedOpError, match=rf"AVERAGE_POOL_2D \(.*{message}$"):
+        octavo.load(pooled(tmp_path / "net.tflite"), **options)

@@ -16,9 +16,9 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
-from ..frontend import RejectedOpError
+from ..frontend import NewlyKnownError, RejectedOpError
 from ..relax_ops import dtype_of, is_static, nonnegative_indices, open_running_sum, padded, shape_of, size_tensor
-from ..symbols import Size, Symbols, size_text
+from ..symbols import Size, Symbols
 from .large_tensors import tensor_array
 from .ops import Converter, NodeContext, input_at
 from .resize import resized
@@ -370,19 +370,18 @@ def check_known(symbols: Symbols, result: Any) -> None:
             if not isinstance(each.shape, relax.ShapeExpr):
                 raise RejectedOpError("the shape of its result depends on values, which must be known before the run")
             for size in each.shape.values:
-                symbols.be_size(symbols.simplify(size))
+                if symbols.be_size(symbols.simplify(size)):
+                    raise NewlyKnownError
 
 
 _WINDOWS = ("Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
+_GLOBAL_POOLS = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
 
 def check_pixels(context: NodeContext, inputs: Sequence[Any], result: Any) -> None:
     """Raise RejectedOpError where an image is too small for windows; images of open sizes are as large as they must be."""
-    if context.op not in _WINDOWS or not isinstance(getattr(result, "ty", None), relax.TensorType):
+    if context.op not in _WINDOWS + _GLOBAL_POOLS or not isinstance(getattr(result, "ty", None), relax.TensorType):
         return
-    sizes = [context.symbols.simplify(size) for size in shape_of(result)[2:]]
-    for size in sizes:
-        if isinstance(size, int) and size < 1:
-            given, left = (" x ".join(map(size_text, each)) for each in (shape_of(inputs[0])[2:], sizes))
-            raise RejectedOpError(f"its windows leave {left} pixels of {given}; larger inputs are needed")
-        context.symbols.be_size(size, 1)
+    given = shape_of(inputs[0])[2:]
+    if context.symbols.be_pixels(given, shape_of(result)[2:] if context.op in _WINDOWS else given):
+        raise NewlyKnownError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -24,10 +25,17 @@ from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, discard, quiet, reason
 from ..input_shapes import InputShapes
 from ..source_tensor import SourceTensor
+from ..symbols import Symbols
 from .inputs import FIXED, with_names
 from .ops import OpConverter
 from .rounding import op_rounding
 from .source import TfliteGraph, TfliteOp, TfliteSource
+
+_WINDOWS = {
+    **dict.fromkeys(("AVERAGE_POOL_2D", "CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "L2_POOL_2D", "MAX_POOL_2D"), 0),
+    "TRANSPOSE_CONV": 2,
+}
+"""Ops whose windows slide over an image -> which operand that is."""
 
 
 def _key(index: int) -> str:
@@ -94,6 +102,7 @@ class _GraphConverter(OpConverter):
     def __init__(self, graph: TfliteGraph, shaping: _Shaping, origin: str, *args: Any) -> None:
         super().__init__(*args)
         self.graph, self.declared, self.known = graph, shaping.declared, shaping.known
+        self._symbols = shaping.symbols
         self._batches = _batches(graph, shaping.shapes)
         self._is_bound = shaping.declared is not None and not shaping.shapes
         self._origin = origin
@@ -138,6 +147,7 @@ class _GraphConverter(OpConverter):
                 result = self.convert_map[op.name](op=self.subgraph.Operators(index))
                 if result is not None:
                     result = self.bb.normalize(result)
+                    self._learn_bounds(op, result)
                     self._check_result(op, result)
                     self._set_outputs(op, result)
             except RejectedOpError as error:
@@ -181,6 +191,19 @@ class _GraphConverter(OpConverter):
             if (declared.shape and shape is not None and shape != declared.shape) or str(found.dtype) != declared.dtype:
                 raise RejectedOpError(f"a result {declared.dtype} {declared.shape} where it computes {found.dtype} {shape}")
 
+    def _learn_bounds(self, op: TfliteOp, result: Any) -> None:
+        """Raise UnsupportedOpError where nothing is left of an image; bounds of open sizes become those that leave something."""
+        types: list[Any] = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
+        shapes = [[self._symbols.simplify(size) for size in each.shape.values] for each in types if _has_shape(each)]
+        try:
+            if op.name in _WINDOWS:
+                image = self.exp_tab.exprs[_key(op.inputs[_WINDOWS[op.name]])].ty.shape.values
+                self._symbols.be_pixels([self._symbols.simplify(size) for size in image][1:-1], shapes[0][1:-1])
+            for size in itertools.chain(*shapes):
+                self._symbols.be_size(size)
+        except RejectedOpError as error:
+            raise UnsupportedOpError(f"{self._describe(op)}: {error}") from None
+
     def _at_declared_sizes(self, index: int, found: Any) -> tuple[int, ...] | None:
         """Return a result's shape at the sizes that the file states; None where inputs have others of known size."""
         if self.declared is None:
@@ -207,6 +230,10 @@ class _GraphConverter(OpConverter):
     def _describe(self, op: TfliteOp) -> str:
         output = self.graph.tensors[op.outputs[0]].name if op.outputs else ""
         return f"{self._origin}: op {op.name} (output tensor {output!r})"
+
+
+def _has_shape(ty: Any) -> bool:
+    return isinstance(ty.shape, relax.ShapeExpr)
 
 
 def convert(
@@ -257,18 +284,21 @@ class _Shaping:
         None where the file's shapes hold.
     known
         Shapes of tensors by index, where one is fixed anew.
+    symbols
+        What is known of the open dimensions of `shapes`.
     """
 
     shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     declared: Mapping[str, int] | None = None
     known: Mapping[int, tuple[int | Size, ...]] = field(default_factory=dict[int, "tuple[int | Size, ...]"])
+    symbols: Symbols = field(default_factory=lambda: Symbols(()))
 
 
 def _shaping(graph: TfliteGraph, origin: str, inputs: InputShapes) -> _Shaping:
     named, values = with_names(graph, inputs)
-    first = _Shaping(shapes=named.shapes, declared=_declared_sizes(graph, named.shapes))
+    first = _Shaping(shapes=named.shapes, declared=_declared_sizes(graph, named.shapes), symbols=named.symbols)
     if not values:
-        return replace(first, shapes=inputs.shapes)
+        return replace(first, shapes=inputs.shapes, symbols=inputs.symbols)
     _, converter = _imported(graph, origin, first)
     known: dict[int, tuple[int | Size, ...]] = {}
     for index in range(len(graph.tensors)):
@@ -276,7 +306,7 @@ def _shaping(graph: TfliteGraph, origin: str, inputs: InputShapes) -> _Shaping:
         shape = None if holder is None else static_shape(holder)
         if shape is not None:
             known[index] = tuple(size.substitute(values) if isinstance(size, Size) else size for size in shape)
-    return _Shaping(shapes=inputs.shapes, declared={}, known=known)
+    return _Shaping(shapes=inputs.shapes, declared={}, known=known, symbols=inputs.symbols)
 
 
 def _imported(graph: TfliteGraph, origin: str, shaping: _Shaping) -> tuple[Any, _GraphConverter]:
