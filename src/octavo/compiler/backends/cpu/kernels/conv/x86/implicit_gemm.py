@@ -28,7 +28,7 @@ from ...language.isa import AVX512_VNNI
 from ...language.kernel import Kernel
 from ...language.lane_order import groups_of
 from ...language.schedule import NO_SCHEDULES, Schedules
-from ...language.vectors import Expr, chunks_for, dword_of, prefetch, store
+from ...language.vectors import Expr, chunks_for, dword_of, store
 from ...language.x86 import vector as v
 from ...language.x86.narrow import narrowed
 from ...language.x86.vector import LANES
@@ -43,14 +43,13 @@ from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec
 from .cores import CORES
 from .epilogue import Group
-from .weight_zero_points import SumLanes, ZeroPoints, zero_points_of
-from .weights_ahead import LINE_BYTES, WeightsAhead
+from .rows_ahead import RowsAhead
+from .weight_zero_points import SumLanes, ZeroPoints, are_extra_steps_cheap, zero_points_of
+from .weights_ahead import WeightsAhead
 from .wide_epilogue import emit_groups, epilogue_of
-from .window_sum import DenseRuns, WindowSums, walk_of
+from .window_sum import WindowSums
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
-MAX_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
-EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
 WAITING_ACCUMULATORS = 4  # wait for the latency of their products: a second set takes each other step
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
@@ -79,7 +78,7 @@ class ImplicitGemm(GemmLoops):
         bias = weights.folded_bias(spec.folded_zero_point)
         self.zero_points = ZeroPoints()
         self.sum_lanes: SumLanes | None = None
-        if self.extra.places and not self._are_extra_steps_cheap():
+        if not are_extra_steps_cheap(len(self.extra.places), geometry, is_short=self._is_short):
             self._sum_windows(weights, bias, schedules)
         self.epilogue = epilogue_of(spec, weights, isa)
         groups, vectors = self.geometry.groups, self.tile.vectors
@@ -115,13 +114,6 @@ class ImplicitGemm(GemmLoops):
         self.sum_lanes = lanes if self.zero_points.is_late else None
         self.sums_windows = self.is_walked_before = self.sum_lanes is None
         self._lay_out([(weights.values, self.spec.groups)], schedules)
-
-    def _are_extra_steps_cheap(self) -> bool:
-        """Whether the few weights beyond int8 cost less cycles a pixel as extra steps than by window sums."""
-        geometry, steps = self.geometry, self.geometry.reduction.steps
-        adds = 0.5 * geometry.group_vectors if self._is_short else 0.0
-        sums = geometry.groups * (SUM_CYCLES + 4 * steps / 64 + adds)
-        return len(self.extra.places) <= MAX_EXTRA_STEPS and len(self.extra.places) * EXTRA_STEP_CYCLES < sums
 
     @property
     def _is_short(self) -> bool:
@@ -208,8 +200,8 @@ class ImplicitGemm(GemmLoops):
             offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
-            if self._reads_ahead:
-                self._emit_prefetches(source, at, place)
+            if self._rows_ahead is not None:
+                self._rows_ahead.ask(source, at, place.height)
             totals = [None if shared is None else shared[pixel + offset] for offset in pixels]
             taken = panels(place)
 
@@ -258,18 +250,11 @@ class ImplicitGemm(GemmLoops):
         return lambda place: panel
 
     @property
-    def _reads_ahead(self) -> bool:
-        """Whether tiles ask for the rows of the next block: to sum short ones takes less time than to wait for them."""
-        geometry, reduction = self.geometry, self.geometry.reduction
-        if not self.is_walked_before or self.is_copied or geometry.columns != 1 or len(self.panels) > 1 or self.blocks == 1:
-            return False
-        return isinstance(walk_of(reduction.run, geometry.row_stride, reduction.taps), DenseRuns)
-
-    def _emit_prefetches(self, source: Expr, at: Expr, place: TilePlace) -> None:
-        """Emit the request for those rows of the next block that lie where the tile's rows lie in this one."""
-        row_stride = self.geometry.row_stride
-        for line in range(0, place.height * row_stride, LINE_BYTES):
-            prefetch(source, at + (self.block * row_stride + line), to_write=False)
+    def _rows_ahead(self) -> RowsAhead | None:
+        """Return what tiles ask for of the next block, if anything: of blocks that one panel reads where they lie."""
+        if not self.is_walked_before or self.is_copied or len(self.panels) > 1 or self.blocks == 1:
+            return None
+        return RowsAhead.of(self.geometry, self.block)
 
     def _weights_ahead(self, tile: Expr, size: int, panel: Panel) -> WeightsAhead | None:
         """Return what tiles of so many pixels ask for of the next panel, if anything."""

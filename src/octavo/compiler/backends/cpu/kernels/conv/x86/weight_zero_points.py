@@ -18,9 +18,12 @@ from .......ir.composites.outputs import SumOutput
 from ...language.rounding import MAGIC_BITS, MAGIC_REACH, float_difference, less_magic
 from ...language.vectors import Expr, intrinsic, shuffled
 from ...language.x86.vector import LANES
+from ..loops.geometry import Geometry
 from ..loops.packing import Weights, lane_channels
 from ..spec import Conv2dSpec
 
+MAX_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
+EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
 _BLOCK = 4  # lanes of 128 bits, which one instruction repeats over a register
 
 
@@ -142,6 +145,16 @@ class SumLanes:
     def spread(self, acc: Expr) -> Expr:
         """Return the sum that they hold in every lane."""
         return shuffled([acc], [self.lane + lane % self.count for lane in range(LANES)])
+
+
+def are_extra_steps_cheap(count: int, geometry: Geometry, *, is_short: bool) -> bool:
+    """Return whether the few weights beyond int8 cost less cycles a pixel as `count` extra steps than by window sums.
+
+    `is_short`: accumulators start from the bias, to which sums of shared zero points are added.
+    """
+    adds = 0.5 * geometry.group_vectors if is_short else 0.0
+    sums = geometry.groups * (SUM_CYCLES + 4 * geometry.reduction.steps / 64 + adds)
+    return count <= MAX_EXTRA_STEPS and count * EXTRA_STEP_CYCLES < sums
 
 
 def zero_points_of(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32], *, is_late: bool) -> ZeroPoints:
