@@ -375,6 +375,10 @@ def test_what_cannot_be_imported_is_named(nets):
         load(lambda x, drop: drop(x), nn.Dropout())
     with pytest.raises(ModelError, match=r"'x' is bfloat16, which is not supported; convert the model to float32"):
         load(lambda x: x + 1, value=x.bfloat16())
+    for narrow in (torch.bfloat16, torch.float8_e5m2):  # in between: not computed without its roundings
+        name = str(narrow).removeprefix("torch.")
+        with pytest.raises(ModelError, match=rf"'to' is {name}, which is not supported; convert the model to float32"):
+            load(lambda x, narrow=narrow: x.to(narrow).float() * 3)
     with pytest.raises(UnsupportedOpError, match=r"while_loop.*how often it runs is known at run time only"):
         load(lambda x: torch._higher_order_ops.while_loop(lambda y: y.sum() < 3, lambda y: (y + 1,), (x,))[0])
     with pytest.raises(UnsupportedOpError, match="booleans say how many values are written"):

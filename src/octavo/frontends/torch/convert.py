@@ -40,7 +40,7 @@ from .pt2e import PT2E
 from .resize import RESIZE
 from .running import RUNNING
 from .sizes import is_open_size
-from .source import ORIGIN, TorchProgram, check_no_control_flow, read, source_tensors, to_numpy
+from .source import ORIGIN, TorchProgram, check_no_control_flow, dtype_name, read, source_tensors, to_numpy
 from .torchao_affine import TORCHAO_AFFINE
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
@@ -123,6 +123,7 @@ class _Importer(_Frontend):
 
     def _convert(self, node: Any) -> Any:
         with conversion_errors(lambda: f"{ORIGIN}: {describe(node)}"):
+            _check_dtypes(node)
             result = self._computed(node)
             if result is None:
                 result = self._bind(self._result(node))
@@ -256,6 +257,15 @@ def _constant(tensor: Any, where: str) -> Any:
     if not tensor.is_complex():
         return constant(to_numpy(tensor, where))
     return Complex(*(constant(to_numpy(part.resolve_neg(), where)) for part in (tensor.real, tensor.resolve_conj().imag)))
+
+
+def _check_dtypes(node: Any) -> None:
+    """Raise ModelError where a node gives numbers that are rounded as ours would not be: bfloat16, 8-bit floats."""
+    result: Any = node.meta.get("val")
+    for value in result if isinstance(result, tuple | list) else (result,):
+        dtype = getattr(value, "dtype", None)
+        if dtype is not None and not dtype.is_complex:
+            dtype_name(dtype, str(node.name))
 
 
 def _is_plain_recurrence(node: Any) -> bool:
