@@ -17,11 +17,11 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 from tvm.relax.frontend.torch import exported_program_translator
 
-from ...errors import UnsupportedOpError
+from ...errors import OctavoError, UnsupportedOpError
 from ...ir.graph.nodes import constant
 from ...ir.untyped import ops
 from ..assemble import Assembled, assemble
-from ..frontend import RejectedOpError, conversion_errors, discard, quiet
+from ..frontend import NewlyKnownError, RejectedOpError, conversion_errors, discard, quiet
 from ..relax_ops import dtype_of, shape_of
 from ..symbols import size_text
 from .complex_numbers import BY_PARTS, COMPLEX, MAKERS, PARTS, Complex
@@ -162,14 +162,21 @@ class _Importer(_Frontend):
             sizes=self._source.sizes,
             result=node.meta.get("val"),
         )
-        for converter in self._converters(node, arguments):
-            result = converter(named)
-            if result is not NotImplemented:
-                return result
-        known = self.convert_map.get(node.target.__name__)
-        if known is None:
-            raise RejectedOpError("there is no converter for this op")
-        return known(node)
+        try:
+            for converter in self._converters(node, arguments):
+                result = converter(named)
+                if result is not NotImplemented:
+                    return result
+            known = self.convert_map.get(node.target.__name__)
+            if known is None:
+                raise RejectedOpError("there is no converter for this op")
+            return known(node)
+        except (OctavoError, RejectedOpError, NewlyKnownError):
+            raise
+        except Exception as error:
+            if not self._source.sizes.is_open(named.result, arguments):
+                raise
+            raise RejectedOpError(f"it is not supported for open sizes; {named.symbols.advice()}") from error
 
     def _size(self, node: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a size; of a tensor that is of known booleans' choosing PyTorch does not know it."""

@@ -61,6 +61,13 @@ def _embedding(args: Arguments) -> Any:
     return _taken(args, weight, _from_start(args, args["indices"], shape_of(weight)[0]), 0)
 
 
+def _take(args: Arguments) -> Any:
+    """Read values by their places in all of a tensor, row by row."""
+    x, count = args["self"], math.prod(shape_of(args["self"]))
+    places = _from_start(args, args["index"], count)
+    return _taken(args, args.emit(ops.reshape(x, [count])), places, 0)
+
+
 def _where_true(index: Any) -> list[Any]:
     """Return an index for each axis of known booleans; others as they are."""
     if not isinstance(index, Constant) or dtype_of(index) != "bool":
@@ -183,6 +190,7 @@ INDICES: dict[str, Converter] = {
     "aten.index.Tensor": _index,
     "aten.index_select.default": _index_select,
     "aten.select.int": _select,
+    "aten.take.default": _take,
     "aten.unfold.default": _unfold,
 }
 """Our converters by op and overload."""

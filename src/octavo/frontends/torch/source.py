@@ -23,6 +23,7 @@ from ..input_shapes import ShapeOption
 from ..source_tensor import SourceTensor
 from ..symbols import Size, SizeOption
 from .control_flow import describe, without_control_flow
+from .samples import leaves_batch_open
 from .sizes import ORIGIN, ProgramSizes, open_dims, program_sizes
 from .torchao_linear import unwrapped
 
@@ -32,14 +33,6 @@ _DTYPES = frozenset(
 )
 _SUFFIXES = (".pt", ".pth", ".pt2")
 _AFFINE = frozenset(f"torchao.{name}_affine.default" for name in ("choose_qparams", "quantize", "dequantize"))
-_ALONG = frozenset(
-    {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "flip"}
-    | {"roll", "sort", "argsort", "topk", "cat", "gather", "index_select", "scatter", "scatter_add", "index_add"}
-    | {"scatter_reduce", "index_copy", "index_fill", "index_put", "select_scatter", "slice_scatter"}
-)
-"""Ops whose result has the axis along which they work."""
-_BY_BATCH = frozenset({"batch_norm", "_native_batch_norm_legit"})
-"""Ops that normalize by statistics of all samples, where they are given no others."""
 _RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
 
 
@@ -173,67 +166,9 @@ def _is_only_extended(symbol: str, values: Mapping[str, Any], placeholders: Mapp
 def _open_batch(graph: Any, sizes: ProgramSizes, values: Mapping[str, Any], outputs: tuple[str, ...]) -> str | None:
     """Return the name of the batch where nothing else is open and each sample is computed by itself; else None."""
     is_alone = list(sizes.symbols.bounds) if len(sizes.symbols.bounds) == 1 else []
-    if not is_alone or not _leaves_batch_open(graph, values, outputs):
+    if not is_alone or not leaves_batch_open(graph, values, outputs):
         return None
     return is_alone[0]
-
-
-def _leaves_batch_open(graph: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
-    """Whether one symbol is the first dimension of all inputs and outputs, and a dimension of all that is computed of inputs.
-
-    A value without it, such as a mean over the batch or the scale of a whole tensor, is one for all samples; so is one that is
-    computed of the size of the batch, and what an op along the batch gives.
-    """
-    values = {str(node.name): node.meta.get("val") for node in graph.nodes}
-    ends: list[list[Any]] = [list(getattr(values.get(name), "shape", ()))[:1] for name in (*inputs, *outputs)]
-    firsts: set[Any] = {None if not first or isinstance(first[0], int) else first[0].node.expr for first in ends}
-    others = [dim for value in inputs.values() for dim in value.shape[1:] if not isinstance(dim, int)]
-    if len(firsts) != 1 or None in firsts or others:
-        return False
-    [batch] = firsts
-    computed: set[str] = set(inputs)
-    for node in graph.nodes:
-        if not any(str(source.name) in computed for source in node.all_input_nodes):
-            continue
-        results: Any = node.meta.get("val")
-        tensors = [value for value in (results if isinstance(results, tuple | list) else (results,)) if hasattr(value, "shape")]
-        if node.op == "output":
-            continue
-        computed.add(str(node.name))
-        if any(_batch_axis(value, batch) is None for value in tensors) or (tensors and _joins_samples(node, batch)):
-            return False
-    return batch.is_Symbol
-
-
-def _batch_axis(value: Any, batch: Any) -> int | None:
-    """Return the one axis whose size is the batch, or a number for each sample; None where there is none."""
-    axes = [axis for axis, dim in enumerate(value.shape) if not isinstance(dim, int) and batch in dim.node.expr.free_symbols]
-    if len(axes) != 1 or not (value.shape[axes[0]].node.expr / batch).is_Integer:
-        return None
-    return axes[0]
-
-
-def _joins_samples(node: Any, batch: Any) -> bool:
-    """Whether an op works along the axis of the batch, or on its size as a number."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return False
-    given = {**dict(zip((each.name for each in schema.arguments), node.args, strict=False)), **node.kwargs}
-    for argument in schema.arguments:
-        value = getattr(given.get(argument.name), "meta", {}).get("val")
-        if type(value).__name__.startswith("Sym") and "SymInt" not in str(argument.real_type):
-            return True
-    name = str(node.target).split(".")[1]
-    if name in _BY_BATCH:
-        return given.get("running_mean") is None
-    if name not in _ALONG:
-        return False
-    first: Any = given.get("self", given.get("tensors", given.get("input")))
-    first = first[0] if isinstance(first, list | tuple) else first
-    axis = _batch_axis(first.meta["val"], batch) if hasattr(first, "meta") else None
-    dims = given.get("dim", given.get("dims", 0))
-    along = [dims] if isinstance(dims, int) else list(dims or ())
-    return axis is None or not along or any(int(each) % max(first.meta["val"].ndim, 1) == axis for each in along)
 
 
 def _value_of(program: Any, target: str) -> Any:
