@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,16 @@ def test_a_state_of_one_size_is_handed_over(tmp_path: Path) -> None:
     (tmp_path / "library" / "count.c").write_text(COUNT)
     done = subprocess.run([built_example(tmp_path / "library", "count.c")], check=True, capture_output=True, text=True)
     assert done.stdout == "1 9 36 4 16\n"
+
+
+def test_a_state_begins_as_the_model_states(tmp_path: Path) -> None:
+    model = recurrence()
+    _, total = (spec.source_name for spec in octavo.compile(model).outputs)
+    begun = replace(model, starts={str(model.input_ids[1]): np.float32([[0, 0, 0, 2]])})
+    export_c(begun, tmp_path / "library", carry={total: "state"})
+    (tmp_path / "library" / "count.c").write_text(COUNT)
+    done = subprocess.run([built_example(tmp_path / "library", "count.c")], check=True, capture_output=True, text=True)
+    assert done.stdout == "9 25 64 16 36\n"
 
 
 COUNT = r"""#include "model.h"

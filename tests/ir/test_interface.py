@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from octavo.cli.compile import preprocessing
 from octavo.errors import ModelError
 from octavo.export.c_library import export_c
 from octavo.ir.graph import Model
-from octavo.ir.graph.inputs import random_inputs
+from octavo.ir.graph.inputs import input_specs, random_inputs
 from octavo.ir.interface import Preprocessing, with_interface
 from octavo.ir.qdq.interface import input_params
 
@@ -33,10 +34,11 @@ def test_integers_enter_a_model_that_quantizes_its_input(model: Model, tmp_path:
     (x,) = random_inputs(model).values()
     expected = run(model, x)
     for dtype, bounds in (("uint8", (0, 255)), ("int8", (-128, 127))):
-        changed = with_interface(model, inputs=dtype)
+        changed = with_interface(replace(model, starts={str(model.input_ids[0]): x}), inputs=dtype)
         (params,) = input_params(changed.module)
         assert params is not None
         integers = np.rint(x / np.float32(params.scale)) + int(params.zero_point)
+        np.testing.assert_array_equal(input_specs(changed)[0].start, np.clip(integers, *bounds).astype(dtype))
         np.testing.assert_array_equal(run(changed, np.clip(integers, *bounds).astype(dtype)), expected)
         made = export_c(changed, tmp_path / dtype)
         text = (made.path / "model.h").read_text()
@@ -62,11 +64,12 @@ def test_integer_edges_become_others(
     assert known is not None
     scale, zero_point = np.float32(known.scale), int(known.zero_point)
     given = x.astype(np.int32)
-    changed = with_interface(net, inputs=inputs, outputs=outputs)
+    changed = with_interface(replace(net, starts={str(net.input_ids[0]): x}), inputs=inputs, outputs=outputs)
     if inputs == "uint8":
         given = (given + 128).astype(np.uint8)
     else:
         given = x if inputs is None else ((given - zero_point) * scale).astype(np.float32)
+    np.testing.assert_array_equal(input_specs(changed)[0].start, given, strict=True)
     got = run(changed, given)
     if outputs == "uint8":
         np.testing.assert_array_equal(got, (y.astype(np.int32) + 128).astype(np.uint8))

@@ -281,7 +281,8 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
 def add_state(
     parser: argparse.ArgumentParser,
     *,
-    help: str = "output that is the input IN of the next sample; it starts as zeros and is not in the data",
+    help: str = "output that is the input IN of the next sample; it starts as the file states, else as zeros, and is not in "
+    "the data",
 ) -> None:
     """Add --state."""
     parser.add_argument(

@@ -36,7 +36,7 @@ def add_to(commands: Subcommands) -> None:
     add_state(
         parser,
         help="output that is the input IN of the next step: samples are steps then; the state is not in the data, and "
-        "starts as zeros, one that grows without rows",
+        "starts as the file states, else as zeros, one that grows without rows",
     )
     parser.add_argument(
         "--capacity",

@@ -204,7 +204,8 @@ def evaluate(
     first_class
         Added to labels: 1 for a network whose class 0 is the background and labels that start at 0.
     state
-        Inputs that are an output of the run before, {output: input}; they start as zeros and are left out of the data.
+        Inputs that are an output of the run before, {output: input}; they start as the source states, or zeros, and are left out
+        of the data.
     layers
         How many samples layers are compared on where both models have tensors of the same names; 0: none. None: a few, where the
         outputs are not good.

@@ -27,7 +27,7 @@ from ..runtime.size import names_in
 class Port:
     """One input or output: its name, shape and dtype, and what its integers stand for, where it has some of known scale.
 
-    `bounds` are those of an InputSpec.
+    `bounds` and `start` are those of an InputSpec.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Port:
     dtype: str
     params: QuantParams | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
+    start: Array | None = field(default=None, repr=False, compare=False)
 
     def real(self, array: Array) -> Array:
         """Return the real numbers that an array of this port stands for."""
@@ -43,7 +44,9 @@ class Port:
     @property
     def spec(self) -> InputSpec:
         """An input as `split_batch` takes it."""
-        return InputSpec(id=self.name, source_name=self.name, shape=self.shape, dtype=self.dtype, bounds=self.bounds)
+        return InputSpec(
+            id=self.name, source_name=self.name, shape=self.shape, dtype=self.dtype, bounds=self.bounds, start=self.start
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -84,7 +87,7 @@ def of_model(model: Model, label: str, *, target: TargetLike = None, threads: in
     module = model.bound()
     given, wanted = input_params(module), output_params(module)
     inputs = [
-        Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, params=params, bounds=spec.bounds)
+        Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, params=params, bounds=spec.bounds, start=spec.start)
         for spec, params in zip(executable.inputs, given, strict=True)
     ]
     outputs = [
@@ -96,7 +99,10 @@ def of_model(model: Model, label: str, *, target: TargetLike = None, threads: in
 
 def of_executable(executable: Executable, label: str) -> InferenceModel:
     """Return an executable; its file keeps no scales of integer inputs and outputs."""
-    inputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, bounds=spec.bounds) for spec in executable.inputs]
+    inputs = [
+        Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, bounds=spec.bounds, start=spec.start)
+        for spec in executable.inputs
+    ]
     outputs = [Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype) for spec in executable.outputs]
     return InferenceModel(label=label, inputs=tuple(inputs), outputs=tuple(outputs), run=_runner(executable))
 

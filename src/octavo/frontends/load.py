@@ -168,6 +168,8 @@ def _load_tflite_graph(graph: TfliteGraph, asked: Asked, *, is_bound: bool) -> M
     assembled, kept = tflite_convert.convert(graph, asked.origin, inputs, is_bound=is_bound)
     bounds = {} if inputs is None else inputs.symbols.bounds
     model = assembled.model(tflite_source.fingerprint(graph), "tflite", kept, bounds)
+    ids = {graph.tensors[index].name: str(kept.ids[index]) for index in graph.inputs}
+    model = replace(model, starts={ids[name]: value for name, value in graph.starts.items() if name in ids})
     if asked.shapes or inputs is not None or is_bound or not tflite_inputs.has_open_batch(graph):
         return model
     with_any = tflite_inputs.input_shapes(graph, Asked({}, {tflite_inputs.BATCH: (1, None)}, asked.origin))

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from tvm import relax, tirx
 from tvm.relax import Expr, Var
 
 from ..errors import ModelError
-from ..numerics import PerTensor, QuantParams
+from ..numerics import PerTensor, QuantParams, dequantize, quantize
 from .graph import Model
 from .graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, write_function
 from .identity import TensorId, TensorTable
@@ -81,6 +82,7 @@ class _Edges:
         self._integers: dict[Var, Expr] = {}
         """By the result of a quantize the integers that the model takes in its place."""
         self._dtypes: dict[TensorId, tuple[str, tuple[int, ...]]] = {}
+        self._starts = dict(model.starts)
 
     def changed(self, inputs: str | None, outputs: str | None, preprocessing: Preprocessing | None) -> Model:
         params = [self._param(number, inputs, preprocessing) for number in range(len(self._view.function.params))]
@@ -110,7 +112,7 @@ class _Edges:
         write_function(builder, "main", params, body, attrs)
         module = builder.get()
         tensors = TensorTable([self._entry(entry) for entry in self._model.tensors.values()])
-        return replace(self._model, module=module, params={}, tensors=tensors)
+        return replace(self._model, module=module, params={}, tensors=tensors, starts=self._starts)
 
     def _entry(self, entry: Any) -> Any:
         if entry.id not in self._dtypes:
@@ -142,6 +144,9 @@ class _Edges:
         quantized = self._quantized(old)
         params = next(iter(quantized.values()), None) if dtype_of(old) == "float32" else input_params(self._module)[number]
         known = _checked(params, f"input {self._names[number]}", "no op quantizes it")
+        name = str(self._model.input_ids[number])
+        if name in self._starts:
+            self._starts[name] = _converted_values(self._starts[name], known, dtype_of(param))
         if dtype_of(old) != "float32":
             return _converted(writer, param, known, dtype_of(param), dtype_of(old))
         integers: Expr = param
@@ -214,9 +219,23 @@ def _converted(writer: BodyWriter, value: Expr, params: QuantParams, source: str
     return relax.op.quantize(real, *_constants(params, wanted), out_dtype=wanted)
 
 
+def _converted_values(values: npt.NDArray[Any], params: QuantParams, wanted: str) -> npt.NDArray[Any]:
+    """Return values that an input begins as, as `_converted` would have them."""
+    real = values if values.dtype == np.float32 else dequantize(values, params)
+    if wanted == "float32":
+        return real
+    shift = _shift(params, wanted)
+    return quantize(real, QuantParams.per_tensor(wanted, float(params.scale), int(params.zero_point) + shift))
+
+
+def _shift(params: QuantParams, dtype: str) -> int:
+    """Return how far the zero point of integers of `dtype`, which may be the other one of 8 bits, is from that of `params`."""
+    return {"uint8": 128, "int8": -128}[dtype] if dtype != params.dtype else 0
+
+
 def _constants(params: QuantParams, dtype: str) -> tuple[Expr, Expr]:
     """Return scale and zero point for integers of `dtype`, which may be the other one of 8 bits."""
-    shift = {"uint8": 128, "int8": -128}[dtype] if dtype != params.dtype else 0
+    shift = _shift(params, dtype)
     return relax.const(float(params.scale), "float32"), relax.const(int(params.zero_point) + shift, "int32")
 
 

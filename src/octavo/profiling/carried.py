@@ -14,7 +14,7 @@ from .collect import checked_batches, preprocessing_of
 
 
 class Carried:
-    """Batches without the inputs that carry state, as batches with them: zeros at first, then what the model gave.
+    """Batches without the inputs that carry state, as batches with them: what the source states, or zeros, then what it gave.
 
     Parameters
     ----------

@@ -68,8 +68,8 @@ def profile(
         Samples that the profile and its file keep at most, of one run each, 32 MiB in all, so that later stages can run the model
         again; which ones depends on what they hold alone. 0 keeps none: where the profile is given away and inputs are private.
     state
-        {output: input} that carries the one to the other from sample to sample, from zeros on; `batches` hold the other inputs,
-        and their order counts.
+        {output: input} that carries the one to the other from sample to sample, from what the source states, or zeros, on;
+        `batches` hold the other inputs, and their order counts.
 
     Returns
     -------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import ExecutableError
 from .inputs import InputSpec
@@ -126,7 +130,11 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"format_version": FORMAT_VERSION, **without_sizes(asdict(self))}
+        plain = without_sizes(asdict(self))
+        plain["inputs"] = [
+            {**entry, "start": _encoded(spec.start)} for entry, spec in zip(plain["inputs"], self.inputs, strict=True)
+        ]
+        return {"format_version": FORMAT_VERSION, **plain}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Description:
@@ -161,6 +169,16 @@ class Description:
         return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
 
 
+def _encoded(start: npt.NDArray[Any] | None) -> dict[str, Any] | None:
+    if start is None:
+        return None
+    return {"dtype": str(start.dtype), "shape": list(start.shape), "data": base64.b64encode(start.tobytes()).decode()}
+
+
+def _decoded(start: dict[str, Any]) -> npt.NDArray[Any]:
+    return np.frombuffer(base64.b64decode(start["data"]), start["dtype"]).reshape(start["shape"])
+
+
 def _size(text: str) -> Size:
     size = Size.parse(text)
     if not isinstance(size, Size):
@@ -176,4 +194,6 @@ def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
     if entry.get("indices") is not None:
         low, high = entry["indices"]
         pairs["indices"] = (int(low), int(high))
+    if entry.get("start") is not None:
+        pairs["start"] = _decoded(entry["start"])
     return {**entry, "shape": tuple(Size.parse(dim) for dim in entry["shape"]), **pairs}

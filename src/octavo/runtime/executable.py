@@ -194,7 +194,7 @@ class Executable:
         capacity
             {dimension name: rows}: for how many rows there is room in states that grow along it, as a decoder's cache does.
         start
-            {input name: array}: states to begin with; by default no rows, and zeros.
+            {input name: array}: states to begin with; by default what the source states, else no rows, and zeros.
         fixed
             {input name: array}: inputs that are the same at every step, as keys and values of what was encoded are; steps do not
             take them. Beside states that grow, what is computed of one of them alone, its integers say, is computed once.

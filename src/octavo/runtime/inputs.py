@@ -28,6 +28,7 @@ class InputSpec:
 
     An open dimension of the shape is a Size; `bounds` say of some by name what sizes they take, None where there is no largest.
     `indices` are the least and the greatest integer of one that picks rows of a table, as token ids do; None for any other.
+    `start` is what one that carries state begins as, where the source states it; None: zeros.
     """
 
     id: str
@@ -36,6 +37,7 @@ class InputSpec:
     dtype: str
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     indices: tuple[int, int] | None = None
+    start: npt.NDArray[Any] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         """Return e.g. "input: float32 [1,3,224,224]"."""
@@ -92,9 +94,15 @@ def at_sizes(
 def first_state(
     states: Sequence[InputSpec], specs: Sequence[InputSpec], arrays: Sequence[npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return what inputs that carry state start as, by their names: zeros, as few as they take beside the other inputs."""
+    """Return what inputs that carry state start as, by their names.
+
+    It is what the source states, else zeros, as few as they take beside the other inputs.
+    """
     sizes = {name: low for spec in states for name, (low, _) in spec.bounds.items()} | _known_sizes(specs, arrays, "input")
-    return {spec.source_name: np.zeros(evaluated(spec.shape, sizes), spec.dtype) for spec in states}
+    return {
+        spec.source_name: np.zeros(evaluated(spec.shape, sizes), spec.dtype) if spec.start is None else spec.start
+        for spec in states
+    }
 
 
 def _sized(specs: Sequence[InputSpec], arrays: Sequence[npt.NDArray[Any]]) -> list[InputSpec]:

@@ -38,7 +38,8 @@ class Session:
     capacity
         {dimension name: rows}: for how many there is room in states that grow along it.
     start
-        {input name: array} of the first step; by default states that grow have no rows, and others are 0.
+        {input name: array} of the first step; by default what the source states, else states that grow have no rows, and others
+        are 0.
     fixed
         {input name: array}: inputs that are the same at every step.
 
@@ -294,7 +295,9 @@ class Session:
 
     def _take_all(self) -> None:
         """Begin with the states that are given, and with what stays the same."""
-        for name, array in self._start.items():
+        known = {name: self._inputs[name].start for name in self._carry.values() if name not in self._start}
+        known = {name: array for name, array in known.items() if array is not None}
+        for name, array in {**known, **self._start}.items():
             if name not in self._carry.values():
                 raise DataError(f"start: {name!r} is no carried input; these are {', '.join(sorted(self._carry.values()))}")
             self._take(name, array, "start")

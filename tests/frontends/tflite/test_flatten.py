@@ -8,6 +8,7 @@ from tflite import ActivationFunctionType as Activation
 
 import octavo
 from octavo.errors import ModelError, UnsupportedOpError
+from octavo.ir.graph.model import read_model, with_model
 from tflite_writer import Op, Tensor, write
 
 ADD, MUL = ({"options_class": f"{name}Options", "options": {"FusedActivationFunction": 0}} for name in ("Add", "Mul"))
@@ -108,7 +109,7 @@ def variables(*, written=True):
     ]
     if written:
         ops.append(Op(name="ASSIGN_VARIABLE", inputs=(1, 3), outputs=(), options_class="AssignVariableOptions"))
-    first = constant("first", np.zeros((2, 3), np.float32) if written else drawn(2, 3))
+    first = constant("first", drawn(2, 3))
     once = [
         Op(name="VAR_HANDLE", inputs=(), outputs=(0,), options_class="VarHandleOptions", options=kind),
         Op(name="ASSIGN_VARIABLE", inputs=(0, 1), outputs=(), options_class="AssignVariableOptions"),
@@ -291,6 +292,28 @@ def test_a_variable_that_is_fed_is_an_input(tmp_path):
     path.write_bytes(write(tensors, [Op(name="MUL", inputs=(0, 1), outputs=(2,), **MUL)], (0, 1), (2,)))
     x, v = drawn(2, 3), drawn(2, 3, seed=4)
     np.testing.assert_array_equal(octavo.compile(octavo.load(path))({"x": x, "v": v})["y"], x * v)
+
+
+def test_a_variable_begins_as_the_file_states_in_every_form(tmp_path):
+    """Saved, quantized, of integers, as a module on its own, and after a reset; `start` says otherwise."""
+    path, first, carry = tmp_path / "m.tflite", drawn(2, 3), {"total_next": "total"}
+    path.write_bytes(variables())
+    model, x = octavo.load(path), drawn(2, 3, seed=10)
+    octavo.compile(model).save(tmp_path / "m.oct")
+    saved = octavo.load_executable(tmp_path / "m.oct")
+    with saved.session(carry=carry) as step:
+        for _ in range(2):
+            np.testing.assert_array_equal(step(x)["y"], first + x)
+            np.testing.assert_array_equal(step.state()["total"], first + x)
+            step.reset()
+    with saved.session(carry=carry, start={"total": x}) as step:
+        np.testing.assert_array_equal(step(x)["y"], x + x)
+    profile = octavo.profile(model, [{"x": x}, {"x": -x}], state=carry)
+    low, high = (float(each) for each in (np.minimum(first, first + x).min(), np.maximum(first, first + x).max()))
+    assert (profile["total"].minimum, profile["total"].maximum) == pytest.approx((low, high))
+    quantized = octavo.quantize(model, profile, preset="fast")
+    for form in (quantized, read_model(with_model(model.bound(), model))):
+        np.testing.assert_array_equal(octavo.compile(form).inputs[1].start, first)
 
 
 def test_a_layer_of_open_batch_takes_any(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...compiler.backends.tuning import Tuning, schedules_of
@@ -22,6 +22,7 @@ from ...profiling import Profile
 from ...quantizer.compile import prepared
 from ...quantizer.recipe import Recipe
 from ...runtime.cpu_features import names_of
+from ...runtime.inputs import InputSpec
 from ...target.precision import Precision
 from .dimensions import carried_pairs, dimensions_of
 from .folder import check_folder, write_c_library
@@ -100,9 +101,10 @@ def export_c(
         variants = (variant_for(model, chosen, wanted, tuning),)
     module = model.bound()
     inputs, outputs = input_specs(model), output_specs(model)
+    taken = _tensors([(spec.source_name, spec.dtype, spec.shape) for spec in inputs], input_params(module))
     library = CLibrary(
         name=name,
-        inputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in inputs], input_params(module)),
+        inputs=tuple(replace(tensor, start=_start(spec, carry or {})) for spec, tensor in zip(inputs, taken, strict=True)),
         outputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in outputs], output_params(module)),
         variants=variants,
         dimensions=dimensions_of(inputs),
@@ -130,6 +132,18 @@ def _check_name(name: str) -> None:
     check_type(name, str, CompileError, "a C identifier")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED:
         raise CompileError(f"{name!r} cannot name a C library: take lower case letters, digits and _, such as 'mobilenet'")
+
+
+def _start(spec: InputSpec, carry: Mapping[str, str]) -> bytes | None:
+    """Return the bytes that a carried input begins as, where the source states them."""
+    if spec.start is None or spec.source_name not in carry.values():
+        return None
+    if spec.start.shape != spec.shape:
+        raise CompileError(
+            f"carry: {spec.source_name!r} of open sizes begins as {list(spec.start.shape)} numbers of the file; "
+            "load the model with fixed sizes for a C library"
+        )
+    return spec.start.tobytes()
 
 
 def _tensors(specs: Sequence[tuple[str, str, tuple[int, ...]]], params: Sequence[QuantParams | None]) -> tuple[CTensor, ...]:

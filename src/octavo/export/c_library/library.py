@@ -32,7 +32,8 @@ _ON_STACK = 1 << 14
 class CTensor:
     """An input or output: its name in the source, dtype, shape, and of integers with one scale their parameters.
 
-    Open dimensions are Sizes; so are then its numbers of elements and bytes.
+    Open dimensions are Sizes; so are then its numbers of elements and bytes. `start`: the bytes that a carried input begins as,
+    where the source states them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class CTensor:
     shape: tuple[int, ...]
     scale: float | None = None
     zero_point: int | None = None
+    start: bytes | None = None
 
     @property
     def size(self) -> int:

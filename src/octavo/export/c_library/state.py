@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from math import prod
 
@@ -28,7 +29,7 @@ _OPEN_FIELDS = """  {n}_sizes sizes;    /* of the dimensions that states have{ro
 """
 
 _DECLARED = """{bytes}\
-/* Begins a state in a block of that many bytes, at a multiple of {N}_ALIGNMENT: zeros, no rows of states that grow. */
+/* Begins a state in a block of that many bytes, at a multiple of {N}_ALIGNMENT: {begins}, no rows of states that grow. */
 int {n}_state_open({n}_state* state, {capacity}void* memory);
 
 /* Runs one step. The tables are as {n}_run takes them; of inputs and outputs that are carried nothing is read, NULL will do.
@@ -222,6 +223,7 @@ class StateText:
             n=n,
             N=N,
             bytes=said,
+            begins="zeros" if all(each.tensor.start is None for each in self._states) else "what the model states, else zeros",
             capacity=self._sizes("capacity"),
             sizes=self._sizes("sizes"),
             step_sizes=own,
@@ -246,7 +248,7 @@ class StateText:
         if not self._states:
             return ""
         n, N = self._n, self._N
-        layout = self._layout()
+        layout = "".join(_start_values(each) for each in self._states) + self._layout()
         if self._is_open:
             run = "call_model(variant, d, in, out, workspace)"
             layout += _CAPACITY.format(n=n, N=N, tests=self._capacity_tests(), too_large=self._too_large())
@@ -301,7 +303,7 @@ class StateText:
         others = [each for each in self._states if each.growth is None]
         if not others:
             return "  (void)state;\n"
-        lines = "".join(f"  memset(state->memory + {_now(each)}, 0, at.bytes{each.number});\n" for each in others)
+        lines = "".join(_first(each) for each in others)
         given = "&state->capacity, " if self._is_open else ""
         return f"  state_layout at;\n  set_layout({given}&at);\n{lines}"
 
@@ -410,6 +412,22 @@ class StateText:
         grown = self._text.variables(used_in=grown) + grown
         room = "  set_room(d);\n" + room
         return _STEP_SIZES.format(n=n, N=N, kept=kept, rows=rows, grown=grown or "    ;\n", room=room)
+
+
+def _start_values(state: _Carried) -> str:
+    """Return what a state begins as where the source states it."""
+    if state.tensor.start is None:
+        return ""
+    values = textwrap.fill(", ".join(map(str, state.tensor.start)), 126, initial_indent="  ", subsequent_indent="  ")
+    return f"static const unsigned char begins{state.number}[] = {{\n{values}\n}};\n\n"
+
+
+def _first(state: _Carried) -> str:
+    """Return the line that writes what a state begins as."""
+    k, place = state.number, f"state->memory + {_now(state)}"
+    if state.tensor.start is None:
+        return f"  memset({place}, 0, at.bytes{k});\n"
+    return f"  memcpy({place}, begins{k}, sizeof begins{k});\n"
 
 
 def _now(state: _Carried, name: str = "state") -> str:

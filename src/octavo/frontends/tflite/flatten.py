@@ -13,6 +13,7 @@ subgraph where none is asked for; what nothing calls is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from mmap import mmap
 from typing import Any
 
@@ -36,14 +37,22 @@ _VARIABLES = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
 _REPLACED = LAYERS | _VARIABLES | {*_CALLS, "IF", "WHILE"}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainFile:
+    """The bytes of a file of one plain subgraph, and what the variables that are its inputs are first, by their names."""
+
+    data: bytes | mmap
+    starts: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
+
+
 def flattened(
     model: Any,
     data: bytes | mmap,
     origin: str,
     signature: str | None = None,
     values: Mapping[str, npt.NDArray[Any]] | None = None,
-) -> bytes | mmap:
-    """Return the bytes of a file of one plain subgraph: those given where it is one. Inputs that have `values` are constants.
+) -> PlainFile:
+    """Return a file of one plain subgraph: the bytes given where it is one. Inputs that have `values` are constants.
 
     Raises
     ------
@@ -58,7 +67,7 @@ def flattened(
     tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
     is_narrow = any(tensor.Type() in NARROW for tensor in tensors)
     if model.SubgraphsLength() == 1 and not names & _REPLACED and not is_narrow and not values:
-        return data
+        return PlainFile(data=data)
     tables = read_tables(data)
     widen(tables, model)
     writer = _Writer(tables, main, origin)
@@ -68,7 +77,7 @@ def flattened(
         writer.write_main()
     except TooManyOpsError as error:
         raise UnsupportedOpError(f"{origin}: its loops and layers, written out, are {error}, which is not supported") from None
-    return write_tables(tables)
+    return PlainFile(data=write_tables(tables), starts=writer.starts)
 
 
 def _subgraph_of(model: Any, signature: str, origin: str) -> int:
@@ -94,6 +103,8 @@ class _Writer(States):
         self._now: dict[str, int] = {}
         self._states: dict[str, int] = {}
         self._handles: dict[int, str] = {}
+        self.starts: dict[str, npt.NDArray[Any]] = {}
+        """What variables that are written later, too, are first."""
         self._assigned = self._assigned_names()
         self._once = False
         """Whether what is written is run once, before all else."""
@@ -259,7 +270,13 @@ class _Writer(States):
         if name == "READ_VARIABLE":
             return [self._current(variable, outputs[0])]
         if self._once and variable in self._assigned:
-            return outputs  # its first value, which the caller gives
+            value = self._flat.value(inputs[1])
+            if value is None:
+                raise self._refusal(
+                    name, inputs[1:], f"the first value of variable {variable!r} is computed, which is not supported"
+                )
+            self.starts[variable] = value
+            return outputs
         self._now[variable] = inputs[1]
         if not self._once:
             self._states[variable] = inputs[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from mmap import mmap
 from typing import Any
 
@@ -71,13 +71,17 @@ class TfliteOp:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TfliteGraph:
-    """The one subgraph of a file, or what it was made (`flatten.py`), in execution order."""
+    """The one subgraph of a file, or what it was made (`flatten.py`), in execution order.
+
+    `starts` are the first values of variables that are inputs, by their names.
+    """
 
     data: bytes | mmap
     tensors: tuple[TfliteTensor, ...]
     ops: tuple[TfliteOp, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    starts: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -130,8 +134,8 @@ def _read(data: bytes | mmap, origin: str, signature: str | None, values: Mappin
             max(graph.TensorsLength(), graph.OperatorsLength(), graph.InputsLength(), graph.OutputsLength()), data, origin
         )
     plain = flattened(model, data, origin, signature, values)
-    if plain is not data:
-        data, model = plain, tflite.Model.GetRootAs(plain, 0)
+    if plain.data is not data:
+        data, model = plain.data, tflite.Model.GetRootAs(plain.data, 0)
     graph = model.Subgraphs(0)
     ops = tuple(_op(model, graph.Operators(index), graph.TensorsLength(), origin) for index in range(graph.OperatorsLength()))
     inputs = _indices(graph.InputsAsNumpy(), graph.TensorsLength(), origin, minimum=0)
@@ -141,7 +145,7 @@ def _read(data: bytes | mmap, origin: str, signature: str | None, values: Mappin
         _tensor(model, graph.Tensors(index), origin, is_computed=index in computed, is_input=index in inputs)
         for index in range(graph.TensorsLength())
     )
-    result = TfliteGraph(data=data, tensors=tensors, ops=ops, inputs=inputs, outputs=outputs)
+    result = TfliteGraph(data=data, tensors=tensors, ops=ops, inputs=inputs, outputs=outputs, starts=plain.starts)
     _check_order(result, origin)
     return result
 
@@ -293,4 +297,7 @@ def fingerprint(graph: TfliteGraph) -> str:
         result.add([tensor.name, tensor.shape, tensor.dtype, tensor.scale, tensor.zero_point, tensor.axis])
         if tensor.value is not None:
             result.add_array(tensor.value)
+    for name, value in graph.starts.items():
+        result.add(name)
+        result.add_array(value)
     return result.digest()

@@ -34,7 +34,8 @@ def input_specs(model: Model) -> tuple[InputSpec, ...]:
         bounds = {name: model.sizes[name] for name in sorted(names_in(shape)) if name in model.sizes}
         dtype = dtype_of(params[index])
         facts: Any = {"shape": shape, "dtype": dtype, "bounds": bounds, "indices": indices.get(params[index].name)}
-        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, **facts))
+        start = model.starts.get(str(tensor_id))
+        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, start=start, **facts))
     return tuple(specs)
 
 

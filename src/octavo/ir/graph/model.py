@@ -14,6 +14,7 @@ from tvm.relax import Expr
 
 from ...errors import ModelError, ProfileError, check_type
 from ...runtime.mapped import shared_tensor
+from ...runtime.tensors import array_of
 from ..identity import TensorEntry, TensorId, TensorTable
 from .dataflow import BodyWriter, DataflowView, attrs_of, new_main, operand_vars
 
@@ -67,6 +68,8 @@ class Model:
         in QDQ form has integers as tensors of their own, which go by what is quantized to them.
     block_activations
         How exact the activations beside weights in blocks are to be, by the TensorId of the product; "" for all others.
+    starts
+        What inputs that carry state begin as, by their TensorIds, where the source states it.
     """
 
     module: tvm.IRModule
@@ -84,6 +87,7 @@ class Model:
     output_names: tuple[str, ...] = ()
     shown_names: tuple[tuple[str, str], ...] = ()
     block_activations: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line; `show` prints the module."""
@@ -174,6 +178,7 @@ def with_model(module: tvm.IRModule, model: Model) -> tvm.IRModule:
         "batch_obstacle": model.batch_obstacle,
         "sizes": [[name, *bounds] for name, bounds in model.sizes.items()],
         "shown_names": [list(pair) for pair in model.shown_names],
+        "starts": {name: relax.const(value) for name, value in model.starts.items()},
     }
     main: Any = module["main"]
     result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
@@ -195,9 +200,10 @@ def read_model(module: tvm.IRModule) -> Model | None:
         return None
     try:
         entries = [TensorEntry(**{str(key): _read(value) for key, value in entry.items()}) for entry in facts["tensors"]]
-        rest = {str(key): _read(value) for key, value in facts.items() if key not in ("tensors", "sizes")}
+        rest = {str(key): _read(value) for key, value in facts.items() if key not in ("tensors", "sizes", "starts")}
+        starts = {str(name): array_of(value.value) for name, value in facts["starts"].items()}
         sizes = {str(name): (_read(low), _read(high)) for name, low, high in facts["sizes"]}
-        return Model(module=module, tensors=TensorTable(entries), params={}, sizes=sizes, **rest)
+        return Model(module=module, tensors=TensorTable(entries), params={}, sizes=sizes, starts=starts, **rest)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise ModelError(f"attribute {MODEL_ATTR!r} of main is not what octavo.partition writes: {error!r}") from error
 
