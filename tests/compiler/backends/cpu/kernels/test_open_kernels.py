@@ -188,6 +188,19 @@ def test_products_of_activations(kind: str, isa: str, rng: np.random.Generator) 
     check_open(lambda dim: product(dim, isa, **how), sizes, inputs(rng), lambda dim: product(dim, GENERIC, **how))
 
 
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa in (ISAS[0], AVX2)])
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_products_of_as_many_rows_as_windows(fewer: int, isa: str, rng: np.random.Generator) -> None:
+    """One sample of sound has no window, or one fewer than none."""
+
+    def made(dim: Dim, isa: str) -> Kernel:
+        windows = dim("samples") // 20 - fewer
+        return product(lambda name: windows if name == "rows" else dim(name), isa, "rows columns", output=FloatOutput())
+
+    sizes = [{"samples": 20 * (rows + fewer) + 7, "columns": columns} for rows, columns in ((1, 40), (5, 1), (17, 16), (3, 7))]
+    check_open(lambda dim: made(dim, isa), sizes, inputs(rng), lambda dim: made(dim, GENERIC))
+
+
 BY_VNNI = ["bytes", "queries by keys", "weights by values", "real"]
 
 

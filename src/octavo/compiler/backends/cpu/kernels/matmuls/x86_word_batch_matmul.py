@@ -47,13 +47,16 @@ class WordProduct(BatchProduct):
     # ---- few rows, which read b where it lies
 
     def _emit_matrix(self, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr]) -> None:
-        """Emit one product: in place where the rows are those of one token, and columns fill a vector or are one."""
+        """Emit one product: in place where the rows are those of one token, and columns fill a vector or are one.
+
+        Where rows count windows, say, as `samples // 20 - 1`, one token has none.
+        """
         rows = evaluated((self.rows,), dict.fromkeys(names_in((self.rows,)), 1))[0]
 
         def packed() -> None:
             super(WordProduct, self)._emit_matrix(buffers, at)
 
-        if rows > _FEW or (not is_open(self.columns) and 1 < self.columns < LANES):
+        if not 1 <= rows <= _FEW or (not is_open(self.columns) and 1 < self.columns < LANES):
             packed()
             return
         if not is_open(self.rows) and not is_open(self.columns):
