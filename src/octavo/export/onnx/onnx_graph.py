@@ -5,6 +5,7 @@ It knows ONNX and nothing of quantization.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,23 @@ class OnnxGraph:
         self._names = {name for node in self.nodes for name in (*node.input, *node.output)}
         self._names.update(self._initializers, (item.name for item in proto.graph.input))
         self._names.update(item.name for item in proto.graph.output)
-        self._index()
 
-    def _index(self) -> None:
-        self._producers: dict[str, Node] = {name: node for node in self.nodes for name in node.output if name}
-        self._readers: dict[str, list[Node]] = {}
+    @cached_property
+    def _producers(self) -> dict[str, Node]:
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Node]]:
+        readers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in node.input:
-                self._readers.setdefault(name, []).append(node)
+                readers.setdefault(name, []).append(node)
+        return readers
+
+    def _forget(self, *indices: str) -> None:
+        """Index anew when asked next: edits come in rows, and to index after each takes as long as the graph is, each time."""
+        for index in indices:
+            self.__dict__.pop(index, None)
 
     def producer(self, name: str) -> Node | None:
         """Return the node that makes a tensor, None for inputs and initializers."""
@@ -91,14 +101,14 @@ class OnnxGraph:
     def add_first(self, node: Node) -> None:
         """Put a node, of constants alone, before all others."""
         self.nodes.insert(0, node)
-        self._index()
+        self._forget("_producers", "_readers")
 
     def add_after(self, name: str, nodes: list[Node]) -> None:
         """Put nodes behind the producer of a tensor, or before all others for an input."""
         producer = self.producer(name)
         at = next((index + 1 for index, node in enumerate(self.nodes) if node is producer), 0)
         self.nodes[at:at] = nodes
-        self._index()
+        self._forget("_producers", "_readers")
 
     def put_before(self, node: Node, nodes: list[Node], initializers: list[Any]) -> None:
         """Put nodes that were made elsewhere before another one, with their constants; their names must be free (`names`)."""
@@ -106,7 +116,7 @@ class OnnxGraph:
         self.nodes[at:at] = nodes
         self._initializers |= {each.name: each for each in initializers}
         self._names.update((each.name for each in initializers), (name for each in nodes for name in each.output))
-        self._index()
+        self._forget("_producers", "_readers")
 
     def names(self) -> frozenset[str]:
         """Return the names that are taken."""
@@ -115,28 +125,28 @@ class OnnxGraph:
     def remove(self, node: Node) -> None:
         """Take a node out; its readers must have been given other inputs."""
         self.nodes = [other for other in self.nodes if other is not node]
-        self._index()
+        self._forget("_producers", "_readers")
 
     def rename_output(self, node: Node, old: str, new: str) -> None:
         """Let a node make `new` where it made `old`; whoever reads `old` is left as it is."""
         for index, name in enumerate(node.output):
             if name == old:
                 node.output[index] = new
-        self._index()
+        self._forget("_producers")
 
     def rename(self, old: str, new: str) -> None:
         """Let whoever makes or reads `old` make or read `new`."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 names[:] = [new if name == old else name for name in names]
-        self._index()
+        self._forget("_producers", "_readers")
 
     def set_input(self, node: Node, index: int, name: str) -> None:
         """Let a node read `name` as its input `index`, added where the node had fewer."""
         while len(node.input) <= index:
             node.input.append("")
         node.input[index] = name
-        self._index()
+        self._forget("_readers")
 
     def finish(self) -> None:
         """Write the edits back, each node behind those whose results it reads; what no output depends on is dropped."""
@@ -168,14 +178,14 @@ class OnnxGraph:
         """Return the nodes, of which one that reads what a later one makes now stands behind that."""
         makers = {name: node for node in self.nodes for name in node.output if name}
         reads = {id(node): sorted({*node.input, *outer_names(node)}) for node in self.nodes}
-        ordered: dict[int, Node] = {}
+        most, ordered = sum(map(len, reads.values())) + 1, dict[int, Node]()
         for node in self.nodes:
             waiting = [node]
             while waiting:
                 last = waiting[-1]
                 before = [makers[name] for name in reads[id(last)] if name in makers and id(makers[name]) not in ordered]
                 waiting.extend(before)
-                assert len(waiting) <= sum(map(len, reads.values())) + 1, "a node reads what depends on it"
+                assert len(waiting) <= most, "a node reads what depends on it"
                 if not before:
                     ordered.setdefault(id(last), waiting.pop())
         return list(ordered.values())
