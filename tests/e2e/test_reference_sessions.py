@@ -68,6 +68,7 @@ def test_a_signal_after_models_of_openvino_s_ended_in_the_order_of_their_making(
     program = """
 import faulthandler, gc, signal
 from reference_sessions import reference_openvino
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 faulthandler.enable()  # as pytest does: a process without a stack for signals is not asked
 models = [reference_openvino(sys.argv[1]) for _ in range(2)]
 while models:
