@@ -123,6 +123,17 @@ def test_float_is_worth_its_time_the_less_the_more_outputs_have(
     assert dear.plan.float_ops == plain.plan.float_ops
 
 
+def test_outputs_that_have_what_they_must_gain_also_beyond_near_enough() -> None:
+    """A small decoder at 37 dB comes to 52 for little time, and its tokens with it; below 18 dB nobody pays for more than 40."""
+    step, (poor, fair, near, nearer, nearest) = (
+        KeepFloat(goal_db=18.0, below_db=21.0),
+        (10 ** (-db / 10) for db in (15, 37, 40, 52, 80)),
+    )
+    assert step._gain(fair, nearer, 0.0) == pytest.approx(step._gain(fair, near, 0.0) + 12)
+    assert step._gain(fair, nearest, 0.0) == pytest.approx(step._gain(fair, nearer, 0.0) + 8)
+    assert step._gain(poor, nearest, 0.0) == step._gain(poor, near, 0.0)
+
+
 def test_what_costs_little_time_is_tried_before_what_costs_much() -> None:
     """Of equal effects; what nothing else makes up for is tried where outputs have too little."""
     cheap = [keep_float._Group(names=(TensorId(f"c{place}"),), effect=1e-4, ops=((TensorId("c"), 0.001),)) for place in range(6)]

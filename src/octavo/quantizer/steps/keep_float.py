@@ -34,6 +34,8 @@ _MAX_PRICE_DB = 10.0
 _MUCH = 0.4
 """Share of the time for which they must gain just that where outputs have what they must, and the more for each, the more it is:
 nobody minds a little, and with twice the time a model is hardly worth quantizing."""
+_NEAREST_DB = 60.0
+"""To come nearer is worth no time to outputs that have what they must and are not near enough; to others ENOUGH_DB says so."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
 """By how much what stays float is to bring outputs nearer, or nearer than they must be: what is tried."""
 _MAX_FLOAT = 0.5
@@ -103,7 +105,8 @@ class KeepFloat(FloatStep):
 
         What brings them up to what they must have is worth any, and what brings them nearer than near enough none.
         """
-        before, after = in_db(own), min(in_db(left), ENOUGH_DB)
+        nearest = _NEAREST_DB if in_db(own) >= self.goal_db else ENOUGH_DB
+        before, after = in_db(own), min(in_db(left), nearest)
         price = min(_PRICE * max(before - self.goal_db, 0.0), _MAX_PRICE_DB) * max(time, 0.0) / _MUCH
         if before < self.goal_db < after:
             price = _PRICE * (after - self.goal_db) ** 2 / (after - before) / 2  # on average on the way
