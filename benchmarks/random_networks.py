@@ -19,11 +19,10 @@ import numpy as np
 
 import datasets
 import octavo
-from octavo.compiler.target_choice import resolve_target
-from octavo.ir.simplify import simplify
 from octavo.quantizer import steps
+from octavo.quantizer.programs import Programs
 from octavo.quantizer.quantize_graph import quantize_graph
-from octavo.quantizer.referee import Referee, RoundedProgram
+from octavo.quantizer.referee import Referee
 
 MOST_LOST_DB = 0.5
 CALIBRATION, FRESH = 64, 32
@@ -66,12 +65,11 @@ def looked_at(seed: int, *, without: bool = False, samples: int = CALIBRATION) -
     plans = {"plain": quantize_graph(model, profile).plan, "default": octavo.quantize(model, profile).plan}
     if without:
         plans |= {name: _without(name, model, profile) for name in dict.fromkeys(plans["default"].journal.kept)}
+    programs, fresh = Programs.of_model(model), [list(feed.values()) for feed in feeds[samples:]]
     try:
-        program = RoundedProgram(simplify(model)[0], list(plans.values()), resolve_target(None))
+        scores = {name: Referee(programs.of(plan), fresh).score(plan).sqnr_db for name, plan in plans.items()}
     except NotImplementedError:
         return None
-    referee = Referee(program, [list(feed.values()) for feed in feeds[samples:]])
-    scores = {name: referee.score(plan).sqnr_db for name, plan in plans.items()}
     return Found(plain_db=scores.pop("plain"), default_db=scores.pop("default"), without_db=scores)
 
 

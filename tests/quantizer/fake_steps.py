@@ -43,6 +43,9 @@ class FakeStep:
     def below_db_if_large(self) -> float:
         return -inf if self.small_bytes else self.below_db
 
+    def demanded_db(self, worth: float) -> float:
+        return max(self.min_gain_db, min(worth, 1.0))
+
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[FakeStep]:
         return cls.offered

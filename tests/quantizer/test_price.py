@@ -14,8 +14,8 @@ from octavo.compiler.explanation import model_cycles
 from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.identity import TensorId
 from octavo.quantizer.plan.entries import FloatOp
-from octavo.quantizer.price import cycles_in_float, demanded_db, slower
-from octavo.quantizer.steps import FloatTensors
+from octavo.quantizer.price import cycles_in_float, slower, worth_db
+from octavo.quantizer.steps import FloatTensors, PerSample, Rotate
 
 
 def test_more_time_must_gain_more(rng: np.random.Generator) -> None:
@@ -30,13 +30,16 @@ def test_more_time_must_gain_more(rng: np.random.Generator) -> None:
         replace(plan, layers=plan.layers[left:], float_ops=tuple(floats[:count]))
         for left, count in ((1, first), (2, len(floats)))
     )
-    assert slower(view, plan, plan) == demanded_db(view, plan, plan) == demanded_db(view, both, plan) == 0
+    assert slower(view, plan, plan) == worth_db(view, plan, plan) == worth_db(view, both, plan) == 0
     assert 0 < slower(view, plan, one) < slower(view, plan, both)
     assert slower(view, plan, one) > slower(view, both, both) == 0
 
     by_rows = replace(plan, layers=(replace(plan.layers[0], per_row=plan.layers[0].inputs), *plan.layers[1:]))
     assert 0 < slower(view, plan, by_rows) < slower(view, plan, one)
-    assert demanded_db(view, plan, both) == pytest.approx(1.0), "no more is demanded"
+    worth = worth_db(view, plan, both)
+    assert Rotate().demanded_db(worth) == pytest.approx(1.0)
+    assert 1 < PerSample().demanded_db(worth) < worth, "some ask for more"
+    assert Rotate().demanded_db(0.0) == Rotate().min_gain_db
 
 
 def test_one_activation_takes_in_float_what_the_plan_with_it_does_more(rng: np.random.Generator) -> None:

@@ -117,17 +117,23 @@ def _steps(x: npt.NDArray[np.float32], parameters: npt.NDArray[np.float32], styl
 
 
 def centered_rows(
-    x: npt.NDArray[np.float32], axis: int = -1, style: DynamicStyle = PER_ROW
+    x: npt.NDArray[np.float32], axis: int | None = -1, style: DynamicStyle = PER_ROW
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Return the integers of a tensor less their zero points, and scales that keep `axis` with size 1: a row lies along that."""
+    """Return the integers of a tensor less their zero points, and scales that keep `axis` with size 1: a row lies along that.
+
+    A row along None is a sample: all that an index of the first axis has.
+    """
     steps, scale = row_steps(x, axis, style)
     return steps.astype(np.int32), scale
 
 
 def row_steps(
-    x: npt.NDArray[np.float32], axis: int = -1, style: DynamicStyle = PER_ROW
+    x: npt.NDArray[np.float32], axis: int | None = -1, style: DynamicStyle = PER_ROW
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return what `centered_rows` does, the integers as float32 has them: most of what they take is to convert them."""
+    if axis is None:
+        steps, scale = row_steps(x.reshape(len(x), -1), -1, style)
+        return steps.reshape(x.shape), scale.reshape(-1, *[1] * (x.ndim - 1))
     moved = np.moveaxis(x, axis, -1)
     rows = moved.reshape(-1, moved.shape[-1])
     parameters = dynamic_parameters(rows, style)

@@ -71,6 +71,7 @@ class Choices:
             "%d activations float": len(self.float_tensors.keys() - others.float_tensors.keys()),
             "%d results float": len(self.float_results.keys() - others.float_results.keys()),
             "%d layers per row": len(self.per_row.keys() - others.per_row.keys()),
+            "%d layers per row no more": len(others.per_row.keys() - self.per_row.keys()),
             "%d ranges": sum(ends != others.ranges.get(name) for name, ends in self.ranges.items()),
             "%d weights rounded by what their layers read": len(corrected.weight_values.keys() - known.weight_values.keys()),
             "%d biases": len(corrected.bias_shifts.keys() - known.bias_shifts.keys()),

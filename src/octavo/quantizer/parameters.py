@@ -109,7 +109,8 @@ class ParameterChooser:
             reason = choices.per_row.get(layer.output)
             if reason is not None and layer.per_row:
                 is_one = len(layer.inputs) == 1
-                how = "its input is quantized per row" if is_one else "its inputs are quantized per row and per column"
+                how = f"its input is quantized per {'sample' if layer.has_samples else 'row'}"
+                how = how if is_one else "its inputs are quantized per row and per column"
                 yield Adjustment(tensor=layer.output, message=f"{how}, when run: {reason}")
             elif reason is not None:
                 refusal = f"target {layer.target} quantizes no input of {layer.op} per row when run"

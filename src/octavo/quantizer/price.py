@@ -20,15 +20,8 @@ from .plan.entries import IntegerLayer
 
 _DB = 10.0
 """What outputs must gain for as much time again as a model takes; of a little time so much less."""
-_MAX_DB = 1.0
-"""More nobody must gain: who takes much time for less than it is worth has not proposed it."""
 _OPERATIONS = 64
 """On single elements in a cycle of two 512-bit units, less what the table's pass over them would take."""
-
-
-def demanded_db(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:
-    """Return what outputs must gain for the time that one plan of a float model takes more than another, in dB; 0 for none."""
-    return min(worth_db(view, before, after), _MAX_DB)
 
 
 def worth_db(view: DataflowView, before: QuantizationPlan, after: QuantizationPlan) -> float:

@@ -34,6 +34,9 @@ from ..numerics import PerAxis, PerBlock, QuantParams
 from .placement import Layer, Placement
 from .plan import QuantizationPlan
 
+_ROWS = {-1: "rows", -2: "columns", None: "samples"}
+"""What is quantized when run, by the axis along which it lies."""
+
 
 def write_qdq(model: Model, view: DataflowView, placement: Placement, plan: QuantizationPlan) -> Model:
     """Return a float model in QDQ form, its constants integer where the plan says so; `view` is of its "main"."""
@@ -50,7 +53,7 @@ class _Writer:
         self._names, self._values = NameSupply([*model.tensors, *view.names, *names]), dict(model.params)
         self._new_params = list[Var]()
         self._emitted, self._dequantized = dict[Var, Expr](), dict[Var, Expr]()
-        self._of_rows = dict[tuple[Var, bool], Expr]()
+        self._of_rows = dict[tuple[Var, int | None], Expr]()
         self._biases = dict[Var, tuple[TensorId, Var]]()
         """By the output of a layer the name of its bias, and the parameter that holds its integers."""
 
@@ -92,7 +95,7 @@ class _Writer:
             new = self._biased(writer, layer)
         elif var.same_as(layer.core) and layer.per_row and layer.op is None:
             operands: Any = value
-            new = with_operands(value, *(self._rows(arg, writer, by_column=place > 0) for place, arg in enumerate(operands.args)))
+            new = with_operands(value, *(self._rows(arg, writer, -2 if place else -1) for place, arg in enumerate(operands.args)))
         elif var.same_as(layer.core):
             plain = _inline_tuples(self._view, value)
             new = replace_operands(plain, lambda read: self._read_by(layer, read, writer))
@@ -135,17 +138,16 @@ class _Writer:
         """Return what a layer's own op reads, quantized per row where it is not yet."""
         root = self._view.root_of(var)
         if root in layer.per_row:
-            return self._rows(var, writer)
+            return self._rows(var, writer, layer.entry.row_axis(root.name))
         return self._read_by_float(root) if layer.block and root in layer.inputs else self._read_by_integer(var)
 
-    def _rows(self, var: Var, writer: BodyWriter, *, by_column: bool = False) -> Expr:
+    def _rows(self, var: Var, writer: BodyWriter, axis: int | None) -> Expr:
         root = self._view.root_of(var)
-        key = root, by_column
+        key = root, axis
         if key not in self._of_rows:
-            name = f"{root.name}_{'columns' if by_column else 'rows'}"
-            self._of_rows[key] = write_rows(
-                self._read_by_float(root), lambda value: writer.emit(self._names.fresh(name), value), by_column=by_column
-            )
+            name = f"{root.name}_{_ROWS[axis]}"
+            real = self._read_by_float(root)
+            self._of_rows[key] = write_rows(real, lambda value: writer.emit(self._names.fresh(name), value), axis)
         return self._of_rows[key]
 
     def _plain(self, var: Var) -> Expr:

@@ -22,7 +22,7 @@ from .choices import Choices
 from .plan import QuantizationPlan, QuantizedModel
 from .plan.journal import Journal, JournalEntry
 from .planner import Planned, Planner
-from .price import demanded_db
+from .price import worth_db
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
 from .request import ParamsOf, Request, Requests, ask
@@ -340,7 +340,7 @@ class Tuning:
     def _demanded_db(self, step: Step, steps: Steps, others: Steps) -> float:
         """Return what a step must gain that makes some steps of others: for the time that these take more, too."""
         plans = (self.planned(each).plan for each in (others, steps))
-        return max(step.min_gain_db, demanded_db(self._view, *plans))
+        return step.demanded_db(worth_db(self._view, *plans))
 
     def _said(self, steps: Steps, others: Steps) -> str:
         return self.planned(steps).choices.said_beside(self.planned(others).choices)

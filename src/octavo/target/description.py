@@ -81,8 +81,9 @@ class OpSupport:
     float_input
         Whether an addition may read what such ops leave in float32.
     per_row_input
-        Whether an op with weights may read an activation in float32 that it quantizes when run, each row with a scale and a zero
-        point of its own; it leaves float32 then. Of a product of two activations: the rows of one, the columns of the other.
+        Whether an op with weights may read an activation in float32 that it quantizes when run, each row, or each sample of a
+        convolution, with a scale and a zero point of its own; it leaves float32 then. Of a product of two activations: the rows
+        of one, the columns of the other.
     requantize
         What brings sums, or real values, to the scale of the result: "float_multiplier", "fixed_point" or "shift".
     rounding

@@ -2,7 +2,8 @@
 
 The integers are those of `numerics.dynamic.PER_ROW`. Runtimes take one zero point for all rows: the sums are those of integers
 as they lie, and what each row's zero point adds to them, that times the sum of a column's weights, is taken off behind. So is
-what the zero points of columns add, where the second operand is an activation, too.
+what the zero points of columns add, where the second operand is an activation, too. Convolutions read the reals that the integers
+of samples stand for: runtimes take one zero point for all samples.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class RowQuantization:
     _rows: dict[tuple[str, int], _Rows] = field(default_factory=dict["tuple[str, int]", _Rows])
     _sums: dict[tuple[str, int], str] = field(default_factory=dict["tuple[str, int]", str])
     _reals: dict[str, str] = field(default_factory=dict[str, str])
+    _flattened: dict[str, str] = field(default_factory=dict[str, str])
 
     def replace(self, _: IntegerLayer, product: Node, weight: npt.NDArray[np.int8], params: QuantParams) -> None:
         """Put a product of integers in the place of a MatMul or a Gemm by a weight.
@@ -87,17 +89,31 @@ class RowQuantization:
         nodes.add("Mul", real, columns.scale)
         put_in_place(self.graph, product, nodes)
 
-    def read_dequantized(self, product: Node) -> None:
-        """Let a MatMul or a Gemm of weights in blocks read its input as the reals that its integers stand for."""
-        rows = self._of(operand(self.graph, product, 0), -1)
+    def read_dequantized(self, product: Node, *, of_samples: bool = False) -> None:
+        """Let a product of weights read its input as the reals that its integers stand for: a Conv those of samples.
+
+        A MatMul or a Gemm, whose weights are in blocks, reads those of rows.
+        """
+        x = operand(self.graph, product, 0)
+        flat = self._flat(x) if of_samples else x
+        rows = self._of(flat, -1)
         if rows.integers not in self._reals:
             nodes = NewNodes(self.graph, f"{rows.integers}_dequantized")
             centered = nodes.add("Sub", nodes.add("Cast", rows.integers, to=TensorProto.INT32), rows.zero_point)
-            self._reals[rows.integers] = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
+            real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
+            self._reals[rows.integers] = nodes.add("Reshape", real, nodes.add("Shape", x)) if of_samples else real
             self.graph.add_after(rows.zero_point, nodes.made)
         self.graph.set_input(product, 0, self._reals[rows.integers])
         if product.op_type == "Gemm":
             set_attribute(product, "transA", 0)
+
+    def _flat(self, x: str) -> str:
+        """Return a tensor as a matrix with a row for each index of the first axis."""
+        if x not in self._flattened:
+            nodes = NewNodes(self.graph, f"{x}_samples")
+            self._flattened[x] = nodes.add("Flatten", x, axis=1)
+            self.graph.add_after(x, nodes.made)
+        return self._flattened[x]
 
     def _of(self, x: str, axis: int) -> _Rows:
         if (x, axis) not in self._rows:

@@ -249,7 +249,7 @@ def _rows(context: NodeContext, inputs: list[Any]) -> Any:
     if axis is None:
         return None
     with sizes_in(inputs[:1]):
-        return write_rows(inputs[0], context.builder.emit, by_column=int(axis) == -2)
+        return write_rows(inputs[0], context.builder.emit, axis=int(axis) or None)
 
 
 CONVERTERS: dict[str, Converter] = {

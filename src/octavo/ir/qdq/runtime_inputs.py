@@ -10,7 +10,7 @@ Three forms lead to the same kernels, with parameters that the form of `ir.qdq.d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm.relax import Expr, Var
 
@@ -62,6 +62,12 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
     rows = call_to(view.definition(expr), "reshape")
     if rows is not None:
         return _of_rows(view, expr, rows.args[0])
+    line = call_to(view.definition(expr), "expand_dims")  # of a one-dimensional convolution
+    if line is not None and dtype_of(expr) == "float32":
+        found, shape = dynamic_input(view, line.args[0]), static_shape(expr)
+        if found is None or shape is None:
+            return None
+        return replace(found, shape=shape, members=(*found.members, *names_of(view, expr)))
     centered = call_to(view.definition(expr), "subtract")
     if centered is None or dtype_of(expr) != "int32":
         return None
@@ -69,7 +75,7 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
     if wide is None or shape is None:
         return None
     integers, between = wide.args[0], names_of(view, centered.args[0])
-    row = call_to(view.definition(integers), "expand_dims")  # of a one-dimensional convolution
+    row = call_to(view.definition(integers), "expand_dims")
     if row is not None:
         between, integers = (*between, *names_of(view, integers)), row.args[0]
     found = find_dynamic(view, integers, None, centered.args[1])
@@ -78,18 +84,19 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
     return DynamicInput(found=found, source=found.x, shape=shape, members=(*found.members, *between, *names_of(view, expr)))
 
 
-def write_rows(x: Expr, emit: Emit, *, by_column: bool = False) -> Expr:
-    """Write the values of a float32 tensor that is quantized when run, each row of its last axis; `emit` binds expressions.
+def write_rows(x: Expr, emit: Emit, axis: int | None = -1) -> Expr:
+    """Write the values of a float32 tensor that is quantized when run, each row with parameters of its own values.
 
-    With `by_column` it is each column of its matrices.
+    A row lies along `axis`: the last one, or the one before, whose rows are the columns of matrices; or it is a sample, all that
+    an index of the first axis has: None. `emit` binds expressions.
     """
     shape = static_shape(x)
     assert shape is not None, "whoever asks for integers of it knows its shape"
-    if by_column:
+    if axis == -2:
         axes = _swapped(len(shape))
         return emit(ops.permute_dims(write_rows(emit(ops.permute_dims(x, axes)), emit), axes))
-    is_matrix = len(shape) == 2
-    rows = x if is_matrix else emit(ops.reshape(x, [math.prod(shape[:-1]), shape[-1]]))
+    is_matrix, first = len(shape) == 2, 1 if axis is None else len(shape) - 1
+    rows = x if is_matrix else emit(ops.reshape(x, [math.prod(shape[:first]), math.prod(shape[first:])]))
     value = write_dynamic(rows, static_shape(rows) or (), PER_ROW, emit)
     real = emit(ops.dequantize(value.integers, value.scale, value.zero_point, axis=0))
     return real if is_matrix else emit(ops.reshape(real, list(shape)))
@@ -99,7 +106,7 @@ def product_operand(view: DataflowView, expr: Expr, *, by_column: bool) -> Dynam
     """Return the float32 value behind an operand of a product that is quantized per row or, `by_column`, per column when run."""
     if not by_column:
         found = dynamic_input(view, expr) if dtype_of(expr) == "float32" else None
-        return found if found is not None and found.found.style == PER_ROW else None
+        return found if found is not None and found.found.style == PER_ROW and found.found.shape[-1] == found.shape[-1] else None
     turned = call_to(view.definition(expr), "permute_dims")
     found = None if turned is None else product_operand(view, turned.args[0], by_column=False)
     before = None if found is None else call_to(view.definition(found.source), "permute_dims")
@@ -120,14 +127,17 @@ def _swapped(rank: int) -> list[int]:
 
 
 def _of_rows(view: DataflowView, expr: Expr, rows: Expr) -> DynamicInput | None:
-    """Return the float32 value behind the matrix `rows` where that was made of one of the shape that `expr` has again."""
+    """Return the float32 value behind the matrix `rows` where that was made of one of the shape that `expr` has again.
+
+    Its rows are those of the last axis, or samples.
+    """
     found = dynamic_input(view, rows) if call_to(view.definition(rows), "dequantize") is not None else None
     flat = None if found is None else call_to(view.definition(found.source), "reshape")
     shape = static_shape(expr)
     if found is None or flat is None or not shape or not is_by_row(found.found.style) or len(found.shape) != 2:
         return None
     source = view.root_of(flat.args[0]) if isinstance(flat.args[0], Var) else None
-    if source is None or static_shape(source) != shape or shape[-1] != found.shape[-1]:
+    if source is None or static_shape(source) != shape or (found.shape[-1] != shape[-1] and found.shape[0] != shape[0]):
         return None
     members = (*names_of(view, found.source), *found.members, *names_of(view, expr))
     return DynamicInput(found=found.found, source=source, shape=shape, members=members)

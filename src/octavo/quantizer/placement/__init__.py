@@ -1,7 +1,7 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
 from .inputs import AppliedPlan, PlanInputs
-from .layer import Declined, Layer, Placement, reads_rows
+from .layer import Declined, Layer, Placement, reads_rows, reads_samples
 from .placement import Placer
 from .reasons import together
 
@@ -13,5 +13,6 @@ __all__ = [
     "Placer",
     "PlanInputs",
     "reads_rows",
+    "reads_samples",
     "together",
 ]

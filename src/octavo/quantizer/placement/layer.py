@@ -28,6 +28,11 @@ def reads_rows(support: OpSupport | None) -> bool:
     return support is not None and support.op in ("matmul", BATCH_MATMUL) and support.per_row_input
 
 
+def reads_samples(support: OpSupport | None) -> bool:
+    """Return whether an op can quantize its activation per sample when run: a convolution whose target takes it so."""
+    return support is not None and support.op == "nn.conv2d" and support.per_row_input
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Layer:
     """An integer op with what runs in the same kernel.

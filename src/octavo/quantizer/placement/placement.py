@@ -25,7 +25,7 @@ from ..plan import FloatOp
 from ..request import width_of
 from .candidates import Candidates, computed_of_inputs
 from .inputs import PlanInputs
-from .layer import Declined, Layer, Placement, reads_rows
+from .layer import Declined, Layer, Placement, reads_rows, reads_samples
 from .reasons import beyond_limits, together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
@@ -150,9 +150,10 @@ class Placer:
         block, copied = self.block_of(layer), self.inputs.choices.float_results
         # Where some read floats, others read what is nearest to them that the target has.
         is_usual = self.inputs.recipe.weight_block is not None and bool(block) != self.inputs.recipe.is_weight_only
-        is_chosen = layer.name in self.inputs.choices.per_row or is_usual
-        takes_rows = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs) and not layer.constants
-        per_row = layer.inputs if is_chosen and takes_rows else ()
+        is_chosen = layer.name in self.inputs.choices.per_row
+        is_row = reads_rows(layer.support) and len({*layer.inputs}) == len(layer.inputs) and not layer.constants
+        takes = (is_row and (is_chosen or is_usual)) or (is_chosen and reads_samples(layer.support))
+        per_row = layer.inputs if takes else ()
         leaves_copies = layer.name in copied and layer.op is not None and layer.may_leave_float and not (block or per_row)
         return replace(layer, block=block, per_row=per_row, leaves_copies=leaves_copies)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ class IntegerLayer:
         Name of the target description that takes it.
     per_row
         Those of `inputs` that it reads in float32 and quantizes when run, each row with a scale and a zero point of its own; the
-        second of two each column. It leaves float32 then, and adds its bias in float32.
+        second of two each column, a convolution's each sample. It leaves float32 then, and adds its bias in float32.
     block
         How many of its inputs share a scale of its weight, which has 4 bits or fewer then; 0: all. Without `per_row` it reads its
         input as it is; it leaves float32, and adds its bias in float32.
@@ -66,9 +66,28 @@ class IntegerLayer:
         return self.weight is not None or self.op == BATCH_MATMUL
 
     @property
+    def has_samples(self) -> bool:
+        """Whether a row that it quantizes when run is a sample, all that an index of the first axis has: a convolution's."""
+        return bool(self.per_row) and self.op == "nn.conv2d"
+
+    def row_axis(self, name: str) -> int | None:
+        """Return the axis along which rows of an input lie that is quantized per row when run; None: a row is a sample."""
+        return None if self.has_samples else -1 if name == self.inputs[0] else -2
+
+    @property
     def reads_reals(self) -> bool:
         """Whether it is a product of an activation that has no static parameters."""
         return bool(self.per_row or self.block)
+
+
+def between_products(layers: Collection[IntegerLayer]) -> list[TensorId]:
+    """Return the activations of integer ops that no product reads or makes, nor what is made of them or they of."""
+    joined = {name for layer in layers if layer.is_product for name in (*layer.inputs, layer.output)}
+    left = [layer for layer in layers if not layer.is_product]
+    while near := [layer for layer in left if not joined.isdisjoint((*layer.inputs, layer.output))]:
+        joined |= {name for layer in near for name in (*layer.inputs, layer.output)}
+        left = [layer for layer in left if layer not in near]
+    return [name for layer in left for name in (*layer.inputs, layer.output)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -53,7 +53,7 @@ class State:
     sizes: Mapping[str, int]
     real: dict[Var, Any]
     integer: dict[Var, Any]
-    rows: dict[tuple[Var, int], Any] = field(default_factory=dict["tuple[Var, int]", Any])
+    rows: dict[tuple[Var, int | None], Any] = field(default_factory=dict["tuple[Var, int | None]", Any])
 
     def read(self, var: Var, steps: Rounder) -> Any:
         """Return a variable as integer ops read it without static parameters: rounded row by row once for all that read it so."""

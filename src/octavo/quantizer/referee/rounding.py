@@ -112,12 +112,12 @@ class RowSteps(Rounder):
     Parameters
     ----------
     axis
-        Along which a row's values lie.
+        Along which a row's values lie; None: a row is a sample, all that an index of the first axis has.
     factors
         What the tensor is divided by before and multiplied by behind, of a shape that broadcasts to its own.
     """
 
-    axis: int = -1
+    axis: int | None = -1
     factors: Floats = field(default_factory=lambda: _ONE)
 
     def rounded(self, value: Any) -> Any:
@@ -136,7 +136,8 @@ class RowSteps(Rounder):
 
     def transposed(self, order: Sequence[int]) -> RowSteps:
         """Return them for a tensor whose axes lie in another order."""
-        return RowSteps(axis=order.index(self.axis % len(order)), factors=_transposed(self.factors, order))
+        axis = None if self.axis is None else order.index(self.axis % len(order))
+        return RowSteps(axis=axis, factors=_transposed(self.factors, order))
 
     @property
     def key(self) -> Hashable:
@@ -327,9 +328,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan, gains: Gains | None = Non
         },
         rows={
             layer.output: {
-                name: RowSteps(axis=-1 if name == layer.inputs[0] else -2, factors=factors.get(name, _ONE))
-                if layer.per_row
-                else UNROUNDED
+                name: RowSteps(axis=layer.row_axis(name), factors=factors.get(name, _ONE)) if layer.per_row else UNROUNDED
                 for name in (layer.inputs if layer.reads_reals else ())
             }
             for layer in plan.layers

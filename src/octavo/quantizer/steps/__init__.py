@@ -7,6 +7,7 @@ from .float_trunk import FloatTrunk
 from .keep_float import FuseFunctions, KeepFloat
 from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
 from .per_row import CoverRows, PerRow
+from .per_sample import PerSample
 from .ranges import ExactInputs, NarrowRanges, Ranges, TuneRanges
 from .step import Evidence, Step
 from .widen import WidenSome
@@ -14,6 +15,7 @@ from .widen import WidenSome
 _ORDER: list[type[Step]] = [
     PerRow,
     FloatTrunk,
+    PerSample,
     Rotate,
     Equalize,
     ExactInputs,
@@ -63,6 +65,7 @@ __all__ = [
     "Evidence",
     "FloatTensors",
     "KeepFloat",
+    "PerSample",
     "SetParams",
     "Step",
     "WidenTensor",

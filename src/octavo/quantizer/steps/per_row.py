@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, Literal
@@ -13,7 +12,7 @@ from ...profiling.adequacy import adequacy_of
 from ...runtime.shapes import typical
 from ..choices import Choices
 from ..placement import reads_rows
-from ..plan.entries import IntegerLayer
+from ..plan.entries import between_products
 from ..planner import Planned
 from ..recipe import AUTO, WIDEST, Recipe
 from .step import Evidence, Step
@@ -108,19 +107,9 @@ class PerRow(Step):
         per_row = [layer.output for layer in (*dense, *(products if self.products == "too" else ()))]
         gone = {*per_row, *(layer.output for layer in products if self.products == "float")}
         left = [layer for layer in planned.plan.layers if layer.output not in gone and not layer.reads_reals]
-        between = [name for name in _between(left) if name not in named]
+        between = [name for name in between_products(left) if name not in named]
         floats = dict.fromkeys(between, _BETWEEN)
         if self.products == "float":
             floats |= {name: _PRODUCT for layer in products for name in layer.inputs}
         more = Choices(per_row=dict.fromkeys(per_row, _REASON), float_tensors=floats)
         return planned.choices.with_more(more).uncorrected
-
-
-def _between(layers: Collection[IntegerLayer]) -> list[TensorId]:
-    """Return the activations of integer ops that no product reads or makes, nor what is made of them or they of."""
-    joined = {name for layer in layers if layer.is_product for name in (*layer.inputs, layer.output)}
-    left = [layer for layer in layers if not layer.is_product]
-    while near := [layer for layer in left if not joined.isdisjoint((*layer.inputs, layer.output))]:
-        joined |= {name for layer in near for name in (*layer.inputs, layer.output)}
-        left = [layer for layer in left if layer not in near]
-    return [name for layer in left for name in (*layer.inputs, layer.output)]

@@ -27,6 +27,10 @@ class Evidence:
     runs: SampleRuns
 
 
+_MAX_PRICE_DB = 1.0
+"""More no step must gain for its time that does not ask for it: who takes much for less than it is worth has not proposed it."""
+
+
 class Step(ABC):
     """A value: two that are equal propose the same for the same model and samples."""
 
@@ -48,6 +52,10 @@ class Step(ABC):
     def min_gain_db(self) -> float:
         """What it must gain in dB to be kept, though it takes no time: what gains less is not worth what it makes of a plan."""
         return 0.1
+
+    def demanded_db(self, worth: float) -> float:
+        """Return what it must gain in dB for time that is worth as much (`price.worth_db`)."""
+        return max(self.min_gain_db, min(worth, _MAX_PRICE_DB))
 
     @property
     def below_db_if_large(self) -> float:

@@ -197,6 +197,8 @@ def weighted_operands(
     name = getattr(call.args[0], "name", "constant")
     if isinstance(x, DynamicInput) and is_by_row(x.found.style) and not support.per_row_input:
         return Rejection(reason=f"input {x.source.name} is quantized per row when run, which the target does not take")
+    if isinstance(x, DynamicInput) and call_to(call, "nn.conv2d") is not None and x.found.shape[0] != x.shape[0]:
+        return Rejection(reason=f"input {x.source.name} has other parameters in each row, and a convolution sums over rows")
     if x is None or not isinstance(x.source, Var):
         return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     if static_shape(x.source) is None:
