@@ -42,6 +42,7 @@ from .lowering import Lowered
 from .rewrite_views import rewrite_views
 from .settle_rounding import settle_rounding
 from .share_kernels import Numbers, share_kernels
+from .start_sums import start_sums
 
 
 def float_passes() -> tvm.transform.Pass:
@@ -61,6 +62,7 @@ def float_passes() -> tvm.transform.Pass:
             relax.transform.FuseTIR(),
             tvm.transform.module_pass(lambda module, _: settle_rounding(module), opt_level=0, name="SettleRounding"),
             tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
+            tvm.transform.module_pass(lambda module, _: start_sums(module), opt_level=0, name="StartSums"),
             # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
             tvm.transform.module_pass(lambda module, _: rewrite_views(module), opt_level=0, name="RewriteViews"),
             relax.transform.RewriteDataflowReshape(),
