@@ -98,6 +98,22 @@ def test_sizes_out_of_bounds_are_one_line_that_names_them(library: Path, sizes: 
     assert (done.returncode, done.stderr) == (1, f"{message}\n")
 
 
+def test_sizes_that_an_op_cannot_take_are_one_line_that_names_them(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[batch,5] x, float[batch,length] z) => (float[A,3] y, float[A] m)
+    <int64[2] wanted = {-1, 3}, int64[1] three = {3}, int64[1] end = {99999999999}, int64[1] axis = {1}> {
+        y = Reshape(x, wanted)
+        s = Slice(z, three, end, axis)
+        m = ReduceMean<axes = [1], keepdims = 0>(s)
+    }"""
+    program = built_example(export_c(octavo.load(onnx.parser.parse_model(text)), tmp_path / "library").path)
+    for sizes, message in (
+        ([2, 8], "5*batch is 10, and must be a multiple of 3: a reshape within would leave elements out"),
+        ([3, 3], "length - 3 is 0, and must be at least 1: a tensor within would be empty, or read beyond its end"),
+    ):
+        done = subprocess.run([program, *map(str, sizes), *"xzym"], check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (1, f"model: {message}\n")
+
+
 def test_a_size_that_is_a_multiple_is_given_as_what_it_is_one_of(tmp_path: Path, rng: np.random.Generator) -> None:
     nodes = [
         helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2], strides=[2]),

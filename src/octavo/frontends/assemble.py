@@ -39,6 +39,7 @@ from ..ir.graph import Model
 from ..ir.graph.computed_indices import last_rows
 from ..ir.graph.dataflow import call_to
 from ..ir.graph.model import SourceFormat
+from ..ir.graph.needed_sizes import needed_sizes
 from ..ir.graph.nodes import elements
 from ..ir.identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
 from ..runtime.inputs import Bounds
@@ -72,6 +73,7 @@ class Assembled:
     ) -> Model:
         """Return the Model of these parts; `sizes` bound its symbols, and so do tables that rows are picked of."""
         sizes = {**sizes, **_bounds_of_tables(self.module, sizes)}
+        needed_sizes(self.module)  # raises for what no size mends
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "ids"}
         parts["module"] = _with_bounds(self.module, sizes) if sizes else self.module
         return Model(**parts, fingerprint=fingerprint, source_format=source_format, source=source, sizes=dict(sizes))

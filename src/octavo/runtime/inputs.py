@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, printable, shape_advice
-from .shapes import Line, evaluated, line_of
+from .shapes import EMPTY, LEFT_OUT, Line, division_of, evaluated, line_of, without_floor
 from .size import Size, names_in
 
 Bounds = tuple[int, int | None]
@@ -131,8 +131,7 @@ def _known_sizes(
     for size in extents:
         if size.evaluate(sizes) < 1:
             said = "; ".join(known[name][1] for name in sorted(size.names))
-            bound = _bound_said(size, sizes, said)
-            raise DataError(f"{where}: {bound}: a tensor within would be empty, or read beyond its end")
+            raise DataError(f"{where}: {_bound_said(size, sizes, said)}")
     for size, most in limits:
         found = size.evaluate(sizes)
         if found > most:
@@ -144,16 +143,26 @@ def _known_sizes(
 
 
 def _bound_said(size: Size, sizes: Mapping[str, int], said: str) -> str:
-    """Say which sum of dimensions must be at least, or at most, what for a size to be at least 1; `said` is who gave them."""
+    """Say what dimensions must be for a size to be at least 1; `said` is who gave them.
+
+    A sum of them must be a multiple of what, or at least, or at most, what.
+    """
+    division = division_of(size)
+    if division is not None:
+        dividend, divisor = division
+        found = dividend.evaluate(sizes)
+        of = f"{divisor}, which is {divisor.evaluate(sizes)}" if isinstance(divisor, Size) else divisor
+        return f"{dividend} is {found} ({said}) and must be a multiple of {of}: {LEFT_OUT}"
+    size = without_floor(size)
     terms, constant = size.terms, size.terms.get((), 0)
     added = {factors: count for factors, count in terms.items() if factors and count > 0}
     taken = {factors: -count for factors, count in terms.items() if factors and count < 0}
     if not added:
         most = Size(taken)
-        return f"{most} is {most.evaluate(sizes)} ({said}) and must be at most {constant - 1}"
+        return f"{most} is {most.evaluate(sizes)} ({said}) and must be at most {constant - 1}: {EMPTY}"
     found, least = Size(added), (Size(taken) if taken else 0) + (1 - constant)
     which = f"{least}, which is {least.evaluate(sizes)}" if isinstance(least, Size) else least
-    return f"{found} is {found.evaluate(sizes)} ({said}) and must be at least {which}"
+    return f"{found} is {found.evaluate(sizes)} ({said}) and must be at least {which}: {EMPTY}"
 
 
 def _dependence(spec: InputSpec) -> int:

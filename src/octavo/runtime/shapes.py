@@ -101,6 +101,42 @@ def read_sizes(places: Mapping[str, Place], shapes: Sequence[Sequence[int]]) -> 
     }
 
 
+EMPTY = "a tensor within would be empty, or read beyond its end"
+"""Why a size must be at least 1."""
+
+LEFT_OUT = "a reshape within would leave elements out"
+"""Why nothing may be left of a division."""
+
+
+def division_of(size: Size) -> tuple[Size, int | Size] | None:
+    """Return dividend and divisor of 1 - remainder, or of 1 - factor * remainder: the first must be a multiple of the second.
+
+    None for any other size.
+    """
+    for dividend, divisor in _sides(size, "floordiv"):
+        remainder, rest = dividend % divisor, 1 - size
+        if isinstance(remainder, Size) and (rest // remainder) * remainder == rest:
+            return dividend, divisor
+    return None
+
+
+def without_floor(size: Size) -> Size:
+    """Return max(x, n) - n as x - n, and the like: one is at least 1 where the other is."""
+    for pair in _sides(size, "max"):
+        rest = size - joined("max", *pair)
+        for other, floor in (pair, pair[::-1]):
+            shorter = other + rest
+            if is_surely(0, floor + rest) and isinstance(shorter, Size):
+                return shorter
+    return size
+
+
+def _sides(size: Size, op: str) -> list[tuple[Any, Any]]:
+    """Return the two sides of each factor that is a quotient, or the larger of two sizes."""
+    factors: list[Any] = [each for monomial in size.terms for each in monomial if not isinstance(each, str)]
+    return [(each.left, each.right) for each in factors if each.op == op]
+
+
 LARGEST = 2**31 - 1
 """Most elements of a tensor, and most of any size: kernels count in 32 bits."""
 

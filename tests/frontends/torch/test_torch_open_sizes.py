@@ -116,6 +116,28 @@ class Skipped(nn.Module):
         return x + functional.pad(up, [extra[0] // 2, extra[0] - extra[0] // 2, 0, extra[1]], value=0.5)
 
 
+class Views(nn.Module):
+    """A view by a number, and the mean of what a slice leaves."""
+
+    def forward(self, x, z):
+        return torch.relu(x).view(-1, 3), torch.relu(z)[:, 3:].mean(1)
+
+
+def test_a_view_leaves_nothing_out_and_a_mean_has_elements():
+    auto = Dim.AUTO
+    model = load(Views(), (torch.randn(6, 5), torch.randn(6, 9)), {"x": {0: auto}, "z": {0: auto, 1: auto}})
+    executable = octavo.compile(model)
+    x, z = np.ones((3, 5), np.float32), np.ones((3, 4), np.float32)
+    first, second = executable({"x": x, "z": z}).values()
+    assert (first.shape, second.shape) == ((5, 3), (3,))
+    for given, said in (
+        ({"x": x[:2], "z": z[:2]}, r"5\*x_dim0 is 10 \(input x has 2 along axis 0\) and must be a multiple of 3: a reshape"),
+        ({"x": x, "z": z[:, :3]}, r"z_dim1 is 3 \(input z has 3 along axis 1\) and must be at least 4: a tensor"),
+    ):
+        with pytest.raises(DataError, match=f"^input: {said} within would [^\n]*$"):
+            executable(given)
+
+
 def test_a_width_that_is_0_or_1():
     net = Skipped()
     model = load(net, (torch.randn(2, 3, 8, 12),), ({0: Dim("batch"), 2: Dim("height", min=4), 3: Dim("width", min=4)},))

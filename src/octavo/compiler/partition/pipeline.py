@@ -20,6 +20,7 @@ from ...ir.graph.computed_indices import last_rows
 from ...ir.graph.dataflow import DataflowView, dtype_of, last_view_kept, op_name, static_shape, view_of_main
 from ...ir.graph.lineage import is_listening
 from ...ir.graph.model import checked_model, with_model
+from ...ir.graph.needed_sizes import needed_sizes
 from ...ir.graph.partition_state import is_partitioned
 from ...ir.graph.passes import GraphPass, run_as_pass, run_passes
 from ...ir.graph.rules import Claims, Partition
@@ -261,10 +262,13 @@ def lower(
 
 
 def _extents(source: tvm.IRModule, lowered: tvm.IRModule) -> tuple[Size, ...]:
-    """Return, each once, what must be at least 1: sizes of tensors, and how many rows a table has from the last picked one on."""
+    """Return, each once, what must be at least 1: sizes of tensors, how many rows a table has from the last picked one on, what
+    ops need.
+    """
     shapes = [static_shape(binding.var) or () for binding in DataflowView(lowered["main"]).bindings]
     sizes = [*(dim for shape in shapes for dim in shape), *(each.rows - each.last for each in last_rows(source))]
-    return tuple(dict.fromkeys(size for size in sizes if isinstance(size, Size) and size.may_be_negative))
+    negative = [size for size in sizes if isinstance(size, Size) and size.may_be_negative]
+    return tuple(dict.fromkeys([*negative, *needed_sizes(source)]))
 
 
 def _counts(lowered: Lowered) -> tuple[Size, ...]:

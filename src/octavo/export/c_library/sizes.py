@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...runtime.shapes import LARGEST
+from ...runtime.shapes import EMPTY, LARGEST, LEFT_OUT, division_of, without_floor
 from ...runtime.size import Size, is_open
 from .library import CDimension, CLibrary
 from .literals import c_string
@@ -209,8 +209,11 @@ def _checks(library: CLibrary, text: SizeText) -> str:
     N = library.name.upper()
     tests: list[str] = []
     for size in library.extents:
-        said = ", and must be at least 1: a tensor within would be empty, or read beyond its end"
-        tests.append(refusal(f"{text(size)} < 1", f"{N}_SIZE", str(size), text(size), said))
+        division = division_of(size)
+        shown, bound, why = without_floor(size), "at least 1", EMPTY
+        if division is not None:
+            shown, bound, why = division[0], f"a multiple of {division[1]}", LEFT_OUT
+        tests.append(refusal(f"{text(size)} < 1", f"{N}_SIZE", str(shown), text(shown), f", and must be {bound}: {why}"))
     for size, most in library.limits:
         said = f", and integer sums are exact up to {most}"
         tests.append(refusal(f"{text(size)} > {most}", f"{N}_SIZE", str(size), text(size), said))

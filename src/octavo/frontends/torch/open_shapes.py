@@ -32,7 +32,12 @@ def _dtype(args: Arguments) -> str:
 
 
 def _reshape(args: Arguments) -> Any:
-    return ops.reshape(args["self"], relax.ShapeExpr(args.shape))
+    """Reshape to the numbers that a view states, as far as it does: PyTorch may write them as quotients of sizes."""
+    given: Any = args.values.get("size", args.values.get("shape")) or [-1] * len(args.shape)
+    shape: list[Any] = [
+        each if isinstance(each, int) and each >= 0 else size for each, size in zip(given, args.shape, strict=True)
+    ]
+    return ops.reshape(args["self"], relax.ShapeExpr(shape))
 
 
 def _expand(args: Arguments) -> Any:
