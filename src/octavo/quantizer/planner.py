@@ -39,7 +39,10 @@ from .request import Request, TensorChoice
 from .weights import WeightNumbers, WeightParameters
 
 _ROOM = 4
-"""Plans of which is known what targets take of them: two that are compared on several folds are made in turn, step by step."""
+"""Placements of which is known what was rejected: two plans that are compared on several folds are made in turn, step by step."""
+_KINDS = 16
+"""Kinds of models of which is known what targets take of them, where these are small: a step that is left out, and what others
+then propose, bring those of before back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -142,6 +145,8 @@ class Planner:
 
     def __post_init__(self) -> None:
         """Check what comes with the model."""
+        if not self.model.is_large:
+            self._claims.room = _KINDS
         if isinstance(self.model, QuantizedModel) or is_quantized(self.simple):
             raise QuantizationError(
                 "the model is quantized already; compile it as it is, or quantize the float model it came from"
