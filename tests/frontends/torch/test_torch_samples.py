@@ -22,6 +22,14 @@ def load(function, shape, parts=(), inputs=1):
         return net, octavo.load(torch.export.export(net, values, dynamic_shapes=(({0: batch},) * inputs,)))
 
 
+LIBRARY = torch.library.Library("octavo_samples", "DEF")
+LIBRARY.define("linear(Tensor x) -> Tensor")
+LIBRARY.define("my_conv1d(Tensor x) -> Tensor")
+for name in ("linear", "my_conv1d"):
+    LIBRARY.impl(name, lambda x: x.cumsum(0), "CompositeImplicitAutograd")
+"""Ops that are not known, whatever they are called, composed of one that mixes samples."""
+
+
 def row_of_samples(x):
     """The samples as the last axis: what slides along a row slides along them."""
     return x.T[None]
@@ -54,6 +62,12 @@ MIXING = {
     "bucketize": lambda x: torch.bucketize(x, x[:, 0].abs().cumsum(0)),
     "eye": lambda x: x + torch.eye(x.shape[0], 6),
     "fft": lambda x: torch.view_as_real(torch.fft.fft(x, dim=0)).flatten(1),
+    "cumsum in place": lambda x: x.clone().cumsum_(0),
+    "tril in place": lambda x: x.clone().tril_(),
+    "index_fill in place": lambda x: x.clone().index_fill_(0, torch.tensor([1]), 2.0),
+    "scatter in place": lambda x: x.clone().scatter_(0, (x > 0).long(), x),
+    "pad of rows that takes as many": lambda x: functional.pad(x, (0, 0, 1, -1)),
+    "ops of another library": lambda x: torch.ops.octavo_samples.my_conv1d(torch.ops.octavo_samples.linear(x)),
     "view of columns": lambda x: x.T.reshape(-1, 6),
     "repeat": lambda x: x.repeat(2, 1).reshape(-1, 2, 6),
     "attention": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])[0],
@@ -68,6 +82,7 @@ MIXING = {
 OPEN = "it is not supported for open sizes; fix batch"
 REFUSED = {
     **dict.fromkeys(("cumprod", "cummax", "logcumsumexp", "roll", "roll of all", "scatter_add", "eye"), OPEN),
+    **dict.fromkeys(("index_fill in place", "scatter in place"), OPEN),
     "fft": "a transform of open sizes; fix batch",
     "interpolate": "an image of open size; fix batch",
 }
@@ -83,6 +98,8 @@ APART = {
     "einsum": ((4, 6), lambda x: torch.einsum("b i k, b j k -> b i j", x, x)),
     "einsum of the last axes": ((4, 6), lambda x: torch.einsum("...ik,...jk->...ij", x, x)),
     "normalized": ((4, 6), lambda x: functional.group_norm(functional.layer_norm(functional.normalize(x, dim=1), [6]), 2)),
+    "in place": ((6,), lambda x: x.clone().abs_().masked_fill_(x > 1, 0.5).flip(1)),
+    "padded": ((4, 6), lambda x: functional.pad(x, (1, -1, 2, 0))),
     "repeated": ((6,), lambda x: x.repeat_interleave(2, 0).view(-1, 2, 6)),
 }
 """Shape of a sample and function."""

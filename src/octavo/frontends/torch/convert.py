@@ -67,6 +67,10 @@ _EINSUM = "aten.einsum.default"
 _RECURRENT = ("aten.gru.input", "aten.lstm.input", "aten.rnn_relu.input", "aten.rnn_tanh.input")
 
 
+_LIBRARIES = ("aten.", "torchvision.")
+"""Whose ops TVM's converters know."""
+
+
 class _Importer(_Frontend):
     """TVM's importer, driven node by node; every tensor that a node gives is bound to a variable, so that it can be named."""
 
@@ -83,7 +87,7 @@ class _Importer(_Frontend):
             return True
         if str(node.target) == _EINSUM or (str(node.target) in _RECURRENT and not _is_plain_recurrence(node)):
             return False
-        return str(node.target) in _CONVERTERS or node.target.__name__ in self.convert_map
+        return str(node.target) in _CONVERTERS or self._of_tvm(node) is not None
 
     def run(self) -> tvm.IRModule:
         """Build the module; `env` then has what holds the value of each node."""
@@ -167,7 +171,7 @@ class _Importer(_Frontend):
                 result = converter(named)
                 if result is not NotImplemented:
                     return result
-            known = self.convert_map.get(node.target.__name__)
+            known = self._of_tvm(node)
             if known is None:
                 raise RejectedOpError("there is no converter for this op")
             return known(node)
@@ -177,6 +181,10 @@ class _Importer(_Frontend):
             if not self._source.sizes.is_open(named.result, arguments):
                 raise
             raise RejectedOpError(f"it is not supported for open sizes; {named.symbols.advice()}") from error
+
+    def _of_tvm(self, node: Any) -> Any:
+        """Return TVM's converter, which goes by the name of an op: one of another library may be called the same."""
+        return self.convert_map.get(node.target.__name__) if str(node.target).startswith(_LIBRARIES) else None
 
     def _size(self, node: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a size; of a tensor that is of known booleans' choosing PyTorch does not know it."""

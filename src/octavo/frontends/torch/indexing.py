@@ -120,6 +120,11 @@ def _unfold(args: Arguments) -> Any:
     return ops.permute_dims(args.emit(_taken(args, x, places, axis)), order)
 
 
+def _as_strided(args: Arguments) -> Any:
+    """Refuse: TVM's converter reshapes, where strides count in memory, whose order a transposed tensor's is not."""
+    raise RejectedOpError("strides count values in memory, which has no order here; use reshape, permute or unfold")
+
+
 _SUM, _MEAN = 0, 1
 
 
@@ -184,6 +189,7 @@ def _bag_size(args: Arguments, count: Any) -> int | None:
 INDICES: dict[str, Converter] = {
     "aten._embedding_bag.default": _embedding_bag,
     "aten._embedding_bag_forward_only.default": _embedding_bag,
+    "aten.as_strided.default": _as_strided,
     "aten.embedding.default": _embedding,
     "aten.embedding_bag.default": _embedding_bag,
     "aten.embedding_bag.padding_idx": _embedding_bag,

@@ -1,16 +1,41 @@
 """Whether a torch program computes each sample of its batch by itself. Builds no Relax, imports no PyTorch.
 
 Where it does, a module of one sample serves any batch. What a node gives then has the batch as one axis, of K values for each
-sample. An op that reads several samples to make one value may keep this axis: its name and the axes it works along tell.
+sample. An op that reads several samples to make one value may keep this axis: its name and the axes it works along tell. Of an op
+that is not known here, such as one of another library, the module is one of all samples.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_BY_PLACE = frozenset(
+    {"alias", "broadcast_to", "chunk", "clone", "contiguous", "copy", "detach", "diagonal", "expand", "expand_as"}
+    | {"lift_fresh_copy", "meshgrid", "movedim", "narrow", "numpy_T", "permute", "repeat", "select", "slice"}
+    | {"split", "split_with_sizes", "squeeze", "stack", "swapaxes", "swapdims", "t", "tile", "transpose", "unbind"}
+    | {"unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "_conj", "_to_copy", "conj", "imag", "real"}
+    | {"resolve_conj", "resolve_neg", "to", "type_as", "view_as_complex", "view_as_real"}
+    | {"all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "kthvalue", "linalg_norm"}
+    | {"linalg_vector_norm", "logsumexp", "max", "mean", "median", "min", "mode", "nanmean", "nanmedian", "nansum"}
+    | {"norm", "prod", "std", "std_mean", "sum", "var", "var_mean", "cosine_similarity", "cross_entropy_loss"}
+    | {"pairwise_distance"}
+    | {"_cdist_forward", "addmm", "baddbmm", "bilinear", "bmm", "cdist", "dot", "inner", "linear", "matmul", "mm"}
+    | {"mv", "outer"}
+    | {"arange", "empty", "empty_like", "empty_permuted", "full", "full_like", "linspace", "new_empty", "new_full"}
+    | {"new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros", "zeros_like"}
+    | {"__and__", "__or__", "__xor__", "_prelu_kernel", "absolute", "alpha_dropout", "complex", "dropout"}
+    | {"feature_dropout", "fill", "floor_divide", "glu", "hardswish", "isclose", "log_sigmoid", "native_dropout"}
+    | {"negative", "one_hot", "polar", "prelu", "zero", "affine_grid_generator"}
+    | {"abs", "eq", "ge", "gelu", "gt", "le", "lt", "masked_fill", "mish", "ne", "threshold"}  # whose forms in place have no tag
+    | {f"quantized_decomposed.{name}" for name in ("choose_qparams", "choose_qparams_symmetric", "convert_element_type")}
+    | {f"quantized_decomposed.{kind}quantize_per_{each}" for kind in ("", "de") for each in ("tensor", "channel")}
+    | {f"torchao.{name}_affine" for name in ("choose_qparams", "quantize", "dequantize")}
+)
+"""Ops whose result has no axis of the batch where they work along it; others whose tag is `pointwise` are like them."""
 _ALONG = frozenset(
     {
         "_softmax",
@@ -46,16 +71,21 @@ _LAST = {
 """Op -> how many axes at the end of its first tensor it works along."""
 _WINDOWS = re.compile(r"(?:conv|pool|upsample|pad|grid_sampler).*?([123])d")
 """Names of ops that work along as many axes at the end as the number in them says."""
-_BEHIND_FIRST = frozenset({"group_norm", "native_group_norm", "instance_norm", "channel_shuffle", "native_channel_shuffle"})
+_BEHIND_FIRST = frozenset(
+    {"grid_sampler", "group_norm", "native_group_norm", "instance_norm", "channel_shuffle", "native_channel_shuffle"}
+)
 """Ops that keep apart what lies along the first axis only."""
 _ROW_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"})
 _RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
 _TABLES = {"embedding": "weight", "searchsorted": "sorted_sequence", "bucketize": "boundaries", "isin": "test_elements"}
 """Op -> its argument of which any value is read for each place."""
-_ANYWHERE = frozenset({"as_strided", "embedding_bag", "eye", "index_put", "masked_scatter", "put", "take", "renorm"})
 _VIEWS = frozenset(
     {"view", "view_as", "view_copy", "reshape", "reshape_as", "_reshape_alias", "_unsafe_view", "flatten", "unflatten", "ravel"}
 )
+_PADS = frozenset({"constant_pad_nd", "pad"})
+_KNOWN = (
+    _BY_PLACE | _ALONG | _BY_BATCH | _BEHIND_FIRST | _ROW_NORMS | _RECURRENT | _VIEWS | _PADS | _LAST.keys() | _TABLES.keys()
+) | {"convolution", "einsum", "index", "repeat_interleave"}
 
 
 def leaves_batch_open(graph: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
@@ -123,8 +153,21 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _name(node: Any) -> str:
-    """Return the name of an operator, such as softmax; "" where the node calls none."""
-    return str(node.target).split(".")[1] if hasattr(node.target, "_schema") else ""
+    """Return the name of an operator, such as softmax or LIBRARY.NAME; "" of what takes one of several results."""
+    if node.target is operator.getitem:
+        return ""
+    name = str(node.target)
+    if not hasattr(node.target, "_schema"):
+        return name
+    name = name.rpartition(".")[0].removeprefix("aten.")
+    return name if name.startswith("__") else name.removesuffix("_")  # in place
+
+
+def _is_known(node: Any) -> bool:
+    """Whether an op keeps samples apart, or it is known along which axes it does not."""
+    name = _name(node)
+    of_kind = "." not in name and ("scaled_dot_product" in name or _WINDOWS.search(name) is not None)
+    return name in _KNOWN or of_kind or any(tag.name == "pointwise" for tag in getattr(node.target, "tags", ()))
 
 
 def _batch(value: Any, batch: Any) -> tuple[int, int] | None:
@@ -147,6 +190,8 @@ def _mixes(node: Any, batch: Any) -> bool:
     name = _name(node)
     if not name:
         return False
+    if not _is_known(node):
+        return True
     given: dict[str, Any] = {}
     for position, argument in enumerate(node.target._schema.arguments):
         default = argument.default_value if argument.has_default_value() else None
@@ -159,8 +204,6 @@ def _mixes(node: Any, batch: Any) -> bool:
         return given.get("running_mean") is None
     if name in _TABLES:
         return _axis(given[_TABLES[name]], batch) is not None
-    if name in _ANYWHERE:
-        return True
     if name == "index":
         axis = _axis(given["self"], batch)
         return axis is not None and axis < len(given["indices"]) and given["indices"][axis] is not None
@@ -190,8 +233,8 @@ def _works_along(name: str, given: Mapping[str, Any], first: Any, batch: Any) ->
         return rank != 3 or axis != (0 if given.get("batch_first") else 1)
     if name in _ROW_NORMS:
         return _is_last(first, len(given["normalized_shape"]), batch)
-    if name == "convolution":
-        return _is_last(first, len(given["stride"]), batch)
+    if name == "convolution" or name in _PADS:
+        return _is_last(first, len(given["stride"]) if name == "convolution" else len(given["pad"]) // 2, batch)
     windows = _WINDOWS.search(name)
     return _is_last(first, int(windows[1]) if windows else _LAST.get(name, 0), batch)
 
