@@ -17,6 +17,7 @@ _TYPES = {
     "int32": tflite.TensorType.INT32,
     "int64": tflite.TensorType.INT64,
     "bool": tflite.TensorType.BOOL,
+    "string": tflite.TensorType.STRING,
     "resource": tflite.TensorType.RESOURCE,
     "int4": tflite.TensorType.INT4,
 }

@@ -172,7 +172,12 @@ def tflite_file(tmp_path, tensors, ops, **options):
     ("name", "fields", "message"),
     [
         ("HASHTABLE_FIND", {}, "op HASHTABLE_FIND (output tensor 'y') cannot be imported"),
-        ("WHERE", {}, "op WHERE (output tensor 'y'): a result whose size follows from values, which is not supported"),
+        (
+            "WHERE",
+            {},
+            "op WHERE (output tensor 'y'): a result whose size follows from values, which is not supported; convert the model "
+            "with other ops in its place, or end it before this op at 'x' and compute the op yourself",
+        ),
         (
             "CUSTOM",
             {},
@@ -187,6 +192,12 @@ def test_tflite_unsupported_op(tmp_path, capfd, name, fields, message):
     tensors = [Tensor(name="x", shape=(1, 2), **fields), Tensor(name="y", shape=(1, 2), **other)]
     path = tflite_file(tmp_path, tensors, [Op(name=name, inputs=(0,), outputs=(1,))])
     expect(path, capfd, message, error=UnsupportedOpError)
+
+
+def test_tflite_of_text(tmp_path, capfd):
+    tensors = [Tensor(name="x", shape=(1, 2), dtype="string"), Tensor(name="y", shape=(1, 2))]
+    path = tflite_file(tmp_path, tensors, [Op(name="TANH", inputs=(0,), outputs=(1,))])
+    expect(path, capfd, "tensor 'x' holds string, which is not supported; convert the part", error=UnsupportedOpError)
 
 
 def test_tflite_nobody_computes_an_input(tmp_path, capfd):

@@ -129,14 +129,10 @@ class _GraphConverter(OpConverter):
 
     def _advice(self, op: TfliteOp) -> str:
         """Say what to do about an op: what a custom one computes the runtime knows that it was made for, and no file."""
-        if not op.name.startswith("CUSTOM"):
-            return "; convert the model to ops that it has, or end it before this op"
         before = [self.graph.tensors[index].name for index in op.inputs if index >= 0 and self.graph.tensors[index].value is None]
         ends = f" at {before[0]!r}" if before else ""
-        return (
-            "; only the runtime that it was made for knows what it computes: convert the model with TFLite's own ops in its "
-            f"place, or end it before this op{ends} and compute the op yourself"
-        )
+        why = "only the runtime that it was made for knows what it computes: " if op.name.startswith("CUSTOM") else ""
+        return f"; {why}convert the model with other ops in its place, or end it before this op{ends} and compute the op yourself"
 
     def convert_op_to_relax(self) -> None:
         """Convert op after op."""
@@ -151,7 +147,7 @@ class _GraphConverter(OpConverter):
                     self._check_result(op, result)
                     self._set_outputs(op, result)
             except RejectedOpError as error:
-                raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
+                raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported{self._advice(op)}") from None
             except OpenSizeError as error:
                 raise UnsupportedOpError(f"{self._describe(op)}: {self._open_advice(str(error))}") from None
             except OctavoError:

@@ -39,6 +39,7 @@ _DTYPES = {
     tflite.TensorType.UINT64: "uint64",
     tflite.TensorType.BOOL: "bool",
 }
+_ELEMENT_NAMES = {code: name.lower() for name, code in vars(tflite.TensorType).items() if isinstance(code, int)}
 _OPTION_NAMES = {code: name for name, code in vars(tflite.BuiltinOptions).items() if isinstance(code, int)}
 
 
@@ -204,7 +205,11 @@ def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool, is_input
         raise ModelError(f"{origin}: tensor {name!r} has shape {shape}; sizes must be known and not negative")
     dtype = _DTYPES.get(tensor.Type())
     if dtype is None:
-        raise UnsupportedOpError(f"{origin}: tensor {name!r} has TFLite element type {tensor.Type()}, which is not supported")
+        kind = _ELEMENT_NAMES.get(tensor.Type(), f"elements of type {tensor.Type()}")
+        raise UnsupportedOpError(
+            f"{origin}: tensor {name!r} holds {kind}, which is not supported; "
+            "convert the part of the model that has numbers alone, and compute the other one outside of it"
+        )
     if tensor.Buffer() >= model.BuffersLength():
         raise ModelError(f"{origin}: corrupt .tflite file (buffer {tensor.Buffer()} of tensor {name!r} does not exist)")
     if tensor.IsVariable() and not is_input:  # one that is fed is an input as any other
