@@ -1,11 +1,11 @@
 """ONNX's own node tests on Octavo, as they are: which pass, which are refused and why, which are wrong or end badly.
 
-    python benchmarks/onnx_suite.py [PATTERN ...] [--every N] [--least N] [--list]
+    python benchmarks/onnx_suite.py [PATTERN ...] [--every N] [--least N] [--list] [--runtime onnxruntime]
 
 The cases are those that the installed `onnx` package generates. Each model is loaded with the shapes of what is fed, compiled and
 called; what comes back is compared within the tolerance that ONNX states. Processes of their own do so, some hundred cases each:
 one that ends takes only the case with it that it was at. Exits with 1 where a case was wrong, raised something else than an
-OctavoError or ended the process, and where fewer than `--least` passed.
+OctavoError or ended the process, and where fewer than `--least` passed. Of another runtime whatever it raises is a refusal.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import fnmatch
 import multiprocessing
 import os
 import re
+import resource
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ import onnx.numpy_helper
 _CHUNK = 200
 _BAD = ("wrong", "raw", "crashed")
 _SHOWN_REASONS = 40
+_MOST_SECONDS = 60
+"""Of a processor: a case that takes more has ended its process."""
 _ONE_A_BYTE = {"int4": np.int8, "int2": np.int8, "uint4": np.uint8, "uint2": np.uint8}
 """Octavo takes and gives integers of less than 8 bits one to a byte, and bfloat16, which NumPy lacks, as float32."""
 
@@ -45,20 +49,48 @@ def cases() -> list[Any]:
         return sorted(collect_testcases(None), key=lambda case: case.name)
 
 
-def outcome(case: Any) -> Outcome:
+def _octavo(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    import octavo
+
+    executable = octavo.compile(octavo.load(model, shapes={name: value.shape for name, value in feeds.items()}))
+    return list(executable(feeds).values())
+
+
+def _onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    from reference_sessions import reference_session
+
+    return reference_session(model.SerializeToString(), threads=1).run(None, dict(feeds))
+
+
+def _tvm(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    import tvm
+    from tvm.relax.frontend.onnx import from_onnx
+
+    module = from_onnx(model, shape_dict={name: list(value.shape) for name, value in feeds.items()})
+    machine = tvm.relax.VirtualMachine(tvm.relax.build(module, "llvm"), tvm.cpu())
+    given = machine["main"](*(tvm.runtime.tensor(value) for value in feeds.values()))
+    return [each.numpy() for each in ([given] if isinstance(given, tvm.runtime.Tensor) else given)]
+
+
+RUNTIMES = {"octavo": _octavo, "onnxruntime": _onnxruntime, "tvm": _tvm}
+Runtime = Callable[[onnx.ModelProto, Mapping[str, np.ndarray]], list[np.ndarray]]
+"""What a runtime gives for what a model is fed; `tvm` is TVM's own importer and its machine."""
+
+
+def outcome(case: Any, runtime: str = "octavo") -> Outcome:
     """Load, compile and call one case."""
     import octavo
 
     try:
-        return _outcome(case)
+        return _outcome(case, RUNTIMES[runtime])
     except octavo.OctavoError as error:
         return "refused", str(error)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        return "raw", f"{type(error).__name__}: {lines[-1]}"
+        return "raw" if runtime == "octavo" else "refused", f"{type(error).__name__}: {lines[-1]}"
 
 
-def _outcome(case: Any) -> Outcome:
+def _outcome(case: Any, run: Runtime) -> Outcome:
     import octavo
 
     names = [value.name for value in case.model.graph.input]
@@ -66,11 +98,10 @@ def _outcome(case: Any) -> Outcome:
         fed = [_tensor(value) for value in inputs]
         wanted = [_tensor(value) for value in wanted]
         if any(value is None for value in (*fed, *wanted)):
-            octavo.load(case.model)  # a sequence, or text: it is to be refused
+            if run is _octavo:
+                octavo.load(case.model)  # a sequence, or text: it is to be refused
             return "no tensors", ""
-        feeds = {name: _as_taken(value) for name, value in zip(names, fed, strict=False)}
-        executable = octavo.compile(octavo.load(case.model, shapes={name: value.shape for name, value in feeds.items()}))
-        given = list(executable(feeds).values())
+        given = run(case.model, {name: _as_taken(value) for name, value in zip(names, fed, strict=False)})
         if len(given) != len(wanted):
             return "wrong", f"{len(given)} outputs, not {len(wanted)}"
         for have, want in zip(given, wanted, strict=True):
@@ -109,22 +140,24 @@ def _difference(have: np.ndarray, want: np.ndarray, case: Any) -> str:
     return "" if near.all() else f"{near.size - np.count_nonzero(near)} of {near.size} values"
 
 
-def _work(chunk: Sequence[Any], results: Any) -> None:
+def _work(chunk: Sequence[Any], runtime: str, results: Any) -> None:
     warnings.simplefilter("ignore")
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)  # LLVM's and TVM's own words
     for case in chunk:
-        results.send(outcome(case))
+        used = int(time.process_time()) + _MOST_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (used, resource.RLIM_INFINITY))
+        results.send(outcome(case, runtime))
 
 
-def run(todo: Sequence[Any]) -> Iterator[tuple[Any, Outcome]]:
+def run(todo: Sequence[Any], runtime: str = "octavo") -> Iterator[tuple[Any, Outcome]]:
     """Yield each case with its outcome, in their order."""
     context = multiprocessing.get_context("fork")  # the parent has no thread, and the cases need not be made again
     position = 0
     while position < len(todo):
         receiver, sender = context.Pipe(duplex=False)
         chunk = todo[position : position + _CHUNK]
-        worker = context.Process(target=_work, args=(chunk, sender))
+        worker = context.Process(target=_work, args=(chunk, runtime, sender))
         worker.start()
         sender.close()
         try:
@@ -154,11 +187,12 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="one case of so many")
     parser.add_argument("--least", type=int, default=0, help="how many must pass")
     parser.add_argument("--list", action="store_true", help="print each case that does not pass")
+    parser.add_argument("--runtime", choices=RUNTIMES, default="octavo", help="what runs them")
     asked = parser.parse_args()
     patterns = asked.patterns or ["*"]
     chosen = [case for case in cases() if any(fnmatch.fnmatchcase(case.name, each) for each in patterns)][:: asked.every]
     counts, reasons = collections.Counter[str](), collections.Counter[str]()
-    for case, (kind, said) in run(chosen):
+    for case, (kind, said) in run(chosen, asked.runtime):
         counts[kind] += 1
         if kind == "refused":
             reasons[reason_of(said)] += 1
