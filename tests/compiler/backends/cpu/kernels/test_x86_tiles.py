@@ -2,9 +2,9 @@
 
 import pytest
 
-from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, AVX_VNNI
-from octavo.compiler.backends.cpu.kernels.conv.loops.tiles import Tile, choose_tile, layer_cycles, ranked_tiles
-from octavo.compiler.backends.cpu.kernels.conv.x86.cores import CORES
+from octavo.compiler.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI
+from octavo.compiler.backends.cpu.kernels.conv.loops.tiles import Core, Tile, choose_tile, layer_cycles, ranked_tiles
+from octavo.compiler.backends.cpu.kernels.conv.x86.cores import CORES, FLOAT_256
 
 SHAPES = [
     {"rows": rows, "columns": columns, "channels": channels, "steps": steps}
@@ -14,11 +14,11 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("isa", CORES)
-def test_the_chosen_tile_fits(isa: str) -> None:
+@pytest.mark.parametrize(("isa", "core"), [*CORES.items(), (AVX2, FLOAT_256)])
+def test_the_chosen_tile_fits(isa: str, core: Core) -> None:
     width, registers = (1, 32) if isa == AVX512_VNNI else (2, 16)
     for shape in SHAPES:
-        tile = choose_tile(**shape, core=CORES[isa])
+        tile = choose_tile(**shape, core=core)
         assert 1 <= tile.rows <= shape["rows"], shape
         assert 1 <= tile.columns <= shape["columns"], shape
         assert tile.vectors <= -(-shape["channels"] // 16), shape

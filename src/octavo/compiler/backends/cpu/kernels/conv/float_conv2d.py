@@ -25,7 +25,7 @@ from .float_spec import FloatConv2dSpec
 from .loops.tiles import Core, Tile
 from .spec import gemm_kind
 from .stored_weights import WeightDtype
-from .x86.cores import CORES
+from .x86.cores import CORES, FLOAT_256
 
 GENERIC_PIXELS = 4
 """Pixels of a tile one vector wide; 16 lanes each, they fill 16 of NEON's 32 registers, or all of SSE's."""
@@ -148,8 +148,10 @@ def gemm_of(isa: str) -> type[FloatGemm]:
 
 
 def core_of(isa: str) -> Core:
-    """Return what the tile is chosen for; a float product of AVX2 is one instruction, as a product of VNNI."""
-    return CORES[AVX512_VNNI if isa == AVX512_VNNI else AVX_VNNI]
+    """Return what the tile is chosen for."""
+    if checked_isa(isa).family != "x86":
+        return CORES[AVX_VNNI]
+    return CORES[AVX512_VNNI] if isa == AVX512_VNNI else FLOAT_256
 
 
 def tile_of(spec: FloatConv2dSpec, isa: str) -> Tile | None:

@@ -9,12 +9,11 @@ walk, one accumulator for each output, so a result depends neither on tiles nor 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ......ir.graph.kernel_attributes import OPEN_ATTR, SCALAR_LOOPS_ATTR
@@ -25,16 +24,30 @@ from ......runtime.size import is_open
 from ..language.float_function import ElementMath
 from ..language.isa import AVX512_VNNI
 from ..language.kernel import Kernel
+from ..language.partial import load_partial
 from ..language.schedule import NO_SCHEDULES, Schedules
-from ..language.vectors import Expr, chunks_for, clamped_to, load, prefetch, prim_func, shuffled, store
+from ..language.vectors import (
+    Expr,
+    chunks_for,
+    clamped_to,
+    for_open_tiles,
+    load,
+    prefetch,
+    prim_func,
+    shuffled,
+    store,
+    store_partial,
+)
 from ..language.x86.vector import LANES
 from ..observer.statistics import ObserveSpec
 from ..observer.x86_observe_tiles import TileObserver
+from .float_parts import Part, steps_of_part
 from .float_spec import FloatConv2dSpec
 from .loops.borders import Borders
 from .loops.float_packing import pack_bias, pack_weights
 from .loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
 from .loops.geometry import geometry_of
+from .loops.open_tiles import has_tile_for_each
 from .loops.scratch import Scratch
 from .loops.strips import Strips, StripTile
 from .loops.tiles import Core, Tile
@@ -55,6 +68,7 @@ class FloatGemm(GemmLoops):
     step_elements = 1  # of the input that one step takes
     skips_borders = True  # taps that lie in the padding for all pixels of a run
     takes_any_pixels = True
+    part: Part | None = None
 
     def __init__(
         self,
@@ -100,6 +114,10 @@ class FloatGemm(GemmLoops):
             inputs, step = weight.shape[2], self.step_elements
             tap_steps = None if inputs % step else inputs // step
             self.strips = Strips.of(spec, geometry, self.tile, self.steps, tap_steps, skips=skips)
+        one_tile = not is_open(geometry.rows) and geometry.rows <= self.tile.rows
+        takes_parts = not (one_tile or geometry.reduction.taps or observe is not None)
+        self.depth = steps_of_part(core, self.steps, self.tile.vectors) if takes_parts else self.steps
+        self.far_block_bytes = core.far_block_bytes or self.far_block_bytes
         self.threads = chunks_for(spec.threads, self.cycles, max(typical(geometry.images * geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
@@ -107,6 +125,11 @@ class FloatGemm(GemmLoops):
             "weights": self._packed(weight),
             "bias": pack_bias(bias, geometry.groups),
         }
+
+    @property
+    def block_row_elements(self) -> int:
+        """Elements of a row that the panels of a block read again and again."""
+        return self.geometry.row_stride if self.depth == self.steps else self.depth
 
     @property
     def column_lanes(self) -> int:
@@ -177,6 +200,27 @@ class FloatGemm(GemmLoops):
         self._emit_threads()
         self.observer.drain()
 
+    def _emit_group(
+        self, source: Expr, base: Expr, out_base: Expr, block: Expr, group: Expr, first_panel: Expr, last_panel: Expr
+    ) -> None:
+        """Emit the panels of one group over one block, part by part of their steps; the result holds the sums between."""
+        if self.depth == self.steps:
+            super()._emit_group(source, base, out_base, block, group, first_panel, last_panel)
+            return
+        depth: Expr = self.depth
+        if self.filled is not None:  # of rows that one tile holds no other takes the weights
+            depth = T.Bind(T.Select(self.filled <= self.tile.rows, T.int32(self.steps), T.int32(depth)))
+        with T.serial(0, T.truncdiv(self.steps + depth - 1, depth)) as index:
+            first = T.Bind(index * depth)
+            self.part = Part(first=first, steps=T.Bind(T.min(T.int32(self.steps) - first, depth)), all_steps=self.steps)
+            super()._emit_group(source, base, out_base, block, group, first_panel, last_panel)
+
+    def _for_open_tiles(self, count: Expr, size: int, body: Callable[[Expr, int], None], *, are_few: bool) -> None:
+        if self.part is None or has_tile_for_each(size, are_few=are_few):
+            super()._for_open_tiles(count, size, body, are_few=are_few)
+        else:  # what is taken twice would be added twice
+            for_open_tiles(count, size, body, overlaps=False)
+
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
         """Emit all tiles of one panel over one block."""
         geometry = self.geometry
@@ -189,16 +233,14 @@ class FloatGemm(GemmLoops):
             pixels = [y * geometry.row_pitch + x * geometry.pixel_pitch for y, x in offsets]
             self._emit_prefetches(out_at, pixels, panel)
             acc = self._emit_start(len(offsets), panel)
+            if self.part is not None:
+                self._emit_part(self.part, acc, source, (at, out_at), (starts, pixels), panel, place)
+                return
             if self.borders is None:
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
                 self._emit_bordered(acc, source, at, starts, panel, place, block)
-            if self.spec.function is not None:
-                self._emit_function(self.spec.function, acc, out_at, place, panel)
-            elif self.observer is None:
-                self._emit_finish(acc, out_at, pixels, panel)
-            else:
-                self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
+            self._emit_end(acc, out_at, pixels, panel, place)
 
         def strung(tile: StripTile) -> None:
             acc = self._emit_start(tile.size, panel)
@@ -209,6 +251,37 @@ class FloatGemm(GemmLoops):
             self._for_tiles(block, body, panel)
         else:
             self.table.for_tiles(strung)
+
+    def _emit_end(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel, place: TilePlace) -> None:
+        """Emit what becomes of a tile's sums."""
+        if self.spec.function is not None:
+            self._emit_function(self.spec.function, acc, out_at, place, panel)
+        elif self.observer is None:
+            self._emit_finish(acc, out_at, pixels, panel)
+        else:
+            self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
+
+    def _emit_part(
+        self,
+        part: Part,
+        acc: Expr,
+        source: Expr,
+        at: tuple[Expr, Expr],
+        offsets: tuple[list[int], list[int]],
+        panel: Panel,
+        place: TilePlace,
+    ) -> None:
+        """Emit a part of a tile's steps; `at` and `offsets` are of its windows, and of its outputs."""
+        starts, pixels = offsets
+        places = [at[1] + pixel for pixel in pixels]
+        part.resume(acc, self.out, places, panel)
+        weights = T.Bind(self._weights_at(panel) + part.first * (panel.vectors * LANES))
+        self._emit_run(acc, source, T.Bind(at[0] + part.first), weights, part.steps, list(enumerate(starts)), panel)
+        with T.If(part.is_last):
+            with T.Then():
+                self._emit_end(acc, at[1], pixels, panel, place)
+            with T.Else():
+                part.leave(acc, self.out, places, panel)
 
     def _emit_start(self, pixels: int, panel: Panel) -> Expr:
         """Allocate the sums of a tile, and start them from 0, not from the bias: see ImplicitGemm."""
@@ -371,7 +444,7 @@ class FloatGemm(GemmLoops):
 
     def _store(self, place: Expr, value: Expr, valid: int) -> None:
         """Emit the store of a vector of results."""
-        store_partial(self.out, place, value, LANES, valid)
+        store_partial(self.out, place, value, LANES, valid, "float32")
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: Sequence[Expr], panel: Panel) -> None:
         """Emit bias, addend, clamp and the stores of the panel's channels of each pixel."""
@@ -433,39 +506,6 @@ class FloatGemm(GemmLoops):
 def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:
     """Return the value within the bounds of `spec`."""
     return clamped_to(value, spec.low, spec.high, lanes)
-
-
-def load_partial(buffer: Expr, index: Expr, lanes: int, valid: int, dtype: str = "float32") -> Expr:
-    """Return a vector whose first `valid` lanes are read, in pieces of a power of two; nothing else is touched."""
-    if valid == lanes:
-        return load(buffer, index, lanes)
-    staged = T.alloc_buffer((lanes,), dtype, scope="local")
-    store(staged, 0, T.broadcast(tirx.const(0, dtype), lanes), lanes)
-    for done, piece in pieces_of(valid):
-        store(staged, done, load(buffer, index + done, piece), piece)
-    return T.Bind(load(staged, 0, lanes))
-
-
-def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "float32") -> None:
-    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; nothing else is touched."""
-    if valid == lanes:
-        store(buffer, index, value, lanes)
-        return
-    staged = T.alloc_buffer((lanes,), dtype, scope="local")
-    store(staged, 0, value, lanes)
-    for done, piece in pieces_of(valid):
-        store(buffer, index + done, load(staged, done, piece), piece)
-
-
-def pieces_of(count: int) -> list[tuple[int, int]]:
-    """Return (first, size) of the pieces of `count` elements whose sizes are powers of two, largest first."""
-    pieces: list[tuple[int, int]] = []
-    done = 0
-    while done < count:
-        size = 1 << ((count - done).bit_length() - 1)
-        pieces.append((done, size))
-        done += size
-    return pieces
 
 
 def can_observe(spec: FloatConv2dSpec) -> bool:

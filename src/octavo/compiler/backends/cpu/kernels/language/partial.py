@@ -67,3 +67,17 @@ def _mask(count: Expr, lanes: int) -> Expr:
 def _masked(name: str, dtype: str, *args: Expr) -> Expr:
     # Not pure: what is read may have been written before.
     return B.call_llvm_intrin(B.llvm_lookup_intrinsic_id(f"llvm.masked.{name}"), *args, dtype=dtype)
+
+
+def load_partial(buffer: Buffer, index: Expr, lanes: int, valid: int, dtype: str = "float32") -> Expr:
+    """Return a vector whose first `valid` lanes are read, in pieces of a power of two; nothing else is touched."""
+    if valid == lanes:
+        return load(buffer, index, lanes)
+    staged: Any = B.alloc_buffer((lanes,), dtype, scope="local")
+    store(staged, 0, B.broadcast(tirx.const(0, dtype), lanes), lanes)
+    done = 0
+    while done < valid:
+        piece = 1 << ((valid - done).bit_length() - 1)
+        store(staged, done, load(buffer, index + done, piece), piece)
+        done += piece
+    return B.Bind(load(staged, 0, lanes))

@@ -22,11 +22,12 @@ from ...language.arm import vector as v
 from ...language.arm.bfloat16 import bring_along, multiply_matrix
 from ...language.kernel import Kernel
 from ...language.lane_order import LANES
+from ...language.partial import load_partial
 from ...language.schedule import NO_SCHEDULES, Schedules
-from ...language.vectors import Expr, load, store
+from ...language.vectors import Expr, load, store, store_partial
 from ...quantization.half_cast import narrowed_bfloat16, widened
 from ..bfloat16_spec import Bfloat16Conv2dSpec
-from ..float_gemm import FloatArray, FloatGemm, load_partial, store_partial
+from ..float_gemm import FloatArray, FloatGemm
 from ..loops.float_packing import pack_panels
 from ..loops.gemm_loops import Panel, TilePlace
 from .gemm import ArmCore

@@ -273,7 +273,7 @@ class GemmLoops(ABC):
         is_fresh_for_one = (self.is_copied or self.is_walked_before) and len(self.panels) == 1
         is_far = 4 * reduction.steps * geometry.group_outputs * geometry.groups >= FAR_BYTES  # a step takes four bytes
         most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else self.far_block_bytes if is_far else INPUT_BLOCK_BYTES
-        affordable = (most_bytes // self.element_bytes - span) // largest((1, geometry.row_stride))
+        affordable = (most_bytes // self.element_bytes - span) // largest((1, self.block_row_elements))
         if self.has_open_rows:  # the kernel makes blocks of this size at most, all alike
             return largest((2, affordable // tile.rows)) * tile.rows
         tiles = max(1, min(affordable, geometry.rows) // tile.rows)
@@ -281,6 +281,11 @@ class GemmLoops(ABC):
         if threads > 1 and not self._shares_panels:
             return balanced_block(total, tiles, typical(geometry.images), threads) * tile.rows
         return -(-total // -(-total // tiles)) * tile.rows
+
+    @property
+    def block_row_elements(self) -> int:
+        """Elements of the source from one row of a block to the next, all of which its panels read."""
+        return self.geometry.row_stride
 
     @property
     def has_open_rows(self) -> bool:

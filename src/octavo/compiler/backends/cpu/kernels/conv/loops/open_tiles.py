@@ -24,7 +24,7 @@ def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None], *
     if size == 1:
         return
     first, left = T.Bind(full * size), T.Bind(pixels - full * size)
-    if size == 6 and are_few:
+    if has_tile_for_each(size, are_few=are_few):
         for some in (5, 4, 3, 2, 1):
             with T.If(left == some), T.Then():
                 body(first, some)
@@ -37,3 +37,8 @@ def for_pixel_tiles(count: Expr, size: int, body: Callable[[Expr, int], None], *
         left = T.Bind(left - tiles * some)
     with T.serial(0, T.max(left, 0)) as index:
         body(T.Bind(pixels - left + index), 1)
+
+
+def has_tile_for_each(size: int, *, are_few: bool) -> bool:
+    """Return whether there is a tile for each number of pixels behind tiles of `size`: none is computed again."""
+    return size == 6 and are_few

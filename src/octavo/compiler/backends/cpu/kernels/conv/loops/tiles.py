@@ -5,6 +5,7 @@ It estimates cycles, it emits nothing. The constants were fitted on a core with 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait
 NARROW_CYCLES = {4: 1.9, 2: 2.4, 1: 3.9}  # to initialise, requantize and store one accumulator register of a group of 4, 2, 1
 TILE_CYCLES = 3.0  # loops and addresses of one tile; the rest of its start and end overlaps its neighbours
 MAX_PIXELS = 22  # by one vector: with more, the constants of requantizing find no registers beside the accumulators
+VECTOR_BYTES = 4 * LANES  # of weights, of one step
 RUN_CYCLES = 8.0  # to enter and leave one loop over steps, where taps in the padding are left out
 
 
@@ -35,6 +37,14 @@ class Core:
         Of each product of a vector, and to prepare a vector of weights and the activation of a pixel in each step.
     end_factor
         How much longer than with 512 bits it takes to initialise, requantize and store accumulators.
+    near_bytes
+        Of a panel's weights that the first-level cache holds beside pixels.
+    far_cycles
+        In each step, of each vector of weights of a panel that has more.
+    unsplit_bytes
+        Of a panel's weights: with more, all tiles of a block take a part of `near_bytes` before any takes the next one.
+    far_block_bytes
+        Of the input that one block reads for every panel where all weights lie far; None for the default of the loops.
     """
 
     accumulators: int
@@ -43,6 +53,10 @@ class Core:
     weight_cycles: float = 0.0
     activation_cycles: float = 0.0
     end_factor: float = 1.0
+    near_bytes: float = math.inf
+    far_cycles: float = 0.0
+    unsplit_bytes: float = math.inf
+    far_block_bytes: int | None = None
 
     def most_pixels(self, vectors: int) -> int:
         """Return how many pixels fit beside the weights of `vectors`, 0 if the weights alone are too many."""
@@ -52,6 +66,10 @@ class Core:
     def step_cycles(self, pixels: int, vectors: int) -> float:
         """Estimate the cycles of the arithmetic of one step."""
         return pixels * vectors * self.product_cycles + vectors * self.weight_cycles + pixels * self.activation_cycles
+
+    def waiting_cycles(self, steps: int, vectors: int) -> float:
+        """Estimate the cycles by which weights from beyond the first-level cache delay a step."""
+        return vectors * self.far_cycles if steps * vectors * VECTOR_BYTES > self.near_bytes else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +132,8 @@ def layer_cycles(
             for width, column_tiles in ((tile.columns, columns // tile.columns), (columns % tile.columns, 1)):
                 if height and width:
                     pixels = height * width
-                    cycles = steps * step_cycles(pixels, vectors, core) + end_cycles(pixels, vectors, core) + runs * RUN_CYCLES
+                    step = step_cycles(pixels, vectors, core) + core.waiting_cycles(steps, vectors)
+                    cycles = steps * step + end_cycles(pixels, vectors, core) + runs * RUN_CYCLES
                     total += panels * row_tiles * column_tiles * cycles
     return total
 
@@ -122,7 +141,7 @@ def layer_cycles(
 def _bordered_cycles(tile: Tile, vectors: int, rows: int, steps: int, borders: Borders, core: Core) -> float:
     """Estimate the cycles of all tiles of one panel where taps in the padding are left out."""
     tap_steps = borders.tap_steps or steps / (borders.rows.count * borders.columns.count)
-    total = 0.0
+    total, waiting = 0.0, core.waiting_cycles(steps, vectors)
     left = rows % tile.rows
     for first, height, row_tiles in ((0, tile.rows, rows // tile.rows), (rows - left, left, 1)):
         if not height:
@@ -130,7 +149,8 @@ def _bordered_cycles(tile: Tile, vectors: int, rows: int, steps: int, borders: B
         row_taps = _row_taps(borders, first, height, row_tiles)
         for tiles in _column_tiles(borders, tile.columns):
             row_tap = sum(
-                (run.last - run.first) * tap_steps * step_cycles(height * len(run.columns), vectors, core) + RUN_CYCLES
+                (run.last - run.first) * tap_steps * (step_cycles(height * len(run.columns), vectors, core) + waiting)
+                + RUN_CYCLES
                 for run in tiles.runs
             )
             total += tiles.count * (row_taps * row_tap + row_tiles * end_cycles(height * tiles.width, vectors, core))

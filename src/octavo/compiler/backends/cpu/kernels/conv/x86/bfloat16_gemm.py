@@ -17,11 +17,12 @@ from tvm.script.ir_builder import tirx as T
 
 from .......numerics.floats.half import to_half
 from ...language.kernel import Kernel
-from ...language.vectors import Expr, load
+from ...language.partial import load_partial
+from ...language.vectors import Expr, load, store_partial
 from ...language.x86.bfloat16 import bring_along, dot_pairs, rounded, widened
 from ...language.x86.vector import LANES
 from ..bfloat16_spec import Bfloat16Conv2dSpec
-from ..float_gemm import FloatArray, FloatGemm, load_partial, store_partial
+from ..float_gemm import FloatArray, FloatGemm
 from ..loops.float_packing import pack_panels
 
 

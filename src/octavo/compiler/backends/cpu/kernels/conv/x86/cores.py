@@ -12,3 +12,13 @@ CORES = {
     AVX2: Core(accumulators=6, registers=7, product_cycles=1.25, weight_cycles=0.5, activation_cycles=0.1, end_factor=2.0),
 }
 """By ISA."""
+
+FLOAT_256 = Core(
+    accumulators=7,
+    registers=7,
+    near_bytes=16 * 1024,
+    far_cycles=0.5,
+    unsplit_bytes=64 * 1024,
+    far_block_bytes=512 * 1024,
+)
+"""Of float32 in 256 bits, whose product is one instruction."""
