@@ -10,6 +10,7 @@ from torch_checks import Apply, Several, check, groups, load, torch
 
 import octavo
 from octavo.errors import UnsupportedOpError
+from octavo.ir.graph.dataflow import call_to
 
 nn = torch.nn
 functional = torch.nn.functional
@@ -108,6 +109,7 @@ MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "rnn, two layers": (nn.RNN(4, 3, 2, bidirectional=True), (2, 1, 4)),
     "rnn": (nn.RNN(4, 3, nonlinearity="relu"), (2, 1, 4)),
     "gru, two layers": (nn.GRU(4, 3, 2, bidirectional=True), (2, 1, 4)),
+    "lstm, both ways": (nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True, bias=False), (2, 3, 4)),
     "relu": (nn.ReLU(), IMAGE),
     "relu in place": (nn.ReLU(inplace=True), IMAGE),
     "relu6": (nn.ReLU6(), IMAGE),
@@ -346,13 +348,16 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+def _with_states(x, layer):
+    """What a recurrent layer gives, and its states behind the last step."""
+    result, states = layer(x)
+    return (result, *states) if isinstance(states, tuple) else (result, states)
+
+
 @pytest.mark.parametrize("names", groups(MODULES, 20))
 def test_modules(names):
     parts, shapes = zip(*(MODULES[name] for name in names), strict=True)
-    firsts = [isinstance(part, nn.RNNBase) for part in parts]
-    applied = [
-        Apply((lambda x, m: m(x)[0]) if first else (lambda x, m: m(x)), part) for part, first in zip(parts, firsts, strict=True)
-    ]
+    applied = [Apply(_with_states if isinstance(part, nn.RNNBase) else (lambda x, m: m(x)), part) for part in parts]
     check(Several(applied, [1] * len(parts)), shapes, names)
 
 
@@ -361,6 +366,21 @@ def test_functions(names):
     functions, shapes = zip(*(FUNCTIONS[name] for name in names), strict=True)
     inputs = [shape for each in shapes for shape in each]
     check(Several([Apply(function) for function in functions], [len(each) for each in shapes]), inputs, names)
+
+
+def test_recurrent_layers_are_not_decomposed(monkeypatch):
+    """PyTorch would trace each step of each layer."""
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+    layers = nn.GRU(4, 3, 2, bidirectional=True, batch_first=True)
+    model = load(Apply(_with_states, layers), [torch.zeros(2, 40, 4)])
+    [block] = model.module["main"].body.blocks
+    products = [binding for binding in block.bindings if call_to(binding.value, "matmul") is not None]
+    assert len(products) == 2 * 2 * (1 + 2 * 40)  # of a layer and direction one for all inputs, and two for each step's state
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # PyTorch's own, of how it computes them
+def test_projected_states():
+    check(Apply(_with_states, nn.LSTM(4, 5, proj_size=3)), [(2, 1, 4)])
 
 
 def test_picking_by_index_says_nothing(capfd):

@@ -37,6 +37,7 @@ from .open_shapes import ALIKE, OPEN_SHAPES
 from .ops import CONVERTERS, Arguments, Converter
 from .placing import PLACING
 from .pt2e import PT2E
+from .recurrent import RECURRENT, is_projected
 from .resize import RESIZE
 from .running import RUNNING
 from .sizes import is_open_size
@@ -48,6 +49,7 @@ _CONVERTERS: dict[str, Converter] = {
     **CONVERTERS,
     **CONV1D,
     **CONV3D,
+    **RECURRENT,
     **MAKERS,
     **NORMS,
     **FUNCTIONS,
@@ -64,7 +66,6 @@ _CONVERTERS: dict[str, Converter] = {
 
 _EINSUM = "aten.einsum.default"
 """Its decomposition has products, which quantize; TVM's converter leaves one op that it sums element by element."""
-_RECURRENT = ("aten.gru.input", "aten.lstm.input", "aten.rnn_relu.input", "aten.rnn_tanh.input")
 
 
 _LIBRARIES = ("aten.", "torchvision.")
@@ -85,7 +86,9 @@ class _Importer(_Frontend):
         """Whether there is a converter for the node, ours or TVM's."""
         if node.op != "call_function" or not _is_operator(node):
             return True
-        if str(node.target) == _EINSUM or (str(node.target) in _RECURRENT and not _is_plain_recurrence(node)):
+        if str(node.target) == _EINSUM or (
+            str(node.target) in RECURRENT and is_projected(_by_name(node, tuple(node.args), dict(node.kwargs)))
+        ):
             return False
         return str(node.target) in _CONVERTERS or self._of_tvm(node) is not None
 
@@ -281,13 +284,6 @@ def _check_dtypes(node: Any) -> None:
         dtype = getattr(value, "dtype", None)
         if dtype is not None and not dtype.is_complex:
             dtype_name(dtype, str(node.name))
-
-
-def _is_plain_recurrence(node: Any) -> bool:
-    """Whether a recurrent op has one layer and no projection: TVM's converters take no others."""
-    values = _by_name(node, tuple(node.args), dict(node.kwargs))
-    weights = (4 if values["has_biases"] else 2) * (2 if values["bidirectional"] else 1)
-    return values["num_layers"] == 1 and len(values["params"]) == weights
 
 
 def _is_size(node: Any) -> bool:
