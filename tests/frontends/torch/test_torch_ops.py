@@ -34,7 +34,7 @@ class Constants(nn.Module):
         self.register_buffer("c", torch.arange(3), persistent=False)
 
     def forward(self, x):
-        return x * (self.a + self.b) + torch.tensor(0.5) * self.c.float().sum()
+        return x * (self.a @ self.b + self.b) + torch.tensor(0.5) * self.c.float().sum()
 
 
 def overwritten(x):

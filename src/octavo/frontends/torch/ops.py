@@ -5,7 +5,7 @@ Relax expression. Formulas are those of the op's documentation. Each comes befor
 
 * batch_norm: takes the training flag as momentum and momentum as epsilon;
 * clamp_max: ignores the bound; clamp, relu6, hardtanh: infinite bounds and ops of their own where a clip serves;
-* add, sub: ignore alpha; elementwise ops of two constants fail; booleans compared with numbers do not build;
+* add, sub: ignore alpha; elementwise ops and matmul of two constants fail; booleans compared with numbers do not build;
 * pools: take an empty stride for a stride;
 * squeeze: fails on dimensions that are not 1; std: divides by the count; pixel_shuffle and max along an axis: become ops that
   TVM cannot compile.
@@ -443,6 +443,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.hardtanh.default": _hardtanh,
     "aten.lift_fresh_copy.default": _identity,
     "aten.max.dim": _extreme(ops.max, ops.argmax),
+    "aten.matmul.default": lambda args: ops.matmul(args["self"], args["other"]),
     "aten.max_pool2d.default": lambda args: _max_pool(args, 2),
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
     "aten.max_pool3d.default": lambda args: _max_pool(args, 3),
