@@ -99,6 +99,7 @@ APART = {
     "einsum of the last axes": ((4, 6), lambda x: torch.einsum("...ik,...jk->...ij", x, x)),
     "normalized": ((4, 6), lambda x: functional.group_norm(functional.layer_norm(functional.normalize(x, dim=1), [6]), 2)),
     "in place": ((6,), lambda x: x.clone().abs_().masked_fill_(x > 1, 0.5).flip(1)),
+    "split": ((4, 6), lambda x: torch.cat(x.mT.tensor_split(2, 1)[::-1], 1)),
     "padded": ((4, 6), lambda x: functional.pad(x, (1, -1, 2, 0))),
     "repeated": ((6,), lambda x: x.repeat_interleave(2, 0).view(-1, 2, 6)),
 }

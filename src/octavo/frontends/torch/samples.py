@@ -19,6 +19,7 @@ _BY_PLACE = frozenset(
     | {"split", "split_with_sizes", "squeeze", "stack", "swapaxes", "swapdims", "t", "tile", "transpose", "unbind"}
     | {"unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "_conj", "_to_copy", "conj", "imag", "real"}
     | {"resolve_conj", "resolve_neg", "to", "type_as", "view_as_complex", "view_as_real"}
+    | {"adjoint", "mH", "mT", "tensor_split"}
     | {"all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "kthvalue", "linalg_norm"}
     | {"linalg_vector_norm", "logsumexp", "max", "mean", "median", "min", "mode", "nanmean", "nanmedian", "nansum"}
     | {"norm", "prod", "std", "std_mean", "sum", "var", "var_mean", "cosine_similarity", "cross_entropy_loss"}
