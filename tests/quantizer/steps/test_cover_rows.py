@@ -1,4 +1,4 @@
-"""Dense layers of a single row: where the samples hardly cover what they read, each row has the scale of its own values."""
+"""Dense layers of a single row have the scale of that row's own values: beyond all samples, or far within the greatest."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import octavo
 from apply_steps import with_steps
 from nets import mlp
 from octavo.numerics.statistics.metrics import sqnr_db
-from octavo.quantizer.steps import Correct, CoverRows
+from octavo.quantizer.steps import Correct, CoverRows, SingleRows
 
 
 def rows(rng: np.random.Generator, sizes: np.ndarray) -> list[np.ndarray]:
@@ -25,8 +25,16 @@ def test_rows_beyond_all_samples_do_not_saturate(rng):
     assert sqnr_db(known, covered) > 35
 
 
-def test_what_the_samples_cover_stays_as_it_is(rng):
+def test_rows_far_within_the_greatest_sample_are_not_coarse(rng):
     model = mlp(rng)
-    profile = octavo.profile(model, [rng.choice([-1, 1], size=(1, 16)).astype(np.float32) for _ in range(256)], keep_samples=64)
-    layers = with_steps(model, profile, [CoverRows()]).plan.layers
-    assert not layers[0].per_row, "its inputs are -1 and 1"
+    # Ends that half of the samples have are covered.
+    sizes = [1.0, 8.0] * 128
+    samples = [size * rng.choice([-1, 1], size=(1, 16)).astype(np.float32) for size in sizes]
+    profile = octavo.profile(model, samples, keep_samples=64)
+    near = rows(rng, np.full(16, 0.1))
+    plans = [with_steps(model, profile, steps) for steps in ([Correct()], [SingleRows(), Correct()])]
+    runs = [octavo.compile(made) for made in (model, *plans)]
+    known, static, own = (np.concatenate([next(iter(run(row).values())) for row in near]) for run in runs)
+    assert not with_steps(model, profile, [CoverRows()]).plan.layers[0].per_row, "half of the samples have its ends"
+    assert plans[1].plan.layers[0].per_row
+    assert sqnr_db(known, own) > sqnr_db(known, static) + 6, "a bit is 6 dB"

@@ -6,7 +6,7 @@ from .equalize import Equalize, Rotate
 from .float_trunk import FloatTrunk
 from .keep_float import FuseFunctions, KeepFloat
 from .named_tensors import FloatTensors, SetParams, WidenTensor, WithoutShift
-from .per_row import CoverRows, PerRow
+from .per_row import CoverRows, PerRow, SingleRows
 from .per_sample import PerSample
 from .ranges import ExactInputs, NarrowRanges, Ranges, TuneRanges
 from .step import Evidence, Step
@@ -29,6 +29,7 @@ _ORDER: list[type[Step]] = [
     WidenTensor,
     FloatTensors,
     WithoutShift,
+    SingleRows,
     CoverRows,
     Correct,
 ]
@@ -67,6 +68,7 @@ __all__ = [
     "KeepFloat",
     "PerSample",
     "SetParams",
+    "SingleRows",
     "Step",
     "WidenTensor",
     "WithoutShift",

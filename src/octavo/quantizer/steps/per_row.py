@@ -15,20 +15,41 @@ from ..placement import reads_rows
 from ..plan.entries import between_products
 from ..planner import Planned
 from ..recipe import AUTO, WIDEST, Recipe
-from .step import Evidence, Step
+from .step import ENOUGH_DB, Evidence, Step
 
 _REASON = "each row has the scale of its own values"
 _BETWEEN = "it lies between ops that read and leave float32, and no product takes its integers"
 _PRODUCT = "it is multiplied by another activation, and no scale suits all its rows"
 _UNCOVERED = "it reads a single row, whose values may go further than the samples show"
+_SINGLE = "it reads a single row, which has the scale of its own values"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SingleRows(Step):
+    """Inputs of dense layers with the scale of their own values, where these are a single row.
+
+    The few values of a row make all that comes behind it, and where one sample goes far a static range is coarse for all others.
+    """
+
+    name: ClassVar = "single rows"
+    below_db: float = ENOUGH_DB
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> list[SingleRows]:
+        """Return it, unless bare rounding, or another estimator of ranges, is wanted."""
+        return [cls()] if recipe.corrects and recipe.range_estimator in (AUTO, WIDEST) else []
+
+    def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
+        """Return choices with these layers per row."""
+        return _per_row(planned, dict.fromkeys(_single_rows(planned, evidence), _SINGLE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CoverRows(Step):
-    """Inputs of dense layers with the scale of their own values, where these are a single row that the samples hardly cover.
+    """The same where the samples hardly cover the row.
 
-    What lies beyond a static range saturates, and the few values of a row make all that comes behind it. Samples do not show how
-    far others go, so no referee can: it is kept unless it loses.
+    What lies beyond a static range saturates. Samples do not show how far others go, so no referee can: it is kept unless it
+    loses.
     """
 
     name: ClassVar = "cover rows"
@@ -41,21 +62,28 @@ class CoverRows(Step):
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these layers per row."""
-        planner, named = evidence.planner, planned.named
-        choices = planner.tensor_choices(planned)
-        single = {name for name, each in choices.items() if typical(prod(each.shape[:-1])) == 1}
-        found = [
-            layer.output
-            for layer in planned.plan.layers
-            if layer.weight is not None
-            and reads_rows(planner.support(layer))
-            and not layer.reads_reals
-            and named.isdisjoint((*layer.inputs, layer.output))
-            and single.issuperset(layer.inputs)
-            and not _is_covered(layer.inputs[0], planner.profile)
-        ]
-        per_row = dict.fromkeys(found, _UNCOVERED)
-        return planned.choices.with_more(Choices(per_row=per_row)).uncorrected if found else None
+        found, profile = _single_rows(planned, evidence), evidence.planner.profile
+        return _per_row(planned, {output: _UNCOVERED for output, row in found.items() if not _is_covered(row, profile)})
+
+
+def _single_rows(planned: Planned, evidence: Evidence) -> dict[TensorId, TensorId]:
+    """Return the dense layers that read a single row and could quantize it when run, each with that row."""
+    planner, named = evidence.planner, planned.named
+    choices = planner.tensor_choices(planned)
+    single = {name for name, each in choices.items() if typical(prod(each.shape[:-1])) == 1}
+    return {
+        layer.output: layer.inputs[0]
+        for layer in planned.plan.layers
+        if layer.weight is not None
+        and reads_rows(planner.support(layer))
+        and not layer.reads_reals
+        and named.isdisjoint((*layer.inputs, layer.output))
+        and single.issuperset(layer.inputs)
+    }
+
+
+def _per_row(planned: Planned, layers: dict[TensorId, str]) -> Choices | None:
+    return planned.choices.with_more(Choices(per_row=layers)).uncorrected if layers else None
 
 
 def _is_covered(name: TensorId, profile: Profile | None) -> bool:
