@@ -40,10 +40,11 @@ def lstm(
     alone=False,
     clips=(0.0, 0.0),
     cell=-11,
+    hidden=3,
 ):
     """A layer along a sequence, or a step `alone`, whose writer states no shape of the result."""
     layer = Layer(*((BATCH, WIDTH) if alone else (STEPS, BATCH, WIDTH) if time_major else (BATCH, STEPS, WIDTH)))
-    out, hidden = (6, (0.009, 3)) if projected else (UNITS, STATE)
+    out, own = (6, (0.009, hidden)) if projected else (UNITS, STATE)
     gates = [gate for gate in range(4) if gate or not coupled]
     into, back, bias, norms = ([-1] * 4 for _ in range(4))
     for gate in gates:
@@ -59,7 +60,7 @@ def lstm(
     states = [layer.tensor("h", (BATCH, out), "int8", *STATE, is_variable=True)]
     states.append(layer.tensor("c", (BATCH, UNITS), "int16", 2.0**cell, is_variable=True))
     inner = [layer.tensor(f"i{gate}", (0,), "int16", 0.0007 + gate / 10_000) for gate in range(4)]
-    inner.append(layer.tensor("i4", (0,), "int8", *hidden))
+    inner.append(layer.tensor("i4", (0,), "int8", *own))
     y = layer.tensor("y", () if alone else (*layer.tensors[0].shape[:2], out), "int8", *STATE)
     options = {"FusedActivationFunction": Activation.TANH, "CellClip": clips[0], "ProjClip": clips[1]}
     options |= {} if alone else {"TimeMajor": time_major}
@@ -99,6 +100,8 @@ CASES = {
     "lstm": lstm,
     "lstm, coupled gates, time first, clipped": lambda: lstm(coupled=True, time_major=True, clips=(1.0, 0.0)),
     "lstm, peepholes, projected, clipped": lambda: lstm(peepholes=True, projected=True, clips=(2.0, 0.5)),
+    "lstm, projected from an end of the integers": lambda: lstm(projected=True, hidden=-128),
+    "lstm, projected, asymmetric": lambda: lstm(projected=True, hidden=90),
     "lstm, normalized": lambda: lstm(normalized=True),
     "lstm, wide cell": lambda: lstm(cell=-9),
     "lstm, a step alone": lambda: lstm(alone=True, normalized=True, projected=True),

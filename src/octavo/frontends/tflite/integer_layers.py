@@ -278,13 +278,15 @@ class _LstmWriter:
         hidden, state = layer.inner[4], layer.operands[18]
         factor = np.float32(2.0**-15 / float(hidden.scale) * 2.0**-15)
         value = steps.rescaled(steps.times(leaving, steps.looked_up(c, self._tanh[layer.cell_bits])), factor)
-        value = steps.saturated(steps.add(value, steps.number(hidden.zero_point)), "int8")
+        # LiteRT's kernel takes the zero point of what a projection reads off, and adds it there: it saturates at the other end.
+        zero_point = -hidden.zero_point if layer.has(16) else hidden.zero_point
+        value = steps.saturated(steps.add(value, steps.number(zero_point)), "int8")
         value = emit(ops.astype(emit(ops.reshape(value, [layer.batch, layer.units])), "int8"))
         if not layer.has(16):
             return value
         weight = layer.operands[16]
         bias = layer.operands[17].value if layer.has(17) else None
-        sums = steps.wide(self._product(value, hidden.zero_point, weight.value.T, bias))
+        sums = steps.wide(self._product(value, zero_point, weight.value.T, bias))
         scaled = steps.rescaled(sums, weight.scale * hidden.scale / state.scale)
         value = steps.saturated(steps.add(scaled, steps.number(state.zero_point)), "int8")
         if layer.clips[1]:
