@@ -41,17 +41,16 @@ def place(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[li
         Offsets in bytes, multiples of the alignment, in the order of `lifetimes`; bytes of the whole block.
     """
     offsets = [0] * len(lifetimes)
-    placed: list[int] = []
+    alive: dict[int, list[int]] = {}
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].size, lifetimes[i].first)):
         wanted = align(lifetimes[index].size, alignment)
-        taken = sorted(
-            (offsets[other], offsets[other] + align(lifetimes[other].size, alignment))
-            for other in placed
-            if lifetimes[other].overlaps(lifetimes[index])
-        )
+        calls = range(lifetimes[index].first, lifetimes[index].last + 1)
+        others = {other for call in calls for other in alive.get(call, ())}
+        taken = sorted((offsets[other], offsets[other] + align(lifetimes[other].size, alignment)) for other in others)
         offsets[index] = _smallest_gap(taken, wanted)
-        placed.append(index)
+        for call in calls:
+            alive.setdefault(call, []).append(index)
         total = max(total, offsets[index] + wanted)
     return offsets, total
 

@@ -250,17 +250,25 @@ def _inlined(view: DataflowView, loops: Mapping[Var, _Loop]) -> dict[Var, _Loop]
     """Return the loops that remain, with those inlined that need not."""
     kept: dict[Var, _Loop] = {}
     in_memory: set[Var] = set(operand_vars(view.result))
+    may_read: dict[Expr, dict[_Loop, None]] = {}
+
+    def note(reader: _Loop) -> None:
+        for expr in reader.read.values():
+            may_read.setdefault(expr, {})[reader] = None
+
     for binding in reversed(view.bindings):
         var, loop = binding.var, loops.get(binding.var)
-        readers = [each for each in kept.values() if any(expr.same_as(var) for expr in each.read.values())]
+        readers = [each for each in may_read.pop(var, ()) if any(expr.same_as(var) for expr in each.read.values())]
         if loop is not None and _is_exact(loop) and var not in in_memory:
             for reader in readers if len(readers) == 1 or _is_light(loop) else ():
                 _inline(loop, reader, view)
+                note(reader)
             readers = [each for each in readers if any(expr.same_as(var) for expr in each.read.values())]
         if loop is None:
             in_memory.update(operand_vars(binding.value))
         elif readers or var in in_memory:
             kept[var] = loop
+            note(loop)
             # What a loop is given and does not read (zeros of its shape) its function still takes.
             read = () if loop.is_view else loop.read.values()
             in_memory.update(each for each in operand_vars(binding.value) if not any(each.same_as(expr) for expr in read))

@@ -118,9 +118,8 @@ class FusedTail:
             return
         alike = static_shape(other) == static_shape(self.output) == static_shape(user)
         # Of two products that are added, the later one takes the sum.
-        first = next(binding.var for binding in view.bindings if binding.var in (other, self.output))
         is_parameter = isinstance(view.definition(other), Var)
-        if alike and (first.same_as(other) or is_parameter):
+        if alike and (is_parameter or view.is_bound_before(other, self.output)):
             self.addend = other
             self.members.append(user)
             self.output = user
