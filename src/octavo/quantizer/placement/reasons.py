@@ -58,12 +58,14 @@ def without_range(
 
 def _full(view: DataflowView, tensors: TensorTable, step: Var) -> TensorEntry | None:
     """Return the tensor of the source that a step leads to."""
-    line = [step]
+    line, seen = [step], {step}
     for var in line:  # which grows
         entry = tensors.get(TensorId(var.name))
         if entry is not None and entry.op:
             return entry
-        line.extend(user for user in view.users(var) if user not in line)
+        users = dict.fromkeys(user for user in view.users(var) if user not in seen)
+        line.extend(users)
+        seen.update(users)
     return None
 
 
