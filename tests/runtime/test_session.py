@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -16,6 +18,7 @@ import octavo
 from octavo.errors import DataError
 from octavo.runtime import session
 from octavo.runtime.executable import Executable
+from octavo.runtime.runner import NativeRunner
 from open_decoder import CARRY, HEADS, SIZE, decoder
 
 R: Any = relax.op
@@ -156,6 +159,69 @@ def test_states_to_begin_with_are_taken(executable: Executable) -> None:
         assert next(iter(step(x=second).values())).tobytes() == expected.tobytes()
         step.reset()
         assert step.length == first.shape[1]
+
+
+def test_a_fork_starts_anew_as_its_session_does(executable: Executable) -> None:
+    """With the rows that were given, whatever has become of the caller's arrays since."""
+    first, second, third = steps(11, 2, 3)
+    _, past = without(executable, first, None)
+    expected, _ = without(executable, third, past)
+    with executable.session(carry=names_of(executable), capacity={"past": 30}, start=past) as step:
+        for array in past.values():
+            array[...] = 0
+        step(x=second)
+        for each in (step.fork(), step):
+            each.reset()
+            assert next(iter(each(x=third).values())).tobytes() == expected.tobytes()
+
+
+def test_a_step_that_fails_leaves_no_memory_of_its_sizes(executable: Executable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one may have another batch."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    [x] = steps(12, 3, 1)
+    expected, _ = without(executable, x, None)
+    with executable.session(carry=names_of(executable), capacity={"past": 30}) as step:
+        with monkeypatch.context() as patched:
+            patched.setattr(NativeRunner, "run_on", fail)
+            with pytest.raises(MemoryError):
+                step(x=x[:1])
+        assert step.length == 0
+        assert next(iter(step(x=x).values())).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("rows", [2.5, "3", None, True])
+def test_rows_to_keep_are_a_whole_number(executable: Executable, rows: Any) -> None:
+    [x] = steps(13, 1, 1)
+    with executable.session(carry=names_of(executable), capacity={"past": 30}) as step:
+        step(x=np.concatenate([x] * 4, axis=1))
+        with pytest.raises(DataError, match=r"expected a whole number of rows as the ones that reset\(to=\.\.\.\) keeps, got "):
+            step.reset(to=rows)
+        step.reset(to=np.int64(3))
+        assert step.length == 3
+
+
+def test_a_closed_session_does_nothing_more(executable: Executable) -> None:
+    [x] = steps(14, 1, 1)
+    with executable.session(carry=names_of(executable), capacity={"past": 30}) as step:
+        step(x=x)
+    for use in (lambda: step(x=x), step.state, step.fork, step.reset):
+        with pytest.raises(DataError, match="the session was closed at the end of its with block"):
+            use()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_open_session_is_not_copied_and_its_executable_is(executable: Executable, copied: Any) -> None:
+    [x] = steps(15, 1, 1)
+    expected, _ = without(executable, x, None)
+    with executable.session(carry=names_of(executable), capacity={"past": 30}) as step:
+        with pytest.raises(DataError, match=r"a session is not copied or pickled: fork\(\) it"):
+            copied(step)
+        other = copied(executable)
+        other = pickle.loads(other) if isinstance(other, bytes) else other
+        assert next(iter(step(x=x).values())).tobytes() == expected.tobytes() == without(other, x, None)[0].tobytes()
 
 
 def test_what_does_not_fit_is_one_line_and_the_session_goes_on(executable: Executable) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,8 @@ class Session:
         self._flags = [
             fixed_dimension(number) for number in description.fixed if description.inputs[number].source_name in self._fixed
         ]
-        self._start = dict(start or {})
+        self._start = copy.deepcopy(dict(start or {}))  # the arrays are the caller's
+        self._is_open = True
         self._take_all()
         self._check_start()
 
@@ -102,6 +104,7 @@ class Session:
 
     def state(self) -> Arrays:
         """Return copies of the states, by the names of the inputs, as the next step will find them."""
+        self._check_open("state()")
         return {name: self._rows_of(name).copy() for name in self._carry.values() if name in self._memory}
 
     def _rows_of(self, name: str) -> npt.NDArray[Any]:
@@ -132,14 +135,19 @@ class Session:
         DataError
             As a call of the executable; more rows than the capacity. The session is as it was before.
         """
+        self._check_open("step")
         given, known = self._named(data, named), self._known()
         arrays = self._check(given, "step", known)
         own = read_sizes(self._places, [array.shape for array in arrays])
         sizes = {**self._sizes, **own, **self._lengths}
         rows = self._rows_after(sizes)
-        self._make_room(sizes)
+        room = self._make_room(sizes)
         inputs = {spec.source_name: array for spec, array in zip(self._given, arrays, strict=True)}
-        made = self._run(inputs, sizes)
+        try:
+            made = self._run(inputs, sizes)
+        except BaseException:  # the next step may have other sizes, for which this memory is none
+            self._memory = {name: tensor for name, tensor in self._memory.items() if name not in room}
+            raise
         self._lengths |= rows
         for output, name in self._carry.items():
             if output not in self._growing:
@@ -150,9 +158,10 @@ class Session:
         return {name: np.from_dlpack(tensor).copy() for name, tensor in made.items()}
 
     def fork(self) -> Session:
-        """Return another session with copies of the states, to go on from here in two ways."""
+        """Return another session with copies of the states, to go on from here in two ways. It starts anew as this one does."""
+        self._check_open("fork()")
         other = Session(self._description, self._runner, self._carry, self._capacity, fixed=self._fixed)
-        other._sizes, other._lengths = dict(self._sizes), dict(self._lengths)
+        other._start, other._sizes, other._lengths = self._start, dict(self._sizes), dict(self._lengths)
         for name, tensor in self._memory.items():
             if name in self._fixed:
                 continue
@@ -164,19 +173,21 @@ class Session:
         return other
 
     def reset(self, to: int = 0) -> None:
-        """Drop rows behind the first `to` of the growing states; 0 starts anew.
+        """Drop rows behind the first `to` of the growing states; 0 starts anew, with what `start` gave.
 
         Raises
         ------
         DataError
             More rows than there are; some rows, where a state doesn't grow: of such a state only the last one is there.
         """
+        self._check_open("reset()")
+        check_type(to, int | np.integer, DataError, "a whole number of rows as the ones that reset(to=...) keeps")
         if not 0 <= to <= min(self._lengths.values(), default=0):
             raise DataError(f"reset(to={to}): the session holds {min(self._lengths.values(), default=0)} rows")
         others = [name for name in self._carry.values() if self._place(name) is None]
         if to and others:
             raise DataError(f"reset(to={to}): the state {others[0]} keeps no earlier steps; reset() starts anew")
-        self._lengths = dict.fromkeys(self._lengths, to)
+        self._lengths = dict.fromkeys(self._lengths, int(to))
         if not to:
             self._memory, self._sizes, self._before = {}, {}, None
             self._take_all()
@@ -186,8 +197,16 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Let its memory go."""
-        self._memory, self._before = {}, None
+        """Let its memory go: it runs no more steps."""
+        self._memory, self._start, self._before, self._is_open = {}, {}, None, False
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse: a copy would write to the same memory, and code has none in another process."""
+        raise DataError("a session is not copied or pickled: fork() it, or begin one with start=step.state()")
+
+    def _check_open(self, where: str) -> None:
+        if not self._is_open:
+            raise DataError(f"{where}: the session was closed at the end of its with block: open another one")
 
     # ------------------------------------------------------------------------------------------------------- parts
 
@@ -251,8 +270,8 @@ class Session:
                 )
         return found
 
-    def _make_room(self, sizes: Mapping[str, int]) -> None:
-        """Give memory to the states that have none yet."""
+    def _make_room(self, sizes: Mapping[str, int]) -> Collection[str]:
+        """Give memory to the states that have none yet; return their inputs."""
         made: dict[str, Any] = {}
         for output, name in self._carry.items():
             if name in self._memory:
@@ -267,6 +286,7 @@ class Session:
             if place is None:
                 np.from_dlpack(made[name])[...] = 0
         self._memory |= made
+        return made.keys()
 
     def _room(self, spec: InputSpec, shape: tuple[int, ...], place: StatePlace, beside: Mapping[str, Any] | None = None) -> Any:
         """Return memory for as many rows of a state as the capacity says; `beside` are tensors that are made with it."""
