@@ -72,6 +72,8 @@ def test_sizes(rng: np.random.Generator, isa: str) -> None:
         (13, 68, 129),
         (1, 33, 40),
         (4, 50, 1),
+        (1, 17, 8),
+        (5, 6, 24),
     ]
     check(case(rng, isa, (2,), (2,), *size) for size in part(sizes, isa))
 

@@ -142,8 +142,8 @@ class WordProduct(BatchProduct):
             column = T.Bind(at + place.column + vector * LANES)
             target = T.Bind(place.first * (self.steps * (_PAIR * LANES)) + vector * (_PAIR * LANES))
             zeros = self._zeros(T.Bind(place.first + vector))
-            if isinstance(valid, int) and valid == LANES:
-                self._pack_pairs(b, packed, (column, target), stride, zeros)
+            if isinstance(valid, int) and valid in (LANES // 2, LANES):
+                self._pack_pairs(b, packed, (column, target), stride, valid, zeros)
             else:
                 self._pack_words(b, packed, (column, target), stride, valid, zeros)
 
@@ -163,20 +163,25 @@ class WordProduct(BatchProduct):
         store(zeros, 0, value, LANES)
         return zeros
 
-    def _pack_pairs(self, b: Buffer, packed: Buffer, at: tuple[Expr, Expr], stride: int, zeros: Buffer) -> None:
-        """Pack 16 columns, two rows woven word by word; a last row alone is woven with zeros."""
-        (column, target), order = at, [row * LANES + lane for lane in range(LANES) for row in range(_PAIR)]
+    def _pack_pairs(self, b: Buffer, packed: Buffer, at: tuple[Expr, Expr], stride: int, lanes: int, zeros: Buffer) -> None:
+        """Pack 16 columns, or 8 with zeros behind, two rows woven word by word; a last row alone is woven with zeros."""
+        (column, target), order = at, [row * lanes + lane for lane in range(lanes) for row in range(_PAIR)]
 
         def words(row: Expr) -> Expr:
-            return T.Bind(load(b, column + row * self.columns, LANES, "int16") - load(zeros, 0, LANES))
+            return T.Bind(load(b, column + row * self.columns, lanes, "int16") - load(zeros, 0, lanes))
+
+        def put(step: Expr, rows: Sequence[Expr]) -> None:
+            place = T.Bind(target + step * stride)
+            store(packed, place, shuffled(rows, order), _PAIR * lanes)
+            if lanes < LANES:
+                store(packed, place + _PAIR * lanes, T.broadcast(T.int16(0), _PAIR * (LANES - lanes)), _PAIR * (LANES - lanes))
 
         with T.serial(0, self.inner // _PAIR) as step:
-            rows = [words(step * _PAIR + row) for row in range(_PAIR)]
-            store(packed, target + step * stride, shuffled(rows, order), _PAIR * LANES)
+            put(step, [words(step * _PAIR + row) for row in range(_PAIR)])
 
         def last() -> None:
-            rows = [words(T.int32(0) + (self.inner - 1)), T.Bind(T.broadcast(T.int16(0), LANES))]
-            store(packed, target + (T.int32(0) + (self.steps - 1)) * stride, shuffled(rows, order), _PAIR * LANES)
+            rows = [words(T.int32(0) + (self.inner - 1)), T.Bind(T.broadcast(T.int16(0), lanes))]
+            put(T.int32(0) + (self.steps - 1), rows)
 
         where_left(self.inner % _PAIR, last)
 
