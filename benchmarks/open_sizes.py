@@ -112,6 +112,7 @@ class Subject:
             samples = [inputs_of(specs, self.random_sizes(rng), number) for number in range(SAMPLES)]
             model = octavo.quantize(model, octavo.profile(model, samples))
         self._model = model
+        self.static(self.random_sizes(np.random.default_rng(2)))  # what a process's first compilation imports is no cost of sizes
         start = time.process_time()
         self.open = octavo.compile(model, threads=threads)
         self.seconds = time.process_time() - start
