@@ -76,6 +76,21 @@ def test_a_constant_of_several_batches():
     np.testing.assert_array_equal(run_lowered(module, a), want)
 
 
+def test_a_float_product_reads_what_a_constant_of_several_batches_stands_for():
+    """Whether what it multiplies stayed float, or only its weights are integers."""
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(size=(3, 5, 9)).astype(np.float32), rng.integers(-128, 128, (3, 9, 8)).astype(np.int8)
+
+    def body(writer, params):
+        weight = Qdq(writer, "int8").weight("b", b, 0.02, 7)
+        return writer.emit("mm", relax.op.matmul(params["a"], weight), is_output=True)
+
+    module = graph({"a": (a.shape, "float32")}, body)
+    assert [record.integer for record in records(module)] == [False]
+    exact = a.astype(np.float64) @ ((b.astype(np.float64) - 7) * np.float32(0.02))
+    np.testing.assert_allclose(run_lowered(module, a), exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+
+
 @pytest.mark.parametrize(
     ("a_shape", "b_shape", "reason"),
     [

@@ -28,7 +28,7 @@ from ..integer_sums import CenteredInput, centered_input, follow_scaling
 from ..rounding import is_fixed_point, result_rounding, unscalable
 from ..runtime_inputs import DynamicInput, dynamic_tensor, product_operand
 from ..tail import check_activation, follow_in_float, follow_to_quantize, of_width
-from ..values import Dequantized, constant_value, dequantized, numpy_constant
+from ..values import Dequantized, constant_value, dequantized, numpy_constant, real_values
 
 
 def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
@@ -281,7 +281,7 @@ def _operand(view: DataflowView, core: Var, arg: Expr) -> _Read | None:
         return None
     constant = constant_value(view, arg)
     if constant is not None:
-        return constant.values.astype(np.float32, copy=False), MatrixView.plain(shape), constant.members
+        return real_values(constant), MatrixView.plain(shape), constant.members
     if not isinstance(arg, Var):
         return None
     only, mover = view.only_user(arg), call_to(view.definition(arg), "permute_dims", "reshape")
