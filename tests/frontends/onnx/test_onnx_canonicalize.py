@@ -142,8 +142,8 @@ def test_einsum(equation, left, right, make_onnx, run):
 def test_an_einsum_of_an_open_batch_is_computed_and_quantized(make_onnx, tmp_path):
     rng = np.random.default_rng(6)
     nodes = [
-        make_node("Einsum", ["x", "w"], ["q"], equation="abc,cde->abde"),
-        make_node("Relu", ["q"], ["r"]),
+        make_node("Einsum", ["x", "w"], ["q"], equation="abc,cde->abde", name="named"),  # once, where several are written
+        make_node("Relu", ["q"], ["r"], name="named_2"),
         make_node("Einsum", ["r", "v"], ["y"], equation="abde,dec->abc"),
     ]
     constants = {"w": rng.normal(size=(8, 2, 4)).astype(np.float32), "v": rng.normal(size=(2, 4, 8)).astype(np.float32)}

@@ -5,6 +5,7 @@ It knows ONNX and nothing of quantization.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -159,6 +160,7 @@ class OnnxGraph:
                 wanted.update(outer_names(node))
         del self._graph.node[:]
         self._graph.node.extend(reversed(kept))
+        name_once(self._graph.node)
         for domain in {node.domain for node in kept} - {each.domain for each in self._proto.opset_import} - STANDARD_DOMAINS:
             self._proto.opset_import.append(helper.make_opsetid(domain, 1))
         before = {item.name for item in self._graph.initializer}
@@ -189,6 +191,19 @@ class OnnxGraph:
                 if not before:
                     ordered.setdefault(id(last), waiting.pop())
         return list(ordered.values())
+
+
+def name_once(nodes: Iterable[Node]) -> None:
+    """Number nodes whose name an earlier one has: steps of one node of the source have its name, which runtimes refuse."""
+    nodes = list(nodes)
+    taken, seen = {node.name for node in nodes}, {""}
+    for node in nodes:
+        name, number = node.name, 1
+        while node.name in seen and name:
+            number += 1
+            numbered = f"{name}_{number}"
+            node.name = node.name if numbered in taken else numbered
+        seen.add(node.name)
 
 
 def outer_names(node: Node) -> set[str]:
