@@ -10,6 +10,8 @@ from torch_checks import Apply, Several, check, groups, load, torch
 
 import octavo
 from octavo.errors import ModelError, UnsupportedOpError
+from octavo.ir.channels import find_rotatable
+from octavo.ir.simplify import simplify
 
 nn = torch.nn
 functional = torch.nn.functional
@@ -168,6 +170,19 @@ def test_standardized_weights_are_integers():
     ours = np.stack([next(iter(octavo.compile(quantized)(sample.numpy()).values())) for sample in x])
     theirs = np.stack([net(sample).detach().numpy() for sample in x])
     assert 10 * np.log10((theirs**2).sum() / ((ours - theirs) ** 2).sum()) > 30
+
+
+@pytest.mark.parametrize(("exponent", "rotated"), [(2, [16, 16, 16]), (3, None)])
+def test_channels_before_a_norm_of_squares_can_be_rotated(exponent, rotated):
+    """Its exponent stands in the program as a literal."""
+
+    def normed(x, first, last):
+        y = first(x)
+        return last(y * (y.pow(exponent).mean(-1, keepdim=True) + 1e-5).rsqrt())
+
+    simple, _ = simplify(load(Apply(normed, nn.Linear(8, 16), nn.Linear(16, 4)), [torch.randn(5, 8)]))
+    sizes = [[each.size for each in site.rotations.values()] for site in find_rotatable(simple).sites()]
+    assert sizes == ([] if rotated is None else [rotated])
 
 
 def test_a_norm_of_the_batch_reads_all_samples():

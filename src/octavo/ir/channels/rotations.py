@@ -151,9 +151,8 @@ class _Finder(Finder):
         """Return the groups of what an op squares."""
         power = call_to(value, "power")
         if power is not None:
-            exponent = self.constants.find(power.args[1])
-            number = getattr(power.args[1], "value", None) if exponent is None else self.constants.value(exponent)
-            is_square = number is not None and np.asarray(number).size == 1 and float(np.asarray(number)) == 2
+            exponent = self.constants.numbers(power.args[1])
+            is_square = exponent is not None and exponent.size == 1 and exponent.item() == 2
         else:
             is_square = call_to(value, "multiply") is not None and value.args[0].same_as(value.args[1])
         return self.groups.get(value.args[0]) if is_square and isinstance(value.args[0], Var) else None

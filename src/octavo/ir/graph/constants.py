@@ -108,6 +108,14 @@ class Constants:
         found.flags.writeable = False
         return found
 
+    def numbers(self, expr: Expr) -> npt.NDArray[Any] | None:
+        """Return the values of a parameter, moved or not, or of a literal."""
+        found = self.find(expr)
+        if found is not None:
+            return self.value(found)
+        literal = self._view.definition(expr)
+        return literal.value.numpy() if isinstance(literal, GenericConst) else None
+
     def is_constant(self, expr: Expr) -> bool:
         """Return whether `expr` is a parameter, moved or not, or a literal."""
         value, moves = self._behind(expr)

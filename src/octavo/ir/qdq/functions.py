@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tvm import relax
-from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...numerics import PAIR_LOOKUP_MAX_ROWS
@@ -128,7 +127,7 @@ class _Run:
         for position, operand in enumerate(value.args):
             if _is_number(operand):
                 continue
-            constant = self._constant(operand)
+            constant = self._constants.numbers(operand)
             if constant is not None and constant.size == 1:
                 continue
             if constant is not None:
@@ -149,13 +148,6 @@ class _Run:
             return False
         self.source, self.rows = source, rows
         return True
-
-    def _constant(self, operand: Expr) -> npt.NDArray[Any] | None:
-        found = self._constants.find(operand)
-        if found is not None:
-            return self._constants.value(found)
-        literal = self._view.definition(operand)
-        return literal.value.numpy() if isinstance(literal, GenericConst) else None
 
 
 def _count(rows: list[npt.NDArray[Any]]) -> int:

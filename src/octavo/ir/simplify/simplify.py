@@ -184,13 +184,6 @@ class _Simplifier:
         )
         return _Edit(output=var, value=value, skipped=(*skipped, norm_var))
 
-    def constant_value(self, expr: Expr) -> npt.NDArray[Any] | None:
-        """Return the numbers of a constant or a literal."""
-        found, literal = self.constants.find(expr), self.view.definition(expr)
-        if found is not None:
-            return self.constants.value(found)
-        return literal.value.numpy() if isinstance(literal, GenericConst) else None
-
     def _values(self, expr: Expr) -> npt.NDArray[Any]:
         constant = self.constants.find(expr)
         assert constant is not None, "checked by the caller"
@@ -234,7 +227,7 @@ class _Simplifier:
 
     def layer_norm(self, var: Var) -> _Edit | None:
         """Write `var`, the last step of a normalization in plain ops, as the one op that it is."""
-        norm = plain_layer_norm(self.view, var, self.constant_value)
+        norm = plain_layer_norm(self.view, var, self.constants.numbers)
         ends = [] if norm is None else [self.constants.find(end) for end in (norm.gamma, norm.beta)]
         # The steps of other forms are placed one by one: each may stay float where its rounding costs too much.
         if norm is None or not norm.is_ratio or any(end is None or end.moves for end in ends):
@@ -248,7 +241,7 @@ class _Simplifier:
 
     def group_norm(self, var: Var) -> _Edit | None:
         """Write a normalization by groups, `var` its core, without the reshapes and factors around it."""
-        norm = read_group_norm(self.view, var, self.constant_value)
+        norm = read_group_norm(self.view, var, self.constants.numbers)
         if norm is None or len(norm.members) == 1:
             return None
         output, axis = norm.output, norm.channel_axis
