@@ -19,6 +19,9 @@ from octavo.ir.graph.dataflow import BodyWriter, DataflowView
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import simplify
 from octavo.numerics import dequantize, quantize
+from octavo.numerics.dynamic import row_steps
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee import Referee, RoundedProgram, sqnr_by_result
 from octavo.quantizer.referee.rounding import RowSteps
 from random_nets import random_net
@@ -30,6 +33,26 @@ PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", min_sqnr
 def power_ratio(error: np.ndarray, value: np.ndarray) -> float:
     """Return the power of an error as a share of a value's."""
     return float((error.astype(np.float64) ** 2).sum() / (value.astype(np.float64) ** 2).sum())
+
+
+def test_activations_alone_are_those_that_are_rounded_when_run_too(rng: np.random.Generator) -> None:
+    model = mlp(rng)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(6)]
+    changes = Choices(per_row={TensorId(name): "it is tried" for name in ("h", "y")})
+    plan = quantize_graph(model, octavo.profile(model, samples), recipe=PLAIN, changes=changes).plan
+    assert [layer.per_row for layer in plan.layers] == [("x",), ("h",)]
+    score = Referee(RoundedProgram(model, [plan], TARGET), [[sample] for sample in samples]).score_of_activations(plan)
+
+    x, p = np.concatenate(samples), model.params
+    exact = np.maximum(x @ p["w1"] + p["b1"], 0) @ p["w2"] + p["b2"]
+    hidden = np.maximum(by_rows(x) @ p["w1"] + p["b1"], 0)
+    assert score.error == pytest.approx(power_ratio(by_rows(hidden) @ p["w2"] + p["b2"] - exact, exact), rel=1e-3)
+
+
+def by_rows(values: np.ndarray) -> np.ndarray:
+    """Return what stands for values in int8, each row with a scale and a zero point of its own."""
+    steps, scales = row_steps(values)
+    return steps * scales
 
 
 def test_one_rounding_alone_and_all_together(rng: np.random.Generator) -> None:

@@ -94,8 +94,7 @@ class Referee:
 
     def score_of_activations(self, plan: QuantizationPlan) -> Score:
         """Return how far the outputs are off with what a plan makes of activations, and weights and biases as they are."""
-        rounding = self.rounding(plan)
-        return self.score_of(rounding.only(rounding.activations))
+        return self.score_of(self.rounding(plan).of_activations)
 
     def score_of(self, rounding: Rounding, *, few: bool = False) -> Score:
         """Return how far the outputs are off with a rounding, of a plan or of some of its tensors; see `Rounding.only`."""

@@ -196,6 +196,11 @@ class Rounding:
         """What is equal only where it does the same, of what rounds activations alone."""
         return frozenset(self.keys(self.names).values())
 
+    @property
+    def of_activations(self) -> Rounding:
+        """What rounds activations alone, for any op: for weights and biases corrections make up."""
+        return self.only(self.names)
+
     def only(self, activations: Collection[TensorId] = (), layers: Collection[TensorId] = ()) -> Rounding:
         """Return what rounds these activations alone, and the constants of these layers; other layers read what they did."""
         return replace(

@@ -70,13 +70,13 @@ class FloatTrunk(FloatStep):
             return None
         referee = evidence.runs.referee(plan)
         rounding = referee.rounding(plan)
-        before, most = (in_db(referee.error(_of_activations(each))) for each in (rounding, _left_float(rounding, plan, every)))
+        before, most = (in_db(referee.error(each.of_activations)) for each in (rounding, _left_float(rounding, plan, every)))
         if most - before < self.min_gain_db:
             return None
         found = planned.choices.with_more(Choices(float_results=chosen)).uncorrected
         other = planner.planned(found).plan
         worth = _PRICE * worth_db(DataflowView(planner.simple.module["main"]), plan, other)
-        after = in_db(referee.error(_of_activations(referee.rounding(other))))
+        after = in_db(referee.error(referee.rounding(other).of_activations))
         return found if after - before >= worth else None
 
 
@@ -87,11 +87,6 @@ def _trunk(layers: Collection[IntegerLayer], products: Sequence[TensorId]) -> li
     found = [each for each in sums.values() if any(touched[name] > 1 for name in (each.output, *each.inputs))]
     read = {name for each in found for name in each.inputs}
     return [*(each.output for each in found), *(name for name in products if name in read)]
-
-
-def _of_activations(rounding: Rounding) -> Rounding:
-    """Return what rounds activations alone: for weights and biases corrections make up."""
-    return rounding.only(rounding.names)
 
 
 def _left_float(rounding: Rounding, plan: QuantizationPlan, results: Collection[TensorId]) -> Rounding:

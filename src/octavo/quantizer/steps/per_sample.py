@@ -11,11 +11,11 @@ from typing import ClassVar
 from ...ir.graph.dataflow import DataflowView
 from ..choices import Choices
 from ..placement import reads_samples
-from ..plan import QuantizationPlan
 from ..plan.entries import between_products
 from ..planner import Planned
 from ..price import worth_db
 from ..recipe import Recipe
+from ..referee.score import in_db
 from .step import ENOUGH_DB, Evidence, Step
 
 _REASON = "each sample has the scale of its own values"
@@ -63,13 +63,7 @@ class PerSample(Step):
         more = Choices(per_row=dict.fromkeys(able, _REASON), float_tensors=dict.fromkeys(between, _BETWEEN))
         found = planned.choices.with_more(more).uncorrected
         other = planner.planned(found).plan
-        before, after = (_of_activations(evidence, each) for each in (plan, other))
+        referees = ((each, evidence.runs.referee(each)) for each in (plan, other))
+        before, after = (in_db(referee.error(referee.rounding(each).of_activations)) for each, referee in referees)
         worth = worth_db(DataflowView(planner.simple.module["main"]), plan, other)
         return found if after - before >= self.demanded_db(worth) else None
-
-
-def _of_activations(evidence: Evidence, plan: QuantizationPlan) -> float:
-    """Return what outputs have, in dB, of which a plan rounds activations alone: corrections make up for weights and biases."""
-    referee = evidence.runs.referee(plan)
-    rounding = referee.rounding(plan)
-    return referee.score_of(rounding.only(rounding.names), few=True).sqnr_db
