@@ -248,6 +248,10 @@ def test_targets_are_asked_about_other_ranges_only_of_what_must_be_sure(profiled
     assert sure.is_sure
     assert sure.plan == other.plan != first.plan
     assert len(asked) == 2
+    floats = Choices(float_tensors=dict.fromkeys(other.choices.ranges, "it is proposed"))
+    likely = planner.likely(floats)
+    assert len(asked) == 2, "what is only proposed asks none"
+    assert likely == planner.planned(floats).plan != first.plan
 
 
 def test_equal_factors_with_statistics_of_other_samples_are_another_form(profiled: Any) -> None:

@@ -217,32 +217,12 @@ class Planner:
             Whether targets are asked about its very numbers, as they must be of what is not only compared with others: what they
             take of a model is hardly ever another thing than of one that differs in ranges alone, and to ask takes longest.
         """
-        form = self._equalized(choices.equalization)
-        inputs = PlanInputs(
-            form=form.floats,
-            recipe=self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator),
-            choices=choices,
-            target=self.chosen.description,
-            targets=self.targets,
-            applied=self.applied,
-        )
-        rejections, applied = self._rejections(form, inputs), self.applied
+        inputs, rejections = self._prepared(choices)
+        floats, applied = inputs.form, self.applied
         while True:
-            weights = WeightParameters(inputs=inputs, numbers=self.numbers)
-            if rejections.placement is None:
-                refuse = partial(rejections.refuse, constraints=TensorConstraints(inputs=inputs), weights=weights)
-                placer = Placer(inputs=inputs, refuse=refuse, block_of=weights.block, declined=rejections.declined)
-                known, placement = rejections.count, placer.place()
-                if rejections.count > known:
-                    continue
-                placer.check_plan(placement)
-                rejections.placement = placement
-            placement = rejections.placement
-            plan, rejected = ParameterChooser(inputs=inputs, placement=placement, weights=weights).choose()
-            if rejections.reject(placement, rejected):
-                continue
-            write = cache(partial(write_qdq, form.floats.model, form.floats.view, placement, plan))
-            asked, claims = self._claimed(plan, form.floats, write, surely=surely)
+            placement, plan = _placed(inputs, rejections, self.numbers)
+            write = cache(partial(write_qdq, floats.model, floats.view, placement, plan))
+            asked, claims = self._claimed(plan, floats, write, surely=surely)
             if not rejections.reject(placement, _rejected_layers(placement, claims)):
                 break
         taken = _taken(claims)  # ops that are no layers run in integers, too, where all around them is quantized
@@ -255,6 +235,14 @@ class Planner:
         trim_heap(self.model.constant_bytes)
         overridden = {str(var.name): said for var, said in placement.overridden.items()}
         return Planned(choices=choices, plan=plan, write=write, overridden=overridden, is_sure=is_sure)
+
+    def likely(self, choices: Choices) -> QuantizationPlan:
+        """Return the plan of a model if targets take all that they say they do: to ask them takes longest.
+
+        It does for what is only proposed, and not planned before it is worth that.
+        """
+        placement, plan = _placed(*self._prepared(choices), self.numbers)
+        return replace(plan, float_ops=placement.float_ops)
 
     def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:
         """Return what a callback is asked: each activation and weight of a planned model, in the order of the graph."""
@@ -293,9 +281,20 @@ class Planner:
         found = self._claims.find((_alike(plan), {*floats.view.variables}), claims)
         return claims() if surely and found[0] != _asked(plan) else found
 
-    def _rejections(self, form: _Equalized, inputs: PlanInputs) -> _Rejections:
-        """Return what is known of placing ops: with the same choices but for integers of weights, and biases."""
-        choices = inputs.choices
+    def _prepared(self, choices: Choices) -> tuple[PlanInputs, _Rejections]:
+        """Return what a model is planned by, and what is known of placing its ops.
+
+        That is the same for the same choices but for integers of weights, and biases.
+        """
+        form = self._equalized(choices.equalization)
+        inputs = PlanInputs(
+            form=form.floats,
+            recipe=self.recipe if choices.range_estimator is None else self.recipe.with_ranges(choices.range_estimator),
+            choices=choices,
+            target=self.chosen.description,
+            targets=self.targets,
+            applied=self.applied,
+        )
         decided_by = (
             {name: (each.who, each) for name, each in choices.requests.items()},
             choices.float_tensors,
@@ -306,7 +305,25 @@ class Planner:
             inputs.recipe,
             {name: scales.tobytes() for name, scales in choices.corrections.weight_scales.items()},
         )
-        return form.rejections.find(decided_by, lambda: _Rejections(last=self.targets[-1].name))
+        return inputs, form.rejections.find(decided_by, lambda: _Rejections(last=self.targets[-1].name))
+
+
+def _placed(inputs: PlanInputs, rejections: _Rejections, numbers: WeightNumbers) -> tuple[Placement, QuantizationPlan]:
+    """Return ops placed, and parameters chosen, so that no layer is rejected by these."""
+    while True:
+        weights = WeightParameters(inputs=inputs, numbers=numbers)
+        if rejections.placement is None:
+            refuse = partial(rejections.refuse, constraints=TensorConstraints(inputs=inputs), weights=weights)
+            placer = Placer(inputs=inputs, refuse=refuse, block_of=weights.block, declined=rejections.declined)
+            known, placement = rejections.count, placer.place()
+            if rejections.count > known:
+                continue
+            placer.check_plan(placement)
+            rejections.placement = placement
+        placement = rejections.placement
+        plan, rejected = ParameterChooser(inputs=inputs, placement=placement, weights=weights).choose()
+        if not rejections.reject(placement, rejected):
+            return placement, plan
 
 
 def _key(equalization: Equalization) -> object:

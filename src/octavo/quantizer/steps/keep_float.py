@@ -93,7 +93,7 @@ class KeepFloat(FloatStep):
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         for trial in self._likely(_groups(plan, referee, rounding, view), own, of_weights):
             found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
-            other = planner.planned(found).plan
+            other = planner.likely(found)
             time = slower(view, plan, other)
             gain = self._gain(own, referee.score_of(referee.rounding(other), few=True).error, time)
             if gain >= least:
