@@ -146,6 +146,19 @@ def test_what_gains_little_without_the_last_kind_is_not_tried_beside_it(
     assert (entry.gain_db is None) == (not is_tried)
 
 
+@pytest.mark.parametrize(("spread", "folds"), [(0.0015, 1), (0.004, 2)], ids=["surely too little", "may be enough"])
+def test_more_folds_are_asked_of_what_may_still_gain_enough(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, spread: float, folds: int
+) -> None:
+    """It seems to lose a little on the first fold: by more than a standard error, or by less."""
+    errors = [0.0115 - spread, 0.0115 + spread] * 2
+    step = First(name="r1", below_db=100.0)
+    with_fakes(monkeypatch, lambda names: [errors] * 3 if names else [[0.01] * 4] * 3, first=[step])
+    plan = quantized(profiled)
+    assert verdicts(plan) == [("r1", False)]
+    assert plan.journal.held_back == HELD_BACK * folds
+
+
 def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fakes(
         monkeypatch,
@@ -204,6 +217,16 @@ def test_a_step_that_is_best_by_what_was_measured_stays_unless_it_surely_loses(
     assert dict(verdicts(quantized(profiled))) == {"r1": True, "r2": False}
     monkeypatch.setattr(Second, "is_presumed", True)
     assert verdicts(quantized(profiled)) == [("r1", True), ("r2", is_kept)]
+
+
+def test_a_step_that_is_kept_unless_it_loses_is_not_asked_again_beside_the_others(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = by_names({PLAIN: 20, R1: 20, R2: 22, R1 | R2: 22})
+    with_fakes(monkeypatch, errors, first=[First(name="r1")], second=[Second(name="r2")])
+    monkeypatch.setattr(First, "is_presumed", True)
+    assert verdicts(quantized(profiled)) == [("r1", True), ("r2", True)]
+    assert R2 not in map(taken, FakeReferee.scored)
 
 
 def test_a_step_without_a_gain_of_its_own_takes_none_away(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

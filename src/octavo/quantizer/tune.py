@@ -269,7 +269,7 @@ class Tuning:
             may_gain = _may_gain(step, gain, least)
             # More folds are asked of what is refused: all that is taken is asked for again, beside the others.
             if not may_gain:
-                gain = self._gain(steps, best)
+                gain = self._gain(steps, best, least)
                 may_gain = _may_gain(step, gain, least)
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (
@@ -291,11 +291,9 @@ class Tuning:
         the time of a step that is tried, and of what is kept unless it loses.
         """
         after = _uncorrected(steps)
-        if step not in after or after == steps:
+        if step.is_presumed or step not in after or after == steps:
             return None
         for others, least in ((best, _IMMATERIAL_DB), (kept, 0.0)):
-            if others is best and step.is_presumed:
-                continue
             before = _uncorrected(others)
             demanded, gains = max(least, self._demanded_db(step, after, before)), list[Gain]()
             for score in (self.score, self._score_of_activations):
@@ -320,20 +318,22 @@ class Tuning:
         sure = {step for step, entry in self.entries if (entry.gain_db or 0.0) >= _SURE_DB}
         while best and not self._is_late():
             started = time.monotonic()
-            others = {step: tuple(each for each in best if each != step) for step in best if step not in sure}
+            # What is kept unless it loses did not lose when it was tried.
+            asked = [step for step in best if step not in sure and not step.is_presumed]
+            others = {step: tuple(each for each in best if each != step) for step in asked}
             least = {step: self._demanded_db(step, best, left) for step, left in others.items()}
             first = {step: self.score(best).gain_over(self.score(left)) for step, left in others.items()}
             # More folds are asked of what the first one finds useless: each fits all steps anew.
-            gains = {step: self._gain(best, others[step]) for step, gain in first.items() if not _stays(step, gain, least[step])}
-            losing = [step for step, gain in gains.items() if not _stays(step, gain, least[step])]
+            doubtful = [step for step, gain in first.items() if not _is_worth(gain, least[step])]
+            gains = {step: self._gain(best, others[step], least[step]) for step in doubtful}
+            losing = [step for step, gain in gains.items() if not _is_worth(gain, least[step])]
             useless = [step for step in losing if self._gain(others[step], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 noted = {step: entry.gain_db or 0.0 for step, entry in self.entries if entry.kept}
                 self._note_beside_others({step: first[step] for step in first if noted.get(step, 0.0) < least[step]} | gains)
                 break
-            gain = self._gain(others[step], best)
-            self._note(step, "taken out again", gain, is_kept=False, seconds=time.monotonic() - started)
+            self._note(step, "taken out again", -gains[step], is_kept=False, seconds=time.monotonic() - started)
             best = others[step]
         return best
 
@@ -353,7 +353,7 @@ class Tuning:
         """Note of steps that stay for what they gain beside the others that this is more than when they were tried."""
         for place, (step, entry) in enumerate(self.entries):
             gain = gains.get(step)
-            if gain is not None and entry.kept and not step.is_presumed and gain.db > (entry.gain_db or 0.0):
+            if gain is not None and entry.kept and gain.db > (entry.gain_db or 0.0):
                 more = journal_entry(step.name, f"{entry.proposal}: beside the others", gain, is_kept=True, seconds=entry.seconds)
                 self.entries[place] = step, more
 
@@ -372,11 +372,15 @@ class Tuning:
         self.is_cut = self.is_cut or time.monotonic() + needed > self.split.deadline
         return self.is_cut
 
-    def _gain(self, steps: Steps, others: Steps) -> Gain:
-        """Return what the model with some steps gains over that with others, on as many folds as it takes to say so."""
+    def _gain(self, steps: Steps, others: Steps, least: float = -math.inf) -> Gain:
+        """Return what the model with some steps gains over that with others.
+
+        On as many folds as it takes to say so, or that it is too little: less than `least` by a standard error.
+        """
         gain = self.score(steps, 1).gain_over(self.score(others, 1))
         for folds in range(2, len(self.referees) + 1):
-            if self._is_large or _is_clear(gain) or self._is_late():
+            is_little = gain.db + gain.standard_error < least
+            if self._is_large or _is_clear(gain) or is_little or self._is_late():
                 break
             gain = self.score(steps, folds).gain_over(self.score(others, folds))
         return gain

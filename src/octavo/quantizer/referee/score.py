@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,10 @@ class Gain:
     standard_error: float
     typical_db: float
     typical_error: float
+
+    def __neg__(self) -> Gain:
+        """Return what the other plan's error is below this one's."""
+        return replace(self, db=-self.db, typical_db=-self.typical_db)
 
     def is_certain(self, errors: float = 1.0) -> bool:
         """Return whether it is a gain by more than so many standard errors, or the typical sample's by twice as many.
