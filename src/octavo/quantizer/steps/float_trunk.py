@@ -74,7 +74,7 @@ class FloatTrunk(FloatStep):
         if most - before < self.min_gain_db:
             return None
         found = planned.choices.with_more(Choices(float_results=chosen)).uncorrected
-        other = planner.likely(found)
+        other = planner.planned(found).plan
         worth = _PRICE * worth_db(DataflowView(planner.simple.module["main"]), plan, other)
         after = in_db(referee.error(referee.rounding(other).of_activations))
         return found if after - before >= worth else None
