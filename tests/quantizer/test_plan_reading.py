@@ -68,10 +68,10 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         "r1 is the output of a layer and stands in float_ops",
     ),
     "fold": (
-        lambda data: data["derived"]["folds"].append(
+        lambda data: data["folds"].append(
             {"op": "nn.pad", "tensor": "a", "gone": "b", "weight": None, "bias": None, "padding": [1]}
         ),
-        r"derived: folds\[0\]: padding must be 4 numbers",
+        r"folds\[0\]: padding must be 4 numbers",
     ),
     "journal": (lambda data: data.update(journal=[]), r"journal must be an object, got \[\]"),
     "no journal": (drop("journal"), "the plan: field 'journal' is missing"),

@@ -64,10 +64,11 @@ def _of_model(args: argparse.Namespace) -> int:
     model, profile, recipe = load_model(args), Profile.load(args.profile), recipe_of(args)
     if args.plan is not None and recipe != Recipe():
         raise UsageError("--plan says all that is to be said of quantizing: leave out the options")
-    programs = Programs.of_model(model)  # what quantizing compiles, and is measured on, causes and errors by layer run, too
     if args.plan is not None:
         quantized = by_plan(model, args.plan, args.target)
+        programs = Programs.of_model(model, quantized.plan)
     else:
+        programs = Programs.of_model(model)  # what quantizing compiles, and is measured on, causes and errors by layer run, too
         checked = check_subject(model, profile, recipe)
         quantized = by_profile(resolve_target(args.target), model, checked, recipe, programs=programs)
     data = None if args.data is None else read_samples(args.data)

@@ -95,6 +95,7 @@ class TensorwiseModel:
         """For each id the given ones that lead to it, through others, too."""
         self.behind_unseen: set[TensorId] = set()
         """Ids that are computed from quantized tensors that are not given: within a vendor's region, where roundings add up."""
+        self._shapes = {name: static_shape(var) for name, var in self._view.variables.items()}
         self._machine = build_unoptimized(self._module(), target)
 
     def run(self, arrays: Sequence[Array], given: Values) -> dict[TensorId, Array]:
@@ -105,7 +106,7 @@ class TensorwiseModel:
         arrays
             The model's inputs.
         given
-            float32 values of all ids that are `given`, in the source's shapes.
+            float32 values of all ids that are `given`, `shaped`.
         """
         values = [*arrays, *(np.asarray(given[tensor], np.float32) for tensor in self.given)]
         results = self._machine["main"](*(tvm.runtime.tensor(np.asarray(value, order="C")) for value in values))
@@ -114,6 +115,11 @@ class TensorwiseModel:
             tensor: dequantize(value, self.quantized[tensor]) if tensor in self.quantized else value
             for tensor, value in found.items()
         }
+
+    def shaped(self, tensor: TensorId, value: Array) -> Array:
+        """Return a value in the shape that the function's variable has."""
+        shape = self._shapes.get(tensor)
+        return value if shape is None else value.reshape(shape)
 
     def rounded(self, tensor: TensorId, value: Array) -> Array:
         """Return a value as readers of a tensor see it: of a quantized one on the grid of its scale and within its range."""

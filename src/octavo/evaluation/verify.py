@@ -27,7 +27,7 @@ from ..ir.graph.model import checked_model
 from ..ir.graph.value_graph import GraphReader, functions_of
 from ..ir.graph.value_numbers import ValueNumbers
 from ..ir.identity import TensorId, TensorState
-from ..ir.identity.relation import agree
+from ..ir.identity.relation import Relation, agree
 from ..ir.qdq.results import QuantizedVariable, quantized_variables
 from ..numerics.arrays import Array
 from ..numerics.statistics.metrics import max_abs_error, sqnr_db
@@ -274,8 +274,8 @@ class _Comparison:
         original = scaled.apply(original).astype(original.dtype) if scaled.is_scaled else original
         quantized = self._integers.get(tensor)
         if quantized is None:
-            order = state.relation.permutation
-            now = value if order is None or value.ndim != len(order) else value.transpose(np.argsort(order))
+            arranged = Relation(permutation=state.relation.permutation)
+            now = arranged.undo(value, original.shape).astype(value.dtype) if value.size == original.size else value
         else:
             now = quantized.integers(value) if original.dtype.kind in "iu" else quantized.reals(value)
         # In the source's layout; only a reduction's axes of size 1 may be there or not.
@@ -289,12 +289,14 @@ class _Comparison:
         """Ask the quantized model which of the links are right."""
         if self._tensorwise is None:
             self._tensorwise = TensorwiseModel(self._quantized, asked, self._target)
-        found = differences(self._tensorwise, arrays, {tensor: pair.now for tensor, pair in asked.items()})
-        of_floats = self._tensorwise.run(arrays, {tensor: pair.expected for tensor, pair in asked.items()})
+        # It may have rows as images of one row.
+        now = {tensor: self._tensorwise.shaped(tensor, pair.now) for tensor, pair in asked.items()}
+        expected = {tensor: self._tensorwise.shaped(tensor, pair.expected) for tensor, pair in asked.items()}
+        found, of_floats = differences(self._tensorwise, arrays, now), self._tensorwise.run(arrays, expected)
         return {
             tensor: replace(
                 asked[tensor],
-                is_proved=difference.is_none and is_like(asked[tensor].expected, of_floats[tensor]),
+                is_proved=difference.is_none and is_like(expected[tensor], of_floats[tensor]),
                 steps_off=difference.steps,
             )
             for tensor, difference in found.items()

@@ -40,9 +40,9 @@ class Programs:
     _refusal: str = ""
 
     @staticmethod
-    def of_model(model: Model) -> Programs:
-        """Return those of a float model that is not simplified yet."""
-        simple, folds = simplify(model)
+    def of_model(model: Model, plan: QuantizationPlan | None = None) -> Programs:
+        """Return those of a float model that is not simplified yet, as it was simplified for a plan if one is given."""
+        simple, folds = simplify(model, None if plan is None else plan.folds)
         return Programs(simple=simple, folds=folds)
 
     def floats(self, model: Model, names: Sequence[str], gains: Mapping[str, Array] = NO_GAINS) -> FloatProgram:

@@ -17,7 +17,6 @@ from ..ir.graph.lineage import announce, one_step
 from ..ir.graph.model import Model
 from ..ir.graph.tracking import Announced
 from ..ir.identity.relation import Relation
-from ..ir.simplify import simplify
 from ..profiling import Profile
 from ..runtime.heap import trim_heap
 from .choices import Choices
@@ -92,17 +91,22 @@ def planner_of(
     programs: Programs | None = None,
 ) -> Planner:
     """Return what makes quantized models of a float one, which programs may have simplified, by its profile, or by a plan."""
-    simple, folds = simplify(model) if programs is None else (programs.simple, programs.folds)
+    programs = Programs.of_model(model, plan) if programs is None else programs
     trim_heap(model.constant_bytes)
     chosen = resolve_target(target)
     applied = None if plan is None else AppliedPlan(plan=plan)
-    return Planner(model=model, simple=simple, folds=folds, profile=profile, chosen=chosen, recipe=recipe, applied=applied)
+    return Planner(
+        model=model, simple=programs.simple, folds=programs.folds, profile=profile, chosen=chosen, recipe=recipe, applied=applied
+    )
 
 
 def announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
     """Return the model once it is announced what holds each tensor: the variable of its name, of integers now."""
     names = {*DataflowView(quantized.module["main"]).names}
-    gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
+    folds = quantized.plan.folds
+    gone = {
+        str(each.gone): f"{each.op} is folded: {each.tensor} is computed without it" for each in folds if each.op != "squeeze"
+    }
     if rotations := quantized.plan.equalization.rotations:
         shifted = find_rotatable(planner.simple).without_shifts(rotations)
         gone |= {str(tensor): "what a norm before it adds to it is in its bias" for tensor in shifted}
@@ -118,6 +122,9 @@ def announced(planner: Planner, quantized: QuantizedModel) -> QuantizedModel:
             inverse = 1 / factors.reshape(-1).astype(np.float64)
             relations[str(tensor)] = Relation(axis=axes[0] if axes else None, factors=inverse)
     holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
+    of_rows = {str(each.gone): str(each.tensor) for each in folds if each.op == "squeeze" and each.tensor in names}
+    holders |= {rows: image for rows, image in of_rows.items() if rows not in gone}
+    relations |= {rows: relations[image] for rows, image in of_rows.items() if image in relations}
     found = Announced(holders=holders, fused_into={}, gone=gone, relations=relations)
     announce("octavo.quantize", quantized.bound, {}, found)
     return quantized

@@ -190,7 +190,7 @@ def quantization_figures(
     found = None if search is None else read_search(Path(search), model.fingerprint)
     names = [spec.source_name for spec in specs]
     batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]
-    programs = programs or Programs.of_model(model)
+    programs = programs or Programs.of_model(model, quantized.plan)
     notes: list[str] = []
     few = samples[:: max(len(samples) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
     # First what compiles most: the others run that, too.

@@ -27,6 +27,7 @@ from ...ir.graph.rules import Claims, Partition
 from ...ir.graph.sizes import sizes_of
 from ...ir.graph.split_to_slices import split_to_slices
 from ...ir.qdq.tensor_ids import tensors_of_variables
+from ...ir.simplify.sink_squeeze import sink_squeeze
 from ...runtime.shapes import typical
 from ...runtime.size import Size, is_surely
 from ...target import TargetDescription
@@ -58,8 +59,12 @@ from .split_blocks import split_blocks
 
 _SHRINK = (
     GraphPass(
+        function=sink_squeeze,
+        reason="before carry_strides and the outlines, which know what stands behind a convolution, and no squeeze between them",
+    ),
+    GraphPass(
         function=carry_strides,
-        reason="first: it knows the ops of the source, which later passes take apart or put casts around",
+        reason="before the others, for it knows the ops of the source, which later passes take apart or put casts around",
         uses_context=True,
     ),
 )

@@ -17,6 +17,7 @@ from tvm.relax import Expr, TupleGetItem, Var
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ...ir.identity import TensorId
+from ...ir.simplify import rows_as_images
 from ...quantizer.plan.plan import QuantizedModel
 from .source_names import equalized_tensors
 
@@ -72,6 +73,12 @@ class Blocks:
     members: dict[TensorId, tuple[TensorId, ...]]
     norms: dict[TensorId, FoldedNorm]
     divisors: Mapping[TensorId, Factors]
+
+
+def float_function(model: Model, quantized: Model) -> DataflowView:
+    """Return that of a float model, with rows as images where the quantized one has them so."""
+    folds = quantized.plan.folds if isinstance(quantized, QuantizedModel) else ()
+    return DataflowView(rows_as_images(model.bound(), model.tensors, folds)[0]["main"])
 
 
 def find_blocks(model: Model, floats: DataflowView, quantized: Model, view: DataflowView) -> Blocks:

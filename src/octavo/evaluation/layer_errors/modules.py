@@ -24,7 +24,7 @@ from ...ir.untyped import relax
 from ...numerics import QuantParams
 from ...numerics.arrays import Array
 from ...quantizer.plan.plan import QuantizedModel
-from .blocks import Blocks, FoldedNorm, find_blocks, steps_between
+from .blocks import Blocks, FoldedNorm, find_blocks, float_function, steps_between
 from .source_names import with_source_names
 
 Exacts = dict[TensorId, Expr]
@@ -40,7 +40,7 @@ class BuiltModules:
     """
 
     def __init__(self, model: Model, quantized: Model, target: TargetLike) -> None:
-        self.view = floats = DataflowView(model.bound()["main"])
+        self.view = floats = float_function(model, quantized)
         # What `quantize` returned has the model's names already.
         is_file = not isinstance(quantized, QuantizedModel)
         view = DataflowView((with_source_names(model, quantized) if is_file else quantized.bound())["main"])

@@ -24,7 +24,7 @@ from ...quantizer.programs import Programs
 from ...quantizer.referee.rounded_program import Prepared, State
 from ...quantizer.referee.rounding import Rounding
 from ...quantizer.sample_threads import in_order
-from .blocks import Blocks, find_norms
+from .blocks import Blocks, find_norms, float_function
 from .modules import factors_of
 
 
@@ -40,10 +40,11 @@ class Simulation:
     """
 
     def __init__(self, model: Model, quantized: QuantizedModel, programs: Programs | None = None) -> None:
-        programs = programs or Programs.of_model(model)
-        simple, plan = programs.equalized(plan_of(quantized))
+        plan = plan_of(quantized)
+        programs = programs or Programs.of_model(model, plan)
+        simple, plan = programs.equalized(plan)
         self.view = view = DataflowView(simple.module["main"])
-        self._norms = {norm.gone: norm for norm in find_norms(quantized, DataflowView(model.bound()["main"]), view)}
+        self._norms = {norm.gone: norm for norm in find_norms(quantized, float_function(model, quantized), view)}
         gone = {norm.scaled_conv.name: name for name, norm in self._norms.items()}
         order = [var.name for var in (*view.function.params, *(each.var for each in view.bindings))]
         self._paths = _paths(view, {*plan.activations, *(layer.output for layer in plan.layers if layer.reads_reals)})

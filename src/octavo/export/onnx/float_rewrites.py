@@ -49,9 +49,11 @@ class FloatRewrites:
                 mode = attribute(conv, "auto_pad", b"NOTSET")
                 if mode not in (b"NOTSET", b"VALID"):
                     raise QuantizationError(f"{conv.output[0]}: auto_pad {mode.decode()} behind a Pad cannot be written as ONNX")
-                pads = attribute(conv, "pads", [0, 0, 0, 0]) if mode == b"NOTSET" else [0, 0, 0, 0]
+                is_of_rows = len(self.nodes.model.tensors[fold.gone].shape) == 3
+                more = [left, right] if is_of_rows else [top, left, bottom, right]
+                pads = attribute(conv, "pads", [0] * len(more)) if mode == b"NOTSET" else [0] * len(more)
                 set_attribute(conv, "auto_pad", "NOTSET")
-                set_attribute(conv, "pads", [pads[0] + top, pads[1] + left, pads[2] + bottom, pads[3] + right])
+                set_attribute(conv, "pads", [old + new for old, new in zip(pads, more, strict=True)])
                 self.nodes.graph.set_input(conv, 0, pad.input[0])
 
     def _fold_batch_norm(self, fold: Fold) -> None:

@@ -14,6 +14,7 @@ from ...quantizer.plan import IntegerLayer, QuantizationPlan
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
+_CLAMPS = ("Relu", "Clip")
 _WEIGHTED = (*CONVOLUTIONS, "Gemm", "MatMul")
 _NORMS = ("nn.layer_norm", "nn.group_norm")
 
@@ -69,7 +70,10 @@ class SourceNodes:
         """
         if layer.output in self.model.tensors:
             return True
-        return layer.weight is not None and layer.source is not None and self.node(layer.source).op_type in _WEIGHTED
+        if layer.weight is None or layer.source is None:
+            return False
+        node = self.node(layer.source)  # of rows that an image holds, with the clamp in its kernel
+        return (self.before(node) if node.op_type in _CLAMPS else node).op_type in _WEIGHTED
 
     def chain(self, layer: IntegerLayer) -> Iterator[Node]:
         """Yield the nodes of a layer from its last back to the op itself."""

@@ -126,9 +126,9 @@ class Tracker:
             if holder is None and around is None and self.numbers.nodes[link.number].kind == "constant":
                 around = by_name.get(self._reader_of(link.number, announced))
             if holder is not None:
-                axes = announced.permutations.get(tensor)
                 relation = announced.relations.get(tensor, link.relation)
-                relation = relation if axes is None else replace(relation, permutation=axes, shape=None, shift=0)
+                source = self.numbers.nodes[self.sources[tensor]].ty
+                relation = _arranged(relation, announced.permutations.get(tensor), source, holder.ty)
                 self.links[tensor] = Link(holder.number, relation, "announced")
             elif link.number in same_calls:
                 self.links[tensor] = Link(same_calls[link.number].number, link.relation, "announced")
@@ -399,6 +399,31 @@ def _symbol_of(value: Any) -> str:
     """Return the symbol of object code that a value calls, "" for none."""
     callees = (value.op, *value.args[:1]) if isinstance(value, Call) else ()
     return next((str(callee.global_symbol) for callee in callees if isinstance(callee, ExternFunc)), "")
+
+
+def _arranged(relation: Relation, axes: tuple[int, ...] | None, source: Any, now: Any) -> Relation:
+    """Return a relation with the axes of a source tensor lying as its holder has them, which may have one of size 1 besides."""
+    before, after = _shape_of(source), _shape_of(now)
+    if before is None or after is None or len(after) != len(before) + 1:
+        return relation if axes is None else replace(relation, permutation=axes, shape=None, shift=0)
+    order = tuple(range(len(after))) if axes is None else axes
+    image = [after[order.index(axis)] for axis in range(len(after))]
+    added = next((axis for axis, size in enumerate(image) if size == 1 and (*image[:axis], *image[axis + 1 :]) == before), None)
+    if added is None:
+        return relation
+    permutation = tuple(axis - (axis > added) for axis in order if axis != added)
+    is_moved = permutation != tuple(range(len(before)))
+    return replace(
+        relation, permutation=permutation if is_moved else None, shape=after, shift=relation.shift if axes is None else 0
+    )
+
+
+def _shape_of(ty: Any) -> tuple[int, ...] | None:
+    """Return the sizes of a tensor's type; None of any other, and of sizes that are not known."""
+    sizes: list[Any] = (
+        list(ty.shape.values) if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr) else [None]
+    )
+    return tuple(int(size) for size in sizes) if all(hasattr(size, "value") for size in sizes) else None
 
 
 def _same_calls(externs: Mapping[str, Any], before: ValueGraph, after: ValueGraph) -> dict[int, Place]:

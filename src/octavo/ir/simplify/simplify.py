@@ -11,12 +11,13 @@ the source then, so its id is gone; the normalization's output keeps its id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
@@ -30,11 +31,12 @@ from ..graph.layer_norm import plain_layer_norm
 from ..graph.model import rewritten
 from ..graph.split_to_slices import split_to_slices
 from ..graph.weighted import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
-from ..identity import TensorId
+from ..identity import TensorEntry, TensorId
 from ..identity.naming import NameSupply
 from ..qdq.dynamic import find_dynamic
 from .fold import Fold
 from .fold_constants import folded_constants
+from .sink_squeeze import with_images
 
 Mapped = Callable[[Expr], Expr]
 """Returns an expression of the old function as the new one has it."""
@@ -294,7 +296,7 @@ def _pads_with_zero(pad: Any) -> bool:
     return literal and float(attr) == 0.0
 
 
-def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
+def simplify(model: Model, planned: Collection[Fold] | None = None) -> tuple[Model, tuple[Fold, ...]]:
     """Return the model with batch normalization and zero padding folded into its convolutions, and what was folded.
 
     Before::
@@ -304,17 +306,31 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
     After, with new values for w and beta::
 
         y_conv = R.nn.conv2d(x, w); y = R.add(y_conv, R.reshape(beta, (1, -1, 1, 1)))
+
+    Parameters
+    ----------
+    planned
+        What was folded for a plan, which knows the tensors that were left: rows are computed as images where it says so. All of
+        them that can be by default.
     """
     for rule in (_Simplifier.real, _Simplifier.dequantized_constant, _Simplifier.constant, _Simplifier.literal):
         model, _ = _pass(model, rule)
-    sliced = split_to_slices(model.module)
-    model = model if sliced is model.module else replace(model, module=sliced)
-    folds: list[Fold] = []
+    module, holders = rows_as_images(model.module, model.tensors, planned)
+    model = model if module is model.module else replace(model, module=module)
+    folds = [Fold(op="squeeze", tensor=TensorId(holder), gone=TensorId(name)) for name, holder in holders.items()]
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
     for rule in (_Simplifier.padding, _Simplifier.batch_norm, _Simplifier.layer_norm, _Simplifier.group_norm):
         model, found = _pass(model, rule)
         folds += found
     return model, tuple(folds)
+
+
+def rows_as_images(
+    module: tvm.IRModule, tensors: Mapping[TensorId, TensorEntry], planned: Collection[Fold] | None
+) -> tuple[tvm.IRModule, dict[str, str]]:
+    """Return a float module with rows as the images that they are for `simplify`, and nothing else folded; see `with_images`."""
+    wanted = None if planned is None else {fold.gone for fold in planned if fold.op == "squeeze"}
+    return with_images(split_to_slices(module), tensors, wanted)
 
 
 def _pass(model: Model, rule: Callable[[_Simplifier, Var], _Edit | list[_Edit] | None]) -> tuple[Model, list[Fold]]:

@@ -124,7 +124,7 @@ def fix(
             anew=None if full == said else full,
             kept=frozenset(() if recipe is None else recipe.tensors),
             min_gain_db=min_gain_db,
-            programs=Programs.of_model(model),
+            programs=Programs.of_model(model, quantized.plan),
         )
         return run.run(quantized, rounds)
 

@@ -77,7 +77,7 @@ def table(model: Model, quantized: QuantizedModel, samples: Samples, programs: P
     programs
         Of the model, where some are known.
     """
-    programs = programs or Programs.of_model(model)
+    programs = programs or Programs.of_model(model, quantized.plan)
     simple, plan = programs.equalized(plan_of(quantized))
     try:
         referee = Referee(programs.rounded(simple, plan), samples, few=_SAMPLES)

@@ -181,9 +181,12 @@ class PlanInputs:
 
     @cached_property
     def _made_by(self) -> dict[str, tuple[str, ...]]:
-        """By variables the tensors that are computed by them in the source: normalizations that were folded, steps of one op."""
-        gone = {str(fold.tensor): (str(fold.gone),) for fold in self.form.folds if fold.op == "nn.batch_norm"}
-        return _made_by_unnamed(self.form.view, self.form.model.tensors) | gone
+        """By variables the tensors that are computed by them in the source: of ops that were folded, steps of one op."""
+        made = _made_by_unnamed(self.form.view, self.form.model.tensors)
+        for fold in self.form.folds:
+            if fold.op in ("nn.batch_norm", "squeeze") and fold.gone != fold.tensor:
+                made[fold.tensor] = (*made.get(fold.tensor, ()), str(fold.gone))
+        return made
 
     def named(self, names: Collection[str], op: str, members: Iterable[str]) -> str | None:
         """Return the first of some names that an op, made of the variables `members`, answers to, or None.

@@ -38,9 +38,9 @@ _WITHOUT_JOURNAL = 3
 """The version before: it is read, too."""
 _LISTS = {"layers": IntegerLayer, "float_ops": FloatOp, "adjustments": Adjustment}
 _KEYS = ("format", "schema_version", "fingerprint", "recipe", "activations", "weights", *_LISTS)
-_MORE_KEYS = ("equalization", "rotations", "bias_shifts", "weight_values", "derived", "journal")
+_MORE_KEYS = ("folds", "equalization", "rotations", "bias_shifts", "weight_values", "derived", "journal")
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "block", "qmin", "qmax")
-_DERIVED = ("biases", "enclosed", "folds", "shared")
+_DERIVED = ("biases", "enclosed", "shared")
 _INTEGERS = ("dtype", "shape", "params", "data")
 _LATER = ("per_row", "block", "leaves_copies", "weight_block", "block_activations", "rotations", "carried")
 """Fields that files from before lack: they are as by default there."""
@@ -68,6 +68,7 @@ def encode(plan: Any) -> str:
         "fingerprint": plan.fingerprint,
         "recipe": plain({**said, "overrides": {name: each.given for name, each in plan.recipe.overrides.items()}}),
         **named,
+        "folds": plain(plan.folds),
         **{name: plain(getattr(plan, name)) for name in _LISTS},
         "equalization": {
             key: {"shape": list(each.shape), "factors": each.ravel().tolist()} for key, each in plan.equalization.factors.items()
@@ -130,6 +131,11 @@ def _decoded(data: Any) -> dict[str, Any]:
     elif version != SCHEMA_VERSION:
         found = brief(version)
         raise Malformed(f"schema_version must be {SCHEMA_VERSION}, got {found}; quantize the model again with this version")
+    # Files from before have `folds` with what is derived.
+    older: Any = data.get("derived")
+    if "folds" not in data and isinstance(older, dict) and "folds" in older:
+        rest = {**cast("dict[str, Any]", older)}
+        data = {**data, "folds": rest.pop("folds"), "derived": rest}
     header = an_object("the plan", cast("Any", data), (*_KEYS, *_MORE_KEYS), _LATER)
     derived = an_object("derived", header["derived"], _DERIVED)
     names: dict[TensorId, str] = {}
@@ -162,7 +168,7 @@ def _decoded(data: Any) -> dict[str, Any]:
         "corrections": corrections,
         "biases": _each("derived: biases", derived["biases"], _params),
         "enclosed": read(tuple[TensorId, ...], "derived: enclosed", derived["enclosed"]),
-        "folds": read(tuple[Fold, ...], "derived: folds", derived["folds"]),
+        "folds": read(tuple[Fold, ...], "folds", header["folds"]),
         "shared": read(tuple[tuple[TensorId, ...], ...], "derived: shared", derived["shared"]),
         "journal": read(Journal, "journal", header["journal"], _LATER),
     }

@@ -277,7 +277,7 @@ def score_of(model: Model, quantized: QuantizedModel, profile: Profile) -> Score
     if not samples:
         return None
     try:
-        simple = rotated(simplify(model)[0], quantized.plan.equalization.rotations)
+        simple = rotated(simplify(model, quantized.plan.folds)[0], quantized.plan.equalization.rotations)
         return Referee(RoundedProgram(simple, [quantized.plan], resolve_target(None)), samples).score(quantized.plan)
     except NotImplementedError:
         return None
