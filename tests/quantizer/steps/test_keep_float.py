@@ -155,6 +155,20 @@ def test_what_costs_little_time_is_tried_before_what_costs_much() -> None:
     assert step._likely([], own=0.1, of_weights=0.0) == []
 
 
+def test_few_that_cost_most_are_tried_where_errors_do_not_add_up() -> None:
+    """What picks the best boxes picks others for one rounding as for three: none alone is expected to bring outputs to 18 dB."""
+    effects = {"both": (0.26, 0.4), "best": (0.07, 0.02), "product": (0.07, 0.2), "x": (0.05, 0.7), "convolved": (0.007, 0.7)}
+    groups = [
+        keep_float._Group(names=(TensorId(name),), effect=effect, ops=((TensorId(name), time),))
+        for name, (effect, time) in effects.items()
+    ]
+    more = [keep_float._Group(names=(TensorId(f"o{place}"),), effect=1e-6, ops=()) for place in range(5)]
+    trials = KeepFloat(goal_db=18.0, below_db=21.0)._likely([*groups, *more], own=0.27, of_weights=0.016)
+    tried = [{name for group in each.groups for name in group.names} & effects.keys() for each in trials]
+    assert {"both", "best", "product"} in tried, "the convolutions stay integer"
+    assert max(map(len, tried)) > 3
+
+
 def test_rows_that_are_too_coarse_stay_float(rng: np.random.Generator) -> None:
     """A range of its own for each row of a spectrum leaves quiet bands of loud rows nothing."""
     model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)

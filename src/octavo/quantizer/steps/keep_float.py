@@ -48,6 +48,7 @@ _TRIALS = 4
 """Of what may gain most, by effects and times of single groups: to plan one and to score that takes longest."""
 _MIN_SHARE = 0.002
 """Of the error that all such roundings make one by one: what makes less is not worth its time."""
+_NO_ERROR = 1e-30
 _MIN_EFFECT = 1e-4
 """Of the worst output's power: what all of them make together; outputs within 40 dB have little to gain."""
 
@@ -115,16 +116,19 @@ class KeepFloat(FloatStep):
     def _likely(self, groups: Collection[_Group], own: float, of_weights: float) -> list[_Trial]:
         """Return what is tried: as few groups as are expected to bring outputs so much nearer.
 
-        Those that cost outputs most come first. Where outputs have what they must, those that cost most for their time do, too,
-        and as many as are expected to gain most.
+        Those that cost outputs most come first. Where outputs have what they must, or none is expected to bring them there, those
+        that cost most for their time do, too, and as many as are expected to gain most, or make most of the error alone: what
+        picks and sorts makes errors that don't add up.
         """
-        start, has_enough = min(own, 10 ** (-self.goal_db / 10)), in_db(own) >= self.goal_db
-        ranks, found = [_Group.by_effect, *([_Group.by_time] if has_enough else ())], dict[frozenset[_Group], _Trial]()
-        for rank in ranks if groups else ():
-            trials = _trials(sorted(groups, key=rank), own, of_weights)
-            wanted = [start * 10 ** (-step / 10) for step in _STEPS_DB]
-            chosen = [next((each for each in trials if each.left <= left), trials[-1]) for left in wanted]
-            chosen += [max(trials, key=lambda each: self._gain(own, each.left, each.time))] if has_enough else []
+        start, shares = min(own, 10 ** (-self.goal_db / 10)), [10 ** (-step / 10) for step in _STEPS_DB]
+        ranked = [_trials(sorted(groups, key=rank), own, of_weights) for rank in (_Group.by_effect, _Group.by_time) if groups]
+        is_expected = in_db(own) < self.goal_db and any(each.left <= start for trials in ranked for each in trials)
+        found = dict[frozenset[_Group], _Trial]()
+        for trials in ranked[:1] if is_expected else ranked:
+            chosen = [next((each for each in trials if each.left <= start * share), trials[-1]) for share in shares]
+            if not is_expected:
+                chosen.append(max(trials, key=lambda each: self._gain(own, each.left, each.time)))
+                chosen += [next((each for each in trials if each.share <= share), trials[-1]) for share in shares]
             found |= {frozenset(each.groups): each for each in chosen}
         return sorted(found.values(), key=lambda each: -self._gain(own, each.left, each.time))[:_TRIALS]
 
@@ -158,10 +162,21 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trial:
-    """Groups that could stay float, and what error of the outputs is then expected, and what time."""
+    """Groups that could stay float, and what is expected then.
+
+    Parameters
+    ----------
+    left
+        The error of the outputs.
+    share
+        Of the errors that all groups make one by one, what the others make.
+    time
+        What it takes more, in shares of the model's.
+    """
 
     groups: tuple[_Group, ...]
     left: float
+    share: float
     time: float
 
 
@@ -188,7 +203,8 @@ def _trials(order: Sequence[_Group], own: float, of_weights: float) -> list[_Tri
         if found and count > most:
             break
         left = min(own, max(own - gone, of_weights + rests[place]))
-        found.append(_Trial(groups=tuple(order[:place]), left=left, time=sum(ops.values())))
+        share = rests[place] / max(rests[0], _NO_ERROR)
+        found.append(_Trial(groups=tuple(order[:place]), left=left, share=share, time=sum(ops.values())))
     return found
 
 
