@@ -53,6 +53,22 @@ class Expected:
         return y
 
 
+@I.ir_module
+class OfWhatIsGiven:
+    @R.function
+    def main(d: R.Tensor((1, 3, 1, 9), "float32"), w: R.Tensor((3, 3, 1, 1), "float32")):
+        with R.dataflow():
+            a = R.add(R.nn.relu(d), w)
+            b = R.squeeze(a, axis=[2])
+            y = R.sigmoid(b)
+            R.output(y)
+        return y
+
+
+def test_elements_of_what_is_given_alone_are_as_well_rows():
+    assert sink_squeeze(OfWhatIsGiven) is OfWhatIsGiven
+
+
 def behind(step: Ops) -> tvm.IRModule:
     """x -> a convolution of its image -> `step` on the rows of that -> their image, doubled."""
     data = relax.Var("x", relax.TensorType(x.shape, "float32"))

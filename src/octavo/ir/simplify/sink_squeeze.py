@@ -25,7 +25,16 @@ import tvm
 from tvm.relax import Expr, Tuple, TupleGetItem, Var
 
 from ...target.op_facts import ELEMENTWISE
-from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, view_of_main, with_main
+from ..graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    call_to,
+    operand_vars,
+    replace_operands,
+    static_shape,
+    view_of_main,
+    with_main,
+)
 from ..graph.nodes import elements
 from ..identity import NameSupply, TensorEntry
 from ..untyped import relax
@@ -113,13 +122,27 @@ def _squeezed_axis(view: DataflowView, var: Var, tensors: Mapping[Any, TensorEnt
     call = call_to(view.definition(var), "squeeze")
     image = None if call is None else view.binding_of(call.args[0])
     shape = None if image is None else static_shape(image)
-    if call is None or image is None or shape is None or len(shape) != _RANK + 1:
+    if call is None or image is None or shape is None or len(shape) != _RANK + 1 or not _is_made(view, image):
         return None
     made, rows = tensors.get(image.name), tensors.get(var.name)
     if made is not None and (rows is None or (made.op, made.layer) != (rows.op, rows.layer)):
         return None
     axes = [int(axis) % len(shape) for axis in elements(call.attrs.axis or ())]
     return axes[0] if len(axes) == 1 else None
+
+
+def _is_made(view: DataflowView, image: Var) -> bool:
+    """Return whether an op that works on images gives one: elements of what is given alone are as well rows."""
+    line, seen = [image], {image}
+    for var in line:  # which grows
+        value = view.definition(var)
+        if isinstance(value, Var):
+            continue
+        if not isinstance(value, TupleGetItem) and call_to(value, *_BY_ELEMENT, *_BY_CHANNEL) is None:
+            return True
+        line.extend(read for read in operand_vars(value) if read not in seen)
+        seen.update(operand_vars(value))
+    return False
 
 
 def _is_expanded(view: DataflowView, var: Var, axes: Mapping[Var, int]) -> bool:
