@@ -163,7 +163,7 @@ def test_few_that_cost_most_are_tried_where_errors_do_not_add_up() -> None:
         for name, (effect, time) in effects.items()
     ]
     more = [keep_float._Group(names=(TensorId(f"o{place}"),), effect=1e-6, ops=()) for place in range(5)]
-    trials = KeepFloat(goal_db=18.0, below_db=21.0)._likely([*groups, *more], own=0.27, of_weights=0.016)
+    trials = KeepFloat(goal_db=18.0, below_db=21.0)._few([*groups, *more], own=0.27, of_weights=0.016)
     tried = [{name for group in each.groups for name in group.names} & effects.keys() for each in trials]
     assert {"both", "best", "product"} in tried, "the convolutions stay integer"
     assert max(map(len, tried)) > 3

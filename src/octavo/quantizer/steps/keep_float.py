@@ -92,13 +92,15 @@ class KeepFloat(FloatStep):
         if (has_enough and is_settled) or in_db(own) >= ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
-        for trial in self._likely(_groups(plan, referee, rounding, view), own, of_weights):
-            found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
-            other = planner.likely(found)
-            time = slower(view, plan, other)
-            gain = self._gain(own, referee.score_of(referee.rounding(other), few=True).error, time)
-            if gain >= least:
-                least, best = gain, found
+        groups = _groups(plan, referee, rounding, view)
+        for likely in (self._likely,) if has_enough else (self._likely, self._few):
+            for trial in likely(groups, own, of_weights) if best is None else ():
+                found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
+                other = planner.likely(found)
+                time = slower(view, plan, other)
+                gain = self._gain(own, referee.score_of(referee.rounding(other), few=True).error, time)
+                if gain >= least:
+                    least, best = gain, found
         return best
 
     def _gain(self, own: float, left: float, time: float) -> float:
@@ -116,19 +118,29 @@ class KeepFloat(FloatStep):
     def _likely(self, groups: Collection[_Group], own: float, of_weights: float) -> list[_Trial]:
         """Return what is tried: as few groups as are expected to bring outputs so much nearer.
 
-        Those that cost outputs most come first. Where outputs have what they must, or none is expected to bring them there, those
-        that cost most for their time do, too, and as many as are expected to gain most, or make most of the error alone: what
-        picks and sorts makes errors that don't add up.
+        Those that cost outputs most come first. Where outputs have what they must, those that cost most for their time do, too,
+        and as many as are expected to gain most.
         """
-        start, shares = min(own, 10 ** (-self.goal_db / 10)), [10 ** (-step / 10) for step in _STEPS_DB]
-        ranked = [_trials(sorted(groups, key=rank), own, of_weights) for rank in (_Group.by_effect, _Group.by_time) if groups]
-        is_expected = in_db(own) < self.goal_db and any(each.left <= start for trials in ranked for each in trials)
+        start, has_enough = min(own, 10 ** (-self.goal_db / 10)), in_db(own) >= self.goal_db
+        ranks, found = [_Group.by_effect, *([_Group.by_time] if has_enough else ())], dict[frozenset[_Group], _Trial]()
+        for rank in ranks if groups else ():
+            trials = _trials(sorted(groups, key=rank), own, of_weights)
+            wanted = [start * 10 ** (-step / 10) for step in _STEPS_DB]
+            chosen = [next((each for each in trials if each.left <= left), trials[-1]) for left in wanted]
+            chosen += [max(trials, key=lambda each: self._gain(own, each.left, each.time))] if has_enough else []
+            found |= {frozenset(each.groups): each for each in chosen}
+        return sorted(found.values(), key=lambda each: -self._gain(own, each.left, each.time))[:_TRIALS]
+
+    def _few(self, groups: Collection[_Group], own: float, of_weights: float) -> list[_Trial]:
+        """Return as few groups as make most of the errors that all make one by one, by effect or by effect for their time.
+
+        What picks and sorts is off as far for one rounding as for many: such errors don't add up to what is expected.
+        """
         found = dict[frozenset[_Group], _Trial]()
-        for trials in ranked[:1] if is_expected else ranked:
-            chosen = [next((each for each in trials if each.left <= start * share), trials[-1]) for share in shares]
-            if not is_expected:
-                chosen.append(max(trials, key=lambda each: self._gain(own, each.left, each.time)))
-                chosen += [next((each for each in trials if each.share <= share), trials[-1]) for share in shares]
+        for rank in (_Group.by_effect, _Group.by_time) if groups else ():
+            trials = _trials(sorted(groups, key=rank), own, of_weights)
+            shares = [10 ** (-step / 10) for step in _STEPS_DB]
+            chosen = [next((each for each in trials if each.share <= share), trials[-1]) for share in shares]
             found |= {frozenset(each.groups): each for each in chosen}
         return sorted(found.values(), key=lambda each: -self._gain(own, each.left, each.time))[:_TRIALS]
 
