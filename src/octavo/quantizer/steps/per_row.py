@@ -37,7 +37,7 @@ class SingleRows(Step):
     @classmethod
     def of(cls, recipe: Recipe) -> list[SingleRows]:
         """Return it, unless bare rounding, or another estimator of ranges, is wanted."""
-        return [cls()] if recipe.corrects and recipe.range_estimator in (AUTO, WIDEST) else []
+        return [cls()] if _may_be_rows(recipe) else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these layers per row."""
@@ -58,12 +58,16 @@ class CoverRows(Step):
     @classmethod
     def of(cls, recipe: Recipe) -> list[CoverRows]:
         """Return it, unless bare rounding, or another estimator of ranges, is wanted."""
-        return [cls()] if recipe.corrects and recipe.range_estimator in (AUTO, WIDEST) else []
+        return [cls()] if _may_be_rows(recipe) else []
 
     def propose(self, planned: Planned, evidence: Evidence) -> Choices | None:
         """Return choices with these layers per row."""
         found, profile = _single_rows(planned, evidence), evidence.planner.profile
         return _per_row(planned, {output: _UNCOVERED for output, row in found.items() if not _is_covered(row, profile)})
+
+
+def _may_be_rows(recipe: Recipe) -> bool:
+    return recipe.corrects and recipe.range_estimator in (AUTO, WIDEST)
 
 
 def _single_rows(planned: Planned, evidence: Evidence) -> dict[TensorId, TensorId]:
