@@ -7,7 +7,7 @@ The oracle is `numerics.block_matmul`, bit for bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,11 @@ _VECTORS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 2}
 """Of 16 columns of a tile: 1 elsewhere."""
 
 _ROWS = {1: 4, 2: 2, 3: 2}
-"""Rows that are computed at once, by the digits of activations."""
+"""Rows that are computed at once at most, by the digits of activations."""
+
+_SUMS = {AVX512_VNNI: 24, AVX_VNNI: 4, AVX2: 4}
+"""Of 16 columns that are computed at once at most, 6 elsewhere. Of 256 bits they take half of the registers: sums on the stack
+take twice as long where it lies, by chance, so that their loads and stores wait for loads of weights 4 KiB apart."""
 
 _AHEAD = 4096
 """Bytes between what is read and what is asked for: where memory is read from, prefetchers of CPUs stop at the end of a page."""
@@ -124,12 +128,17 @@ def block_matmul(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tile:
-    """Vectors of columns: where its weights start, its first column, and its columns that are there."""
+    """Vectors of columns: where its weights start, its first column, its columns that are there, and which are computed now."""
 
     vectors: int
     start: Expr
     column: Expr
     valid: int
+    computed: range = range(0)
+
+    def number(self, row: int, vector: int) -> int:
+        """Return which of the sums of some rows, side by side, one of a computed vector is."""
+        return row * len(self.computed) + self.computed.index(vector)
 
 
 class _Product:
@@ -137,6 +146,8 @@ class _Product:
         """Make it; `zero_point` is that of all blocks where they have none of their own."""
         self._spec, self._layout, self._zero_point, self._isa = spec, layout, zero_point, isa
         self.vectors = _VECTORS.get(isa, 1)
+        self._sums = _SUMS.get(isa, 6)
+        self._most_rows = min(_ROWS[spec.digits], max(self._sums // spec.digits, 1))
 
     def emit(self, x: Buffer, weight: Buffer, bias: Buffer, y: Buffer) -> None:
         """Emit the kernel's body."""
@@ -151,58 +162,65 @@ class _Product:
             self._rows(buffers, _Tile(-(-rest // LANES), B.int32(full * size), B.int32(full * width), rest))
 
     def _rows(self, buffers: _Buffers, tile: _Tile) -> None:
-        for_tiles(self._spec.rows, _ROWS[self._spec.digits], lambda first, rows: self._tile(buffers, tile, first, rows))
+        def every(first: Expr, rows: int) -> None:
+            at_once = max(self._sums // (rows * self._spec.digits), 1)
+            for vector in range(0, tile.vectors, at_once):
+                some = range(vector, min(vector + at_once, tile.vectors))
+                self._tile(buffers, replace(tile, computed=some), first, rows)
+
+        for_tiles(self._spec.rows, self._most_rows, every)
 
     def _tile(self, buffers: _Buffers, tile: _Tile, first: Expr, rows: int) -> None:
-        """Emit rows of one tile: over the blocks, what each adds."""
-        spec, vectors = self._spec, tile.vectors
-        total = B.alloc_buffer((rows * vectors * LANES,), "float32", scope="local")
-        for number in range(rows * vectors):
+        """Emit rows of some vectors of one tile: over the blocks, what each adds."""
+        spec = self._spec
+        total = B.alloc_buffer((rows * len(tile.computed) * LANES,), "float32", scope="local")
+        for number in range(rows * len(tile.computed)):
             store(total, number * LANES, splat(B.float32(0), LANES), LANES)
         with B.serial(0, spec.blocks) as block:
-            start = B.Bind(tile.start + block * self._layout.size(vectors))
+            start = B.Bind(tile.start + block * self._layout.size(tile.vectors))
             records = [B.Bind(((first + row) * spec.blocks + block) * spec.record) for row in range(rows)]
-            dots = BlockDots(self._isa, rows * spec.digits * vectors)
-            self._start(buffers, dots, vectors, start, records)
-            self._add(buffers, dots, vectors, start, records)
-            self._scale(buffers, dots, vectors, start, records, total)
-        for vector in range(vectors):
+            dots = BlockDots(self._isa, rows * spec.digits * len(tile.computed))
+            self._start(buffers, dots, tile, start, records)
+            self._add(buffers, dots, tile, start, records)
+            self._scale(buffers, dots, tile, start, records, total)
+        for vector in tile.computed:
             addend = B.Bind(load(buffers.bias, tile.column + vector * LANES, LANES))
             for row in range(rows):
-                value = load(total, (row * vectors + vector) * LANES, LANES) + addend
+                value = load(total, tile.number(row, vector) * LANES, LANES) + addend
                 value = clamped_to(value, spec.output.low, spec.output.high, LANES)
                 at, valid = (first + row) * spec.outputs + tile.column + vector * LANES, min(LANES, tile.valid - vector * LANES)
                 store_partial(buffers.y, at, value, LANES, valid, "float32")
 
-    def _start(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr]) -> None:
+    def _start(self, buffers: _Buffers, dots: BlockDots, tile: _Tile, start: Expr, records: list[Expr]) -> None:
         """Emit the start of each sum: minus the zero point times the sum of the activations."""
         spec = self._spec
         points: list[Expr] = []
         if spec.has_zero_points:
-            at = start + self._layout.zero_points(vectors)
-            points = [B.Bind(load(buffers.weight, at + vector * LANES, LANES, "int32")) for vector in range(vectors)]
+            at = start + (self._layout.zero_points(tile.vectors) + tile.computed.start * LANES)
+            points = [B.Bind(load(buffers.weight, at + each * LANES, LANES, "int32")) for each in range(len(tile.computed))]
             self._ask_ahead(buffers, at, len(records))
         for row, record in enumerate(records):
             for digit in range(spec.digits):
                 minus = _dword(buffers.x, record + (spec.digits * spec.block + 4 * digit))
                 # Its sum has 16 bits, which LLVM is told: it then multiplies words.
                 value = B.Bind(minus.astype("int16").astype("int32") if points else minus * B.int32(self._zero_point))
-                for vector in range(vectors):
+                for place, vector in enumerate(tile.computed):
                     splatted = splat(value, LANES)
-                    dots.start(self._number(vectors, row, digit, vector), points[vector] * splatted if points else splatted)
+                    start_of = points[place] * splatted if points else splatted
+                    dots.start(tile.number(row * spec.digits + digit, vector), start_of)
 
-    def _add(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr]) -> None:
+    def _add(self, buffers: _Buffers, dots: BlockDots, tile: _Tile, start: Expr, records: list[Expr]) -> None:
         """Emit the products of a block."""
         spec = self._spec
         inputs = GROUP_INPUTS[self._layout.bits]
         groups = min(WORDS * 4 // inputs, spec.block // inputs)
-        numbers = len(records) * spec.digits * vectors
+        numbers = len(records) * spec.digits * len(tile.computed)
 
         def some(first: Expr) -> None:
             for number in range(numbers):
                 dots.begin(number)
             with B.serial(0, groups) as step:
-                self._add_group(buffers, dots, vectors, start, records, B.Bind(first + step))
+                self._add_group(buffers, dots, tile, start, records, B.Bind(first + step))
             for number in range(numbers):
                 dots.finish(number)
 
@@ -212,11 +230,11 @@ class _Product:
         with B.serial(0, spec.block // inputs // groups) as index:
             some(B.Bind(index * groups))
 
-    def _add_group(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], group: Expr) -> None:
+    def _add_group(self, buffers: _Buffers, dots: BlockDots, tile: _Tile, start: Expr, records: list[Expr], group: Expr) -> None:
         spec, bits = self._spec, self._layout.bits
         size = GROUP_WORDS[bits] * WORD_BYTES
-        for vector in range(vectors):
-            at = start + (group * vectors + vector) * size
+        for vector in tile.computed:
+            at = start + (group * tile.vectors + vector) * size
             words: list[Expr] = []
             for word in range(GROUP_WORDS[bits]):
                 words.append(B.Bind(load(buffers.weight, at + word * WORD_BYTES, WORD_BYTES)))
@@ -227,13 +245,13 @@ class _Product:
                     for digit in range(spec.digits):
                         place = record + (digit * spec.block + 4 * four) + group * GROUP_INPUTS[bits]
                         bytes_of = B.reinterpret(f"int8x{WORD_BYTES}", splat(_dword(buffers.x, place), LANES))
-                        dots.add(self._number(vectors, row, digit, vector), weights, bytes_of)
+                        dots.add(tile.number(row * spec.digits + digit, vector), weights, bytes_of)
 
-    def _scale(self, buffers: _Buffers, dots: BlockDots, vectors: int, start: Expr, records: list[Expr], total: Buffer) -> None:
+    def _scale(self, buffers: _Buffers, dots: BlockDots, tile: _Tile, start: Expr, records: list[Expr], total: Buffer) -> None:
         """Emit the addition of a block's sums, scaled, to those of the blocks before it."""
         spec, layout = self._spec, self._layout
-        for vector in range(vectors):
-            at = start + (layout.scales(vectors) + vector * (LANES * layout.scale_bytes))
+        for vector in tile.computed:
+            at = start + (layout.scales(tile.vectors) + vector * (LANES * layout.scale_bytes))
             raw = load(buffers.weight, at, LANES * layout.scale_bytes)
             if vector * layout.scale_bytes % 4 == 0:  # once a line
                 self._ask_ahead(buffers, at, len(records))
@@ -241,18 +259,15 @@ class _Product:
             scale = B.Bind(B.reinterpret(f"{name}x{LANES}", raw).astype(f"float32x{LANES}"))
             for row, record in enumerate(records):
                 of_row = B.reinterpret("float32", _dword(buffers.x, record + spec.digits * (spec.block + 4)))
-                sums = [dots.sum_of(self._number(vectors, row, digit, vector)) for digit in range(spec.digits)]
-                place = (row * vectors + vector) * LANES
+                sums = [dots.sum_of(tile.number(row * spec.digits + digit, vector)) for digit in range(spec.digits)]
+                place = tile.number(row, vector) * LANES
                 value = _fma(_value(sums), scale * splat(of_row, LANES), load(total, place, LANES))
                 store(total, place, value, LANES)
 
     def _ask_ahead(self, buffers: _Buffers, at: Expr, rows: int) -> None:
         """Emit the request for weights that will be read soon; of many rows, all but the first few find them in a cache."""
-        if rows < _ROWS[self._spec.digits] or self._spec.rows == rows:
+        if rows < self._most_rows or self._spec.rows == rows:
             prefetch(buffers.weight, at + _AHEAD, to_write=False)
-
-    def _number(self, vectors: int, row: int, digit: int, vector: int) -> int:
-        return (row * self._spec.digits + digit) * vectors + vector
 
 
 def _value(sums: list[Expr]) -> Expr:
