@@ -8,31 +8,13 @@ Peak: fused multiply-adds of 16 lanes on registers alone. Operands are warm in t
 import argparse
 
 import numpy as np
-from tvm.script.ir_builder import tirx as T
 
-from kernels import NETWORKS, PEAK_ACCUMULATORS, PEAK_STEPS, Layer, seconds
-from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, KNOWN_ISAS, FloatConv2dSpec, Kernel, float_conv2d
-from octavo.compiler.backends.cpu.kernels.language.vectors import load, prim_func, store
-
-
-def peak(repeat: int) -> float:
-    """Multiply-accumulates a second of one core, in fused multiply-adds on registers alone."""
-
-    def body(values: object, out: object) -> None:
-        acc = T.alloc_buffer((PEAK_ACCUMULATORS * 16,), "float32", scope="local")
-        for i in range(PEAK_ACCUMULATORS):
-            store(acc, i * 16, T.broadcast(T.float32(0), 16), 16)
-        x, w = T.Bind(load(values, 0, 16)), T.Bind(load(values, 16, 16))
-        with T.serial(0, PEAK_STEPS):
-            for i in range(PEAK_ACCUMULATORS):
-                store(acc, i * 16, load(acc, i * 16, 16) + x * w, 16)
-        for i in range(PEAK_ACCUMULATORS):
-            store(out, i * 16, load(acc, i * 16, 16), 16)
-
-    size = PEAK_ACCUMULATORS * 16
-    func = prim_func([("values", 32, "float32"), ("out", size, "float32")], body)
-    arguments = [np.ones(32, np.float32), np.zeros(size, np.float32)]
-    return PEAK_STEPS * PEAK_ACCUMULATORS * 16 / seconds(func, arguments, repeat)
+from kernels import NETWORKS, Layer, seconds
+from octavo.compiler.backends.cpu.kernels import KNOWN_ISAS, FloatConv2dSpec, Kernel, float_conv2d
+from octavo.compiler.backends.cpu.peaks import float_peak_loop
+from octavo.compiler.target_choice import resolve_target
+from octavo.evaluation.bench.roofline import peak_of
+from octavo.runtime.llvm_host import host_target
 
 
 def spec_of(entry: Layer) -> FloatConv2dSpec:
@@ -63,13 +45,13 @@ def kernel_of(spec: FloatConv2dSpec, isa: str) -> Kernel:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=NETWORKS, default="mobilenet_v2")
-    parser.add_argument("--isa", choices=KNOWN_ISAS, default=AVX512_VNNI)
+    parser.add_argument("--isa", choices=KNOWN_ISAS, default=resolve_target(None).isas[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=7, help="measurements of each layer")
     options = parser.parse_args()
 
-    limit = peak(options.repeat) * options.threads
-    print(f"peak {limit / 1e9:.1f} GMAC/s, threads {options.threads}")
+    limit = peak_of(float_peak_loop(), host_target()) * options.threads
+    print(f"peak {limit:.1f} GMAC/s, threads {options.threads}")
     rng = np.random.default_rng(1)
     totals: dict[str, float] = {}
     for entry in NETWORKS[options.network](options.threads):
@@ -83,7 +65,7 @@ def main() -> None:
         shape = f"{spec.in_height}x{spec.in_width}x{spec.in_channels} -> {spec.out_channels}"
         stride = f"{spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}"
         speed = entry.macs / time / 1e9
-        share = f"{speed * 1e9 / limit:5.0%}"
+        share = f"{speed / limit:5.0%}"
         print(
             f"{kernel.name:24} {shape:22} {stride:6} x{entry.count} {time * 1e6:8.1f} us {speed:6.1f} GMAC/s {share}",
             flush=True,

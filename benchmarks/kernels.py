@@ -2,8 +2,8 @@
 
     python benchmarks/kernels.py --network mobilenet_v2 --weight-zero-point 5 --threads 1
 
-Peak: vpdpbusd on registers alone, 64 multiply-accumulates an instruction. Operands are warm in the cache: what a layer costs
-inside a network is for `octavo bench` to say.
+Peak: that of `octavo bench --layers`, a loop of the ISA's product of bytes, or of words. Operands are warm in the cache: what a
+layer costs inside a network is for `octavo bench` to say.
 """
 
 import argparse
@@ -12,18 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import tvm
-from tvm.script.ir_builder import tirx as T
 
-from octavo.compiler.backends.cpu.kernels import AVX512_VNNI, KNOWN_ISAS, Conv2dSpec, Kernel, conv2d
-from octavo.compiler.backends.cpu.kernels.language.vectors import prim_func
-from octavo.compiler.backends.cpu.kernels.language.x86 import vector
+from octavo.compiler.backends.cpu.kernels import KNOWN_ISAS, Conv2dSpec, Kernel, conv2d
+from octavo.compiler.backends.cpu.peaks import integer_peak_loop
 from octavo.compiler.codegen.tir_passes import llvm_module
+from octavo.compiler.target_choice import resolve_target
+from octavo.evaluation.bench.roofline import peak_of
 from octavo.ir.composites.outputs import Output
 from octavo.ir.graph.kernel_attributes import KERNEL_ATTR
 from octavo.runtime.llvm_host import host_target
 
 OUTPUT = Output(zero_point=128)
-PEAK_STEPS, PEAK_ACCUMULATORS = 100_000, 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,26 +110,6 @@ def seconds(function: object, arguments: list[np.ndarray], repeat: int) -> float
     return min(timer(*tensors).results)
 
 
-def peak(repeat: int) -> float:
-    """Multiply-accumulates a second of one core, in vpdpbusd on registers alone."""
-
-    def body(values: object, out: object) -> None:
-        acc = T.alloc_buffer((PEAK_ACCUMULATORS * 16,), "int32", scope="local")
-        for i in range(PEAK_ACCUMULATORS):
-            vector.store(acc, i * 16, T.broadcast(T.int32(0), 16), 16)
-        x = T.Bind(vector.load(values, 0, 64))
-        w = T.Bind(T.reinterpret("int8x64", vector.load(values, 64, 64)))
-        with T.serial(0, PEAK_STEPS):
-            for i in range(PEAK_ACCUMULATORS):
-                vector.store(acc, i * 16, vector.dot(vector.load(acc, i * 16, 16), x, w), 16)
-        for i in range(PEAK_ACCUMULATORS):
-            vector.store(out, i * 16, vector.load(acc, i * 16, 16), 16)
-
-    size = PEAK_ACCUMULATORS * 16
-    func = prim_func([("values", 128, "uint8"), ("out", size, "int32")], body)
-    return PEAK_STEPS * PEAK_ACCUMULATORS * 64 / seconds(func, [np.ones(128, np.uint8), np.zeros(size, np.int32)], repeat)
-
-
 def kernel_of(spec: Conv2dSpec, weight_zero_point: int, isa: str) -> Kernel:
     """The kernel of a layer with random weights: most near 0, one at each end of the range, as in a trained layer."""
     rng = np.random.default_rng(0)
@@ -145,14 +124,15 @@ def kernel_of(spec: Conv2dSpec, weight_zero_point: int, isa: str) -> Kernel:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=NETWORKS, default="mobilenet_v2")
-    parser.add_argument("--isa", choices=KNOWN_ISAS, default=AVX512_VNNI)
+    parser.add_argument("--isa", choices=KNOWN_ISAS, default=resolve_target(None).isas[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--weight-zero-point", type=int, default=0, help="0 is symmetric")
     parser.add_argument("--repeat", type=int, default=15, help="measurements of each layer")
     options = parser.parse_args()
 
-    limit = peak(options.repeat) * options.threads if options.isa == AVX512_VNNI else None
-    print(f"peak {limit / 1e9:.0f} GMAC/s, threads {options.threads}" if limit else f"threads {options.threads}")
+    loop = integer_peak_loop(options.isa)
+    limit = peak_of(loop, host_target()) * options.threads if loop else None
+    print(f"peak {limit:.0f} GMAC/s, threads {options.threads}" if limit else f"threads {options.threads}")
     rng = np.random.default_rng(1)
     totals: dict[str, float] = {}
     for entry in NETWORKS[options.network](options.threads):
@@ -165,8 +145,8 @@ def main() -> None:
         totals[family] = totals.get(family, 0) + time * entry.count
         shape = f"{spec.in_height}x{spec.in_width}x{spec.in_channels} -> {spec.out_channels}"
         stride = f"{spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}"
-        share = f"{entry.macs / time / limit:5.0%}" if limit else ""
         speed = entry.macs / time / 1e9
+        share = f"{speed / limit:5.0%}" if limit else ""
         print(
             f"{kernel.name:24} {shape:22} {stride:6} x{entry.count} {time * 1e6:8.1f} us {speed:6.1f} GMAC/s {share}", flush=True
         )
