@@ -143,16 +143,16 @@ def test_what_costs_little_time_is_tried_before_what_costs_much() -> None:
         for place in range(7)
     ]
     step, groups = KeepFloat(goal_db=18.0, below_db=21.0), [dear, *cheap, *others]
-    first = step._likely(groups, own=1.2e-3, of_weights=1e-4)[0]
+    first = step._chosen(groups, own=1.2e-3, of_weights=1e-4, few=False)[0]
     assert {*cheap} <= {*first.groups}
     assert dear not in first.groups
     assert first.left == pytest.approx(6e-4, rel=0.01)
     assert first.time == pytest.approx(0.001), "an op is float once"
 
     many = [replace(each, effect=each.effect * 100) for each in groups]
-    first = step._likely(many, own=0.12, of_weights=1e-3)[0]
+    first = step._chosen(many, own=0.12, of_weights=1e-3, few=False)[0]
     assert {each.names for each in first.groups} >= {each.names for each in (dear, *cheap)}
-    assert step._likely([], own=0.1, of_weights=0.0) == []
+    assert step._chosen([], own=0.1, of_weights=0.0, few=False) == []
 
 
 def test_few_that_cost_most_are_tried_where_errors_do_not_add_up() -> None:
@@ -163,7 +163,7 @@ def test_few_that_cost_most_are_tried_where_errors_do_not_add_up() -> None:
         for name, (effect, time) in effects.items()
     ]
     more = [keep_float._Group(names=(TensorId(f"o{place}"),), effect=1e-6, ops=()) for place in range(5)]
-    trials = KeepFloat(goal_db=18.0, below_db=21.0)._few([*groups, *more], own=0.27, of_weights=0.016)
+    trials = KeepFloat(goal_db=18.0, below_db=21.0)._chosen([*groups, *more], own=0.27, of_weights=0.016, few=True)
     tried = [{name for group in each.groups for name in group.names} & effects.keys() for each in trials]
     assert {"both", "best", "product"} in tried, "the convolutions stay integer"
     assert max(map(len, tried)) > 3

@@ -93,8 +93,8 @@ class KeepFloat(FloatStep):
             return None
         view, least, best = DataflowView(planner.simple.module["main"]), 0.0, None
         groups = _groups(plan, referee, rounding, view)
-        for likely in (self._likely,) if has_enough else (self._likely, self._few):
-            for trial in likely(groups, own, of_weights) if best is None else ():
+        for few in (False,) if has_enough else (False, True):
+            for trial in self._chosen(groups, own, of_weights, few=few) if best is None else ():
                 found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
                 other = planner.likely(found)
                 time = slower(view, plan, other)
@@ -115,32 +115,21 @@ class KeepFloat(FloatStep):
             price = _PRICE * (after - self.goal_db) ** 2 / (after - before) / 2  # on average on the way
         return (0.0 if after == before else after - before) - _MIN_GAIN_DB - price * max(time, 0.0)
 
-    def _likely(self, groups: Collection[_Group], own: float, of_weights: float) -> list[_Trial]:
-        """Return what is tried: as few groups as are expected to bring outputs so much nearer.
+    def _chosen(self, groups: Collection[_Group], own: float, of_weights: float, *, few: bool) -> list[_Trial]:
+        """Return what is tried: as few groups as are expected to bring outputs so much nearer, those that cost most first.
 
-        Those that cost outputs most come first. Where outputs have what they must, those that cost most for their time do, too,
-        and as many as are expected to gain most.
+        Where outputs have what they must, those that cost most for their time come first, too, and as many as are expected to
+        gain most. Or as few as make so much of the errors that all make one by one, in both orders: what picks and sorts is off
+        as far for one rounding as for many, and such errors don't add up to what is expected.
         """
         start, has_enough = min(own, 10 ** (-self.goal_db / 10)), in_db(own) >= self.goal_db
-        ranks, found = [_Group.by_effect, *([_Group.by_time] if has_enough else ())], dict[frozenset[_Group], _Trial]()
+        ranks, found = [_Group.by_effect, *([_Group.by_time] if has_enough or few else ())], dict[frozenset[_Group], _Trial]()
         for rank in ranks if groups else ():
             trials = _trials(sorted(groups, key=rank), own, of_weights)
-            wanted = [start * 10 ** (-step / 10) for step in _STEPS_DB]
-            chosen = [next((each for each in trials if each.left <= left), trials[-1]) for left in wanted]
+            lefts = [each.share if few else each.left / start for each in trials]
+            wanted = (10 ** (-step / 10) for step in _STEPS_DB)
+            chosen = [trials[next((place for place, left in enumerate(lefts) if left <= most), -1)] for most in wanted]
             chosen += [max(trials, key=lambda each: self._gain(own, each.left, each.time))] if has_enough else []
-            found |= {frozenset(each.groups): each for each in chosen}
-        return sorted(found.values(), key=lambda each: -self._gain(own, each.left, each.time))[:_TRIALS]
-
-    def _few(self, groups: Collection[_Group], own: float, of_weights: float) -> list[_Trial]:
-        """Return as few groups as make most of the errors that all make one by one, by effect or by effect for their time.
-
-        What picks and sorts is off as far for one rounding as for many: such errors don't add up to what is expected.
-        """
-        found = dict[frozenset[_Group], _Trial]()
-        for rank in (_Group.by_effect, _Group.by_time) if groups else ():
-            trials = _trials(sorted(groups, key=rank), own, of_weights)
-            shares = [10 ** (-step / 10) for step in _STEPS_DB]
-            chosen = [next((each for each in trials if each.share <= share), trials[-1]) for share in shares]
             found |= {frozenset(each.groups): each for each in chosen}
         return sorted(found.values(), key=lambda each: -self._gain(own, each.left, each.time))[:_TRIALS]
 
