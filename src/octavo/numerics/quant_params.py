@@ -98,11 +98,15 @@ class QuantParams:
 
     def __eq__(self, other: object) -> bool:
         """Compare by value."""
-        return isinstance(other, QuantParams) and self.to_json() == other.to_json()
+        return self is other or (isinstance(other, QuantParams) and self._key == other._key)
 
     def __hash__(self) -> int:
         """Hash by value."""
-        return hash((self.dtype, self.scale.tobytes(), self.zero_point.tobytes(), self.granularity, self.qmin, self.qmax))
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return self.dtype, self.scale.tobytes(), self.zero_point.tobytes(), self.granularity, self.qmin, self.qmax
 
     @property
     def is_symmetric(self) -> bool:
