@@ -18,7 +18,7 @@ float model all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def scaled(
     factors: Factors,
     *,
     exact: bool,
-    has_functions: bool = True,
+    left: Collection[str] = (),
     kept_as: Callable[[TensorId, npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
 ) -> Model:
     """Return the model with its tensors divided by factors that `find_groups` allows.
@@ -61,8 +61,8 @@ def scaled(
     ----------
     exact
         Whether each channel keeps its own bound of a clip; False gives all the greatest.
-    has_functions
-        Whether ops multiply the results of functions; False leaves that to who runs the model (see `gains_of_functions`).
+    left
+        Names of results of functions (see `gains_of_functions`) and clips that who runs the model multiplies.
     kept_as
         What stands for a new value of a constant; see `NewConstants`.
     """
@@ -72,9 +72,11 @@ def scaled(
     view = new.view
     bounds: dict[Var, Var] = {}
     gains = gains_of_functions(model, factors)
-    inverses: dict[str, Var] = {name: new.param(f"{name}_inverse", gain) for name, gain in gains.items() if has_functions}
+    inverses: dict[str, Var] = {name: new.param(f"{name}_inverse", gain) for name, gain in gains.items() if name not in left}
     for binding in view.bindings:
         factor, clip = factors.get(TensorId(binding.var.name)), call_to(binding.value, "clip")
+        if binding.var.name in left:
+            continue
         if exact and factor is not None and factor.size > 1 and clip is not None:
             bounds[binding.var] = new.param(f"{binding.var.name}_bound", _bounds(clip, factor))
         if binding.var.name not in gains:
@@ -86,7 +88,7 @@ def scaled(
             made = out.emit(new.names.fresh(f"{var.name}_function"), value)
             return out.emit(var.name, relax.op.multiply(made, inverses[var.name]), is_output=is_output)
         clip: Any = None if factor is None else call_to(value, "clip")
-        if clip is None or factor is None:
+        if clip is None or factor is None or var.name in left:
             return out.emit(var.name, value, is_output=is_output)
         if var not in bounds:
             return out.emit(var.name, relax.op.clip(clip.args[0], 0.0, float(_bounds(clip, factor).max())), is_output=is_output)

@@ -152,7 +152,7 @@ class ModelEqualizer:
         ones = {name: np.ones(shape, np.float32) for name, shape in tensors.items() if name in self._profile}
         unit = {name: ScaledValues(self._profile[name], each) for name, each in ones.items()}
         known = (var for site in self._sites for var in site.rounded if self._known_values(var) is None)
-        functions = (var for var in self._found.functions if TensorId(var.name) in tensors)
+        functions = (var for var in (*self._found.functions, *self._found.clamps) if TensorId(var.name) in tensors)
         return [*(var.name for var in (*known, *self._streams, *functions)), *map(str, self._unknown(unit))]
 
     def equalization(self, weight_bits: int, strength: float | None) -> Equalization:
@@ -221,7 +221,8 @@ class ModelEqualizer:
         factors = {name: by_group[self._found.of[var]].astype(np.float32) for name, var in tensors.items()}
         statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
         unknown = self._unknown(statistics)
-        model, gains = scaled(self._simple, factors, exact=True, has_functions=False), gains_of_functions(self._simple, factors)
+        others, gains = self._multiplied(factors)
+        model = scaled(self._simple, others, exact=True, left=gains)
         if not self._given.is_same(self._simple, model, unknown, gains):
             return None
         bounds = {name: self._found.clamps[var] for name, var in tensors.items() if var in self._found.clamps}
@@ -231,6 +232,25 @@ class ModelEqualizer:
             sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
             statistics={name: each.result() for name, each in statistics.items()},
         )
+
+    def _multiplied(self, factors: Mapping[TensorId, Array]) -> tuple[dict[TensorId, Array], dict[str, Array]]:
+        """Return factors, and gains of results, with which programs of the model as it is run the divided one.
+
+        What is clipped, and what that alone is made of, is not divided: what is made of that is multiplied. A bound for each
+        channel would be another op, whose kernels are compiled for seconds.
+        """
+        view, left, gains = DataflowView(self._simple.module["main"]), dict(factors), gains_of_functions(self._simple, factors)
+        for site in self._sites:
+            for var in (each for each in site.tensors if each in self._found.clamps and TensorId(each.name) in factors):
+                above, near = set[Var](), [var]
+                while near:
+                    read = {*operand_vars(view.definition(near.pop()))} & {*site.tensors} - above
+                    above |= read
+                    near += read
+                if not any(view.is_returned(each) or {*view.users(each)} - above - {var} for each in above):
+                    gains[var.name] = np.float32(1) / factors[TensorId(var.name)]
+                    left = {name: each for name, each in left.items() if view.variables[name] not in above}
+        return left, {name: gain for name, gain in gains.items() if name in left}
 
     def _exponents(self, factors: Floats) -> Floats:
         exponents = np.ceil(np.log2(factors))
