@@ -25,10 +25,16 @@ from octavo.ir.identity import TensorId
 from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
+from octavo.profiling import samples_of as samples_of_profile
+from octavo.quantizer.choices import Choices
+from octavo.quantizer.corrections import correct, weights
 from octavo.quantizer.corrections.weights import Inputs, rounded_weights
 from octavo.quantizer.plan.plan import QuantizedModel
+from octavo.quantizer.programs import Programs
+from octavo.quantizer.quantize_graph import planner_of
 from octavo.quantizer.steps import Correct, Equalize
 from octavo.quantizer.steps.per_row import PerRow
+from octavo.quantizer.tune import planned_plainly
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
 
@@ -196,6 +202,33 @@ def test_layers_of_fewer_products_are_corrected_as_everywhere_else(
     assert found[0].plan.corrections.weight_values
     assert found[0].fingerprint == found[1].fingerprint
     assert all(np.array_equal(found[0].params[key], found[1].params[key]) for key in found[0].params)
+
+
+def test_what_comes_before_all_that_differs_is_corrected_once(corrected: Corrected, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans with other ranges of the first, a middle and the last activation, each behind a plan without."""
+    planner = planner_of(corrected.model, corrected.profile, None, octavo.Recipe())
+    plain = planned_plainly(planner, None)
+    samples = samples_of_profile(corrected.model, corrected.profile)
+    program = Programs.of_model(corrected.model).of(plain.plan)
+    names, rounded = [], weights.rounded_weights
+
+    def counted(product: Any, *others: Any, **options: Any) -> Any:
+        names.append(product.weight)
+        return rounded(product, *others, **options)
+
+    monkeypatch.setattr(correct, "rounded_weights", counted)
+    known = correct.Corrector(program, samples)
+    known.corrections(plain.plan)
+    assert len(names) == 4
+    for tensor, anew in {"x": 4, "r1": 3, "pooled": 1, "y": 0}.items():
+        ends = {TensorId(tensor): (-0.7, 1.9)}
+        plan = planner.planned(plain.choices.with_more(Choices(ranges=ends))).plan
+        names.clear()
+        found = known.corrections(plan)
+        assert len(names) == anew, tensor
+        expected = correct.Corrector(program, samples).corrections(plan)
+        assert found == expected
+        assert [*found.weight_values] == [*expected.weight_values]
 
 
 def test_clipped_ranges_move_no_bias(corrected: Corrected) -> None:

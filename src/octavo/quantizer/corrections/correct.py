@@ -13,8 +13,10 @@ The referee's program runs: nothing is compiled for a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,12 +52,14 @@ MEAN_SAMPLES = 16
 """Samples that means are over where weights stay: those of 64 are hardly others."""
 _FOR_WEIGHTS = 32
 """Samples that weights of 8 bits are rounded on where samples are large: of as many positions more say hardly anything else."""
-_LARGE = 2**19
+_LARGE = 2**16
 """Bytes of a sample that has many positions."""
 _MIN_RATIO = 32
 """Positions for each input of a layer: with fewer, samples say little of what its weights should be."""
 _MAX_BYTES = 2**27
 """Of all rows together: the first layers are those that pass errors on, and gain most."""
+_ROOM = 4
+"""Runs of which is known what they made of layers: folds have their own."""
 _MAX_MODEL = 2**26
 """Bytes of a model's constants up to which rows are kept: a larger one leaves no memory for them."""
 
@@ -69,6 +73,9 @@ def corrected_on(samples: Samples, recipe: Recipe) -> Samples:
     return samples[:_FOR_WEIGHTS] if is_plain and size > _LARGE else samples
 
 
+_Constants = Mapping[TensorId, npt.NDArray[np.float32]]
+
+
 class Corrector:
     """Corrects plans of one float model, on its inputs, sample by sample; one at least."""
 
@@ -76,6 +83,8 @@ class Corrector:
         self.program, self._samples = program, samples
         self._products = products_of(program.simple, program.view)
         self._floats: _FloatRun | None = None
+        self._runs: list[_Run] = []
+        """The last ones of a model that is not large: plans that are compared differ in few tensors."""
 
     def corrections(self, plan: QuantizationPlan, kept: Collection[str] = ()) -> Corrections:
         """Return weights and biases with which outputs are nearer to the float model's, as the recipe of a plan wants them.
@@ -87,8 +96,9 @@ class Corrector:
         if not any(self._changes(layer, plan) for layer in layers):
             return Corrections()
         run = _Run(self.program, plan, rounding, self._run_float(), kept)
-        run.correct(self._samples, layers)
-        return Corrections(bias_shifts=run.shifts, weight_values=run.weights, weight_scales=run.scales)
+        run.correct(self._samples, layers, self._runs)
+        self._runs = [] if self.program.simple.is_large else [*self._runs, run][-_ROOM:]
+        return run.corrections
 
     def _layers(self, plan: QuantizationPlan, rounding: Rounding) -> list[_Layer]:
         """Return the layers of a plan that can be corrected."""
@@ -135,7 +145,7 @@ class _Layer:
 
 
 class _Run:
-    """A plan that is corrected on the way through the model: `shifts`, `weights` and `scales` are to be its `Corrections`."""
+    """A plan that is corrected on the way through the model: of each layer, by its output, its constants and corrections."""
 
     def __init__(
         self, program: RoundedProgram, plan: QuantizationPlan, rounding: Rounding, floats: _FloatRun, kept: Collection[str]
@@ -144,16 +154,28 @@ class _Run:
         self._moves_biases = plan.recipe.bias_correction is True
         names = [layer.weight for layer in plan.layers]
         self._shared = {name for name in names if names.count(name) > 1}
-        self.shifts: dict[TensorId, npt.NDArray[np.float32]] = {}
-        self.weights: dict[TensorId, npt.NDArray[Any]] = {}
-        self.scales: dict[TensorId, npt.NDArray[np.float32]] = {}
+        self._made: dict[TensorId, tuple[_Constants, Corrections]] = {}
 
-    def correct(self, samples: Samples, layers: Sequence[_Layer]) -> None:
-        """Run all samples through one call after the other; correct layers once what they read is there."""
+    @property
+    def corrections(self) -> Corrections:
+        """Those of all layers."""
+        every, names = [found for _, found in self._made.values()], ("bias_shifts", "weight_values", "weight_scales")
+        return Corrections(**{name: dict(pair for each in every for pair in getattr(each, name).items()) for name in names})
+
+    def correct(self, samples: Samples, layers: Sequence[_Layer], others: Iterable[_Run]) -> None:
+        """Run all samples through one call after the other; correct layers once what they read is there.
+
+        Those that read the same as in another run, and are the same, were corrected there: nothing is run where all were, as
+        behind ranges that clip.
+        """
         program = self._program
         readers: dict[Any, list[_Layer]] = {}
         for layer in layers:
             readers.setdefault(program.variable(layer.entry.inputs[0]), []).append(layer)
+        known_layers = {name: found for other in others for name, found in self._alike(other, layers)}
+        if len(known_layers) == len(layers):
+            self._made = known_layers
+            return
         anew = {layer.entry.output: {} for layer in layers}
         prepared = program.prepare(replace(self._rounding, layers={**self._rounding.layers, **anew}))
         states = [program.start(prepared, arrays) for arrays in samples]
@@ -165,11 +187,39 @@ class _Run:
                 name, rows = layer.entry.inputs[0], self._rounding.rows.get(layer.entry.output, {})
                 if name not in rows and var not in states[0].integer:
                     continue
-                key = layer.product.axis, name in rows, name in layer.entry.per_row
-                if key not in known:
+                key, made = (layer.product.axis, name in rows, name in layer.entry.per_row), known_layers.get(layer.entry.output)
+                if made is None and key not in known:
                     values = [program.value_read(name, state, rows.get(name)) for state in states]
                     known[key] = self._inputs(layer, [layer.product.channels_last(value) for value in values])
-                operands |= program.operands(layer.entry.output, self._corrected(layer, known[key]))
+                made = self._corrected(layer, known[key]) if made is None else made
+                operands |= program.operands(layer.entry.output, made[0])
+                self._made[layer.entry.output] = ({}, made[1]) if program.simple.is_large else made
+
+    @cached_property
+    def _decided(self) -> dict[tuple[TensorId, bool], object]:
+        """What activations are rounded to, and, True, all that corrections of layers depend on besides, by their outputs."""
+        plan, rounding = self._plan, self._rounding
+        found: dict[tuple[TensorId, bool], object] = {(name, False): each for name, each in plan.activations.items()}
+        params = {**plan.weights, **plan.biases, **plan.activations}
+        for layer in plan.layers:
+            others = [name for name in (layer.bias, *layer.constants) if name is not None]
+            constants = others if layer.weight is None else [layer.weight, *others]
+            scaled = [rounding.gains.get(name) for name in constants] + [rounding.factors.get(name) for name in layer.inputs]
+            arrays = [*scaled, rounding.bias_gains.get(layer.output), *(plan.weight_values.get(name) for name in others)]
+            numbers = [None if each is None else each.tobytes() for each in arrays]
+            is_bound = layer.weight in self._kept, layer.weight in self._shared
+            found[layer.output, True] = layer, [params.get(name) for name in constants], numbers, is_bound, plan.recipe
+        return found
+
+    def _alike(self, other: _Run, layers: Iterable[_Layer]) -> Iterator[tuple[TensorId, tuple[_Constants, Corrections]]]:
+        """Yield what another run made of layers which nothing comes before that differs there, by their outputs."""
+        mine, others, place = self._decided, other._decided, self._program.place
+        differing = {key for key in {*mine, *others} if mine.get(key) != others.get(key)}
+        first = min((place(name) for name, _ in differing), default=math.inf)
+        entries = {layer.entry.output: layer.entry for layer in layers}
+        for name, made in other._made.items():
+            if name in entries and (name, True) not in differing and place(entries[name].inputs[0]) < first:
+                yield name, made
 
     def _inputs(self, layer: _Layer, values: Sequence[npt.NDArray[np.float32]]) -> Inputs:
         name, product = layer.entry.inputs[0], layer.product
@@ -181,11 +231,11 @@ class _Run:
         read = self._plan.activations[name]
         return Inputs(values=values, factors=by_channel, unit=read.scale, largest=read.qmax - read.qmin)
 
-    def _corrected(self, layer: _Layer, inputs: Inputs) -> dict[TensorId, npt.NDArray[np.float32]]:
-        """Return the constants of a layer that reads these."""
+    def _corrected(self, layer: _Layer, inputs: Inputs) -> tuple[_Constants, Corrections]:
+        """Return the constants of a layer that reads these, and what is new of them."""
         entry, product = layer.entry, layer.product
         read = None if entry.reads_reals else self._plan.activations[entry.inputs[0]]
-        integers, params = self._rounded(layer, inputs)
+        integers, params, more = self._rounded(layer, inputs)
         weights = dequantized(integers, params)
         before = self._rounding.layers[entry.output]
         found = {name: before[name] for name in before if name != product.weight}
@@ -196,12 +246,12 @@ class _Run:
             positions = len(inputs.values) * product.positions(inputs.shape)
             mean = product.mean(total, positions, product.weights_of(weights).astype(np.float64))
             shift = (self._floats.means[product.name] * gain.reshape(-1) - mean).astype(np.float32)
-            self.shifts[entry.output] = shift
+            more = replace(more, bias_shifts={entry.output: shift})
             found[layer.bias] = self._bias(layer, shift, read, params) / gain
-        return found
+        return found, more
 
-    def _rounded(self, layer: _Layer, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams]:
-        """Return integers of a layer's weights that suit what it reads, where there are such, and their parameters."""
+    def _rounded(self, layer: _Layer, inputs: Inputs) -> tuple[npt.NDArray[Any], QuantParams, Corrections]:
+        """Return integers of weights that suit what a layer reads, where there are such, their parameters, and what is new."""
         product, recipe, name = layer.product, self._plan.recipe, layer.product.weight
         params, is_kept, found = self._plan.weights[name], name in self._kept, None
         if recipe.weight_rounding == "gram" and name not in self._shared:
@@ -216,10 +266,10 @@ class _Run:
                 exact = exact if exact is None or (gains == 1).all() else [each * gains for each in exact]
                 found = rounded_weights(product, values, params, inputs, exact, is_free=is_free, has_bias=has_bias)
             if found is not None:
-                self.weights[name], params = found
-                if is_free:
-                    self.scales[name] = params.scale
-        return (self._plan.weight_values[name], params) if found is None else found
+                return *found, Corrections(
+                    weight_values={name: found[0]}, weight_scales={name: found[1].scale} if is_free else {}
+                )
+        return self._plan.weight_values[name], params, Corrections()
 
     def _bias(
         self, layer: _Layer, shift: npt.NDArray[np.float32], read: QuantParams | None, weight: QuantParams

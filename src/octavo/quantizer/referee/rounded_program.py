@@ -207,6 +207,8 @@ class RoundedProgram:
         self._variables = (*self.floats.params, *(call.var for call in self.floats.calls))
         self._places = {var: place for place, var in enumerate(self._variables)}
         self._numbers = [_size(call.var) for call in self.floats.calls]
+        self.float_bytes = 4 * (sum(map(_size, self.floats.params)) + sum(self._numbers))
+        """What `all_floats` takes."""
         self._gains = Last[tuple[Factors, Gains]](_ROOM)
         self._exchanged: dict[TensorId, tuple[Mapping[TensorId, Any], dict[int, list[Any]]]] = {}
 
@@ -226,6 +228,11 @@ class RoundedProgram:
     def variable(self, name: str) -> Var | None:
         """Return what stands for a tensor in states; None of one that was not named."""
         return self.floats.variables.get(name)
+
+    def place(self, name: str) -> float:
+        """Return the place of a tensor in the order in which all are made; one that was not named comes first."""
+        var = self.floats.variables.get(name)
+        return -1 if var is None else self._places[var]
 
     def prepare(self, rounding: Rounding, results: Collection[str] | None = None) -> Prepared:
         """Return what computes results, by their names, or the model's, with these roundings.
@@ -362,11 +369,6 @@ class RoundedProgram:
         for _ in self.made_by_calls(prepared, states):
             pass
         return [self.results_of(prepared, state) for state in states]
-
-    @property
-    def float_bytes(self) -> int:
-        """What `all_floats` takes."""
-        return 4 * sum(map(_size, self._variables))
 
     @property
     def numbers(self) -> float:
