@@ -19,9 +19,8 @@ from octavo.quantizer.equalization import equalizer
 SHAPE = (1, 3, 12, 12)
 
 
-@pytest.fixture
-def profiled(rng: np.random.Generator) -> tuple[octavo.Model, octavo.Profile]:
-    """Two convolutions with a ReLU between them whose channels are unlike, and a profile of them."""
+def profiled_with(function: Any, rng: np.random.Generator) -> tuple[octavo.Model, octavo.Profile]:
+    """Two convolutions with a function between them whose channels are unlike, and a profile of them."""
     unlike = np.exp(rng.uniform(-3, 3, (8, 1, 1, 1)))
     params = {
         "w1": (rng.normal(size=(8, 3, 3, 3)) * unlike).astype(np.float32),
@@ -31,11 +30,16 @@ def profiled(rng: np.random.Generator) -> tuple[octavo.Model, octavo.Profile]:
 
     def body(writer: BodyWriter, **v: Any) -> Any:
         s1 = writer.emit("s1", relax.op.add(writer.emit("c1", relax.op.nn.conv2d(v["x"], v["w1"])), v["b1"]))
-        r1 = writer.emit("r1", relax.op.nn.relu(s1))
+        r1 = writer.emit("r1", function(s1))
         return writer.emit("y", relax.op.nn.conv2d(r1, v["w2"]), is_output=True)
 
     model = model_of({"x": (SHAPE, "float32")}, params, body, ("y",))
     return model, octavo.profile(model, rng.normal(size=(20, *SHAPE[1:])).astype(np.float32), keep_samples=20)
+
+
+@pytest.fixture
+def profiled(rng: np.random.Generator) -> tuple[octavo.Model, octavo.Profile]:
+    return profiled_with(relax.op.nn.relu, rng)
 
 
 def exponents(quantized: Any) -> np.ndarray:
@@ -58,6 +62,29 @@ def test_the_proof_runs_the_equalized_model_on_few_samples(
     monkeypatch.setattr(FloatProgram, "on", counted)
     assert with_steps(model, profile).plan.equalization
     assert runs == [equalizer._SAMPLES]
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_what_is_clipped_is_proven_with_the_program_that_there_is(
+    is_wrong: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is left where what is made of it is not what it was."""
+    model, profile = profiled_with(lambda s1: relax.op.clip(s1, 0, 6), rng)
+    built: list[Any] = []
+    build, scaled = FloatProgram.__init__, equalizer.scaled
+
+    def counted(self: Any, *given: Any) -> None:
+        built.append(self)
+        build(self, *given)
+
+    def wrong(simple: octavo.Model, factors: Any, **options: Any) -> octavo.Model:
+        return scaled(simple, {name: each * np.float32(1.001) for name, each in factors.items()}, **options)
+
+    monkeypatch.setattr(FloatProgram, "__init__", counted)
+    monkeypatch.setattr(equalizer, "scaled", wrong if is_wrong else scaled)
+    equalization = octavo.quantize(model, profile).plan.equalization
+    assert {*equalization.clamps} == (set() if is_wrong else {"r1"})
+    assert len(built) == 1
 
 
 @pytest.mark.parametrize("knows_results", [True, False])
