@@ -32,12 +32,18 @@ class FakeStep:
     is_presumed: ClassVar[bool] = False
     small_bytes: ClassVar[int] = 0
     has_proposal: bool = True
+    shut_out_by: str = ""
+    """Behind this one it has nothing to propose."""
     detail: str = ""
     offered: ClassVar[Sequence[FakeStep]] = ()
     seen: ClassVar[list[tuple[str, frozenset[str], int]]] = []
     """What steps were asked: each with those applied before it, and the number of samples."""
     also: ClassVar[Callable[[], object]] = lambda: None
     """What else happens when a step is asked."""
+
+    @property
+    def said(self) -> str:
+        return self.name
 
     @property
     def below_db_if_large(self) -> float:
@@ -54,8 +60,9 @@ class FakeStep:
         count = len(evidence.runs.samples)
         FakeStep.also()
         FakeStep.seen.append((self.name, taken(planned.plan), count))
+        has_proposal = self.has_proposal and self.shut_out_by not in taken(planned.plan)
         ranges = {TensorId(self.name): (0.0, WIDE + count)}
-        return planned.choices.with_more(Choices(ranges=ranges)) if self.has_proposal else None
+        return planned.choices.with_more(Choices(ranges=ranges)) if has_proposal else None
 
     def again(self, planned: Any, evidence: Any, before: Choices, chosen: Choices) -> Choices | None:
         assert before.ranges.keys() | ({TensorId(self.name)} if self.has_proposal else set()) == chosen.ranges.keys()

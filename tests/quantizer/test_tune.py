@@ -14,6 +14,7 @@ import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
 from octavo.quantizer import planner as planner_module
+from octavo.quantizer import tune
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
@@ -308,6 +309,33 @@ def test_another_of_the_last_kind_takes_the_place_of_the_first_where_other_steps
     plan = quantized(profiled)
     assert taken(plan) == R1 | R3
     assert plan.journal.kept == ["r1", "r3"]
+
+
+@pytest.mark.parametrize(
+    ("db", "takes", "expected"),
+    [(33.0, {"r1": 2.0, "r2": 4.0}, R2), (31.0, {"r1": 2.0, "r2": 4.0}, R1), (33.0, {}, R1)],
+    ids=["it gains more for its time", "it gains less than its time is worth", "nothing takes time"],
+)
+def test_a_step_that_takes_time_is_taken_back_for_one_that_it_left_nothing_to_propose(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, db: float, takes: dict[str, float], expected: frozenset[str]
+) -> None:
+    def worth_db(view: Any, *plans: QuantizationPlan) -> float:
+        before, after = (sum(takes.get(name, 0.0) for name in taken(plan)) for plan in plans)
+        return max(after - before, 0.0)
+
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 30, R2: db}),
+        first=[First(name="r1")],
+        second=[Second(name="r2", shut_out_by="r1")],
+    )
+    monkeypatch.setattr(tune, "worth_db", worth_db)
+    plan = quantized(profiled)
+    assert taken(plan) == expected
+    assert verdicts(plan)[:2] == [("r1", expected == R1), ("r2", False)]
+    assert [(entry.proposal, entry.kept) for entry in plan.journal.entries[2:]] == (
+        [("1 ranges: without r1", expected == R2)] if takes else []
+    )
 
 
 def test_a_step_that_others_make_useless_is_taken_out_again(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ class Tuning:
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
             if self._is_large:
                 self.planner.forget(but=self.planned(best).choices.equalization)
-        best = best if self._is_large else self._without_useless(best)
+        best = best if self._is_large else self._exchanged(self._without_useless(best))
         # What nobody found a gain of must not take that of others away.
         for steps in (best, tuple(step for step in best if not step.is_presumed)):
             if steps and _is_worth(self._gain(steps, ()), min(step.min_gain_db for step in steps)):
@@ -337,10 +337,34 @@ class Tuning:
             best = others[step]
         return best
 
+    def _exchanged(self, best: Steps) -> Steps:
+        """Return the steps with such as take time taken back for others behind them, where those gain more for their time.
+
+        They are asked which had nothing to propose beside the steps before them: others were compared with these.
+        """
+        silent = in_order(dict.fromkeys(step for step, entry in self.entries if not entry.proposal))
+        for taken in best:
+            left = tuple(step for step in best if step != taken)
+            for step in silent if self._worth_db(left, best) > 0 else ():
+                steps, is_behind = in_order([*left, step]), order().index(type(step)) > order().index(type(taken))
+                is_other = is_behind and type(step) not in map(type, left)
+                if self._is_late() or not is_other or not self.proposes(step, steps):
+                    continue
+                started, least = time.monotonic(), max(_IMMATERIAL_DB, self._worth_db(best, steps))
+                gain = self._gain(steps, best)
+                said, is_kept = f"{self._said(steps, left)}: without {taken.said}", _is_worth(gain, least)
+                self._note(step, said, gain, is_kept=is_kept, seconds=time.monotonic() - started)
+                if is_kept:
+                    best = left = steps
+        return best
+
+    def _worth_db(self, others: Steps, steps: Steps) -> float:
+        """Return what the time is worth that some steps take more than others."""
+        return worth_db(self._view, *(self.planned(each).plan for each in (others, steps)))
+
     def _demanded_db(self, step: Step, steps: Steps, others: Steps) -> float:
         """Return what a step must gain that makes some steps of others: for the time that these take more, too."""
-        plans = (self.planned(each).plan for each in (others, steps))
-        return step.demanded_db(worth_db(self._view, *plans))
+        return step.demanded_db(self._worth_db(others, steps))
 
     def _said(self, steps: Steps, others: Steps) -> str:
         return self.planned(steps).choices.said_beside(self.planned(others).choices)
