@@ -312,30 +312,50 @@ def test_another_of_the_last_kind_takes_the_place_of_the_first_where_other_steps
 
 
 @pytest.mark.parametrize(
-    ("db", "takes", "expected"),
-    [(33.0, {"r1": 2.0, "r2": 4.0}, R2), (31.0, {"r1": 2.0, "r2": 4.0}, R1), (33.0, {}, R1)],
-    ids=["it gains more for its time", "it gains less than its time is worth", "nothing takes time"],
+    ("db", "least", "expected"),
+    [(33.0, 1.0, R2), (31.0, 1.0, R1), (33.0, 0.1, R1)],
+    ids=["it gains more for its time", "it gains less than its time is worth", "neither leaves much float"],
 )
-def test_a_step_that_takes_time_is_taken_back_for_one_that_it_left_nothing_to_propose(
-    profiled: Any, monkeypatch: pytest.MonkeyPatch, db: float, takes: dict[str, float], expected: frozenset[str]
+def test_a_step_that_leaves_much_float_is_taken_back_for_one_that_it_left_nothing_to_propose(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, db: float, least: float, expected: frozenset[str]
 ) -> None:
-    def worth_db(view: Any, *plans: QuantizationPlan) -> float:
-        before, after = (sum(takes.get(name, 0.0) for name in taken(plan)) for plan in plans)
-        return max(after - before, 0.0)
-
     with_fakes(
         monkeypatch,
         by_names({PLAIN: 20, R1: 30, R2: db}),
-        first=[First(name="r1")],
-        second=[Second(name="r2", shut_out_by="r1")],
+        first=[First(name="r1", min_gain_db=least)],
+        second=[Second(name="r2", min_gain_db=least, shut_out_by="r1")],
     )
-    monkeypatch.setattr(tune, "worth_db", worth_db)
+    monkeypatch.setattr(tune, "worth_db", lambda view, before, after: 2.0 if taken(before) == R1 and taken(after) == R2 else 0.0)
     plan = quantized(profiled)
     assert taken(plan) == expected
     assert verdicts(plan)[:2] == [("r1", expected == R1), ("r2", False)]
     assert [(entry.proposal, entry.kept) for entry in plan.journal.entries[2:]] == (
-        [("1 ranges: without r1", expected == R2)] if takes else []
+        [("1 ranges: without r1", expected == R2)] if least > 0.5 else []
     )
+
+
+def test_what_is_behind_one_that_takes_another_ones_place_is_tried_again(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 30, R2: 33, R3: 20, R1 | R3: 30, R2 | R3: 36}),
+        first=[First(name="r1", min_gain_db=1.0)],
+        second=[Second(name="r2", min_gain_db=1.0, shut_out_by="r1")],
+        last=[Last(name="r3")],
+    )
+    plan = quantized(profiled)
+    assert taken(plan) == R2 | R3
+    assert plan.journal.kept == ["r2", "r3"]
+
+
+def test_what_is_picked_by_samples_takes_no_ones_place(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Second, "small_bytes", 2**20)
+    with_fakes(
+        monkeypatch,
+        by_names({PLAIN: 20, R1: 30, R2: 50}),
+        first=[First(name="r1", min_gain_db=1.0)],
+        second=[Second(name="r2", min_gain_db=1.0, shut_out_by="r1")],
+    )
+    assert taken(quantized(profiled)) == R1
 
 
 def test_a_step_that_others_make_useless_is_taken_out_again(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

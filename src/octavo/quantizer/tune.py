@@ -338,24 +338,28 @@ class Tuning:
         return best
 
     def _exchanged(self, best: Steps) -> Steps:
-        """Return the steps with such as take time taken back for others behind them, where those gain more for their time.
+        """Return the steps with one that leaves much float taken back for another, where that gains more for its time.
 
-        They are asked which had nothing to propose beside the steps before them: others were compared with these.
+        Those are asked which had nothing to propose beside the steps before them: others were compared with these. Not those
+        that pick activations by what they cost: other samples may need others float, where all that one of these leaves is.
         """
-        silent = in_order(dict.fromkeys(step for step, entry in self.entries if not entry.proposal))
-        for taken in best:
+        kinds, known = order(), dict.fromkeys(step for step, entry in self.entries if not entry.proposal)
+        silent = [step for step in in_order(known) if step.min_gain_db > _IMMATERIAL_DB and not step.small_bytes]
+        for taken in (step for step in best if step.min_gain_db > _IMMATERIAL_DB):
             left = tuple(step for step in best if step != taken)
-            for step in silent if self._worth_db(left, best) > 0 else ():
-                steps, is_behind = in_order([*left, step]), order().index(type(step)) > order().index(type(taken))
-                is_other = is_behind and type(step) not in map(type, left)
-                if self._is_late() or not is_other or not self.proposes(step, steps):
+            for step in silent:
+                steps, place = in_order([*left, step]), kinds.index(type(step))
+                is_shut_out = place > kinds.index(type(taken)) and type(step) not in map(type, left)
+                if self._is_late() or not is_shut_out or not self.proposes(step, steps):
                     continue
-                started, least = time.monotonic(), max(_IMMATERIAL_DB, self._worth_db(best, steps))
-                gain = self._gain(steps, best)
-                said, is_kept = f"{self._said(steps, left)}: without {taken.said}", _is_worth(gain, least)
+                started, gain = time.monotonic(), self._gain(steps, best, -_NO_LOSS_DB)
+                said = f"{self._said(steps, best)}: without {taken.said}"
+                is_kept = _is_worth(gain, max(_IMMATERIAL_DB, self._worth_db(best, steps)))
                 self._note(step, said, gain, is_kept=is_kept, seconds=time.monotonic() - started)
                 if is_kept:
-                    best = left = steps
+                    for kind in kinds[place + 1 :]:
+                        steps = self._better(steps, kind.of(self.planner.recipe))
+                    return steps
         return best
 
     def _worth_db(self, others: Steps, steps: Steps) -> float:
