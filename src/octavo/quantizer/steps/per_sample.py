@@ -33,8 +33,8 @@ class PerSample(Step):
 
     @property
     def min_gain_db(self) -> float:
-        """What is worth that all ops between convolutions become float: half of the error."""
-        return 6.0
+        """What is worth that all ops between convolutions become float: more than half of the error."""
+        return 4.0
 
     @classmethod
     def of(cls, recipe: Recipe) -> list[PerSample]:
