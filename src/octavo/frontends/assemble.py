@@ -1,6 +1,7 @@
 """Turn what a frontend built into the module of a Model: ids as variable names, constants as parameters, one dataflow block.
 
-The frontend's function is only read. Nothing is computed, fused or folded here; bindings that no output depends on are dropped.
+The frontend's function is only read. Nothing is computed, fused or folded here; bindings that no output depends on are dropped,
+as are casts to the type that a tensor has.
 
 Before (as TVM's importer leaves it)::
 
@@ -37,7 +38,7 @@ from tvm.ir import GenericConst as Constant
 from ..errors import ModelError
 from ..ir.graph import Model
 from ..ir.graph.computed_indices import last_rows
-from ..ir.graph.dataflow import call_to
+from ..ir.graph.dataflow import call_to, dtype_of
 from ..ir.graph.model import SourceFormat
 from ..ir.graph.needed_sizes import needed_sizes
 from ..ir.graph.nodes import elements
@@ -187,8 +188,9 @@ class _Assembly:
         self.bindings: list[Any] = []
         for block in function.body.blocks:
             for binding in block.bindings:
-                if isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Var):
-                    self.renamed[_key(binding.var)] = self.resolve(binding.value)
+                same = _same(binding)
+                if same is not None:
+                    self.renamed[_key(binding.var)] = self.resolve(same)
                 else:
                     self.bindings.append(binding)
         slices = Slices(self.bindings)
@@ -279,6 +281,16 @@ class _Assembly:
         if isinstance(expr, relax.TupleGetItem):
             return relax.TupleGetItem(self.substitute(expr.tuple_value, new), expr.index)
         return expr
+
+
+def _same(binding: Any) -> Any:
+    """Return the variable that a binding gives another name: as it is, or cast to the type that it has."""
+    if isinstance(binding, relax.MatchCast):
+        return None
+    cast = call_to(binding.value, "astype")
+    value = binding.value if cast is None else cast.args[0]
+    is_same = isinstance(value, relax.Var) and (cast is None or dtype_of(value) == str(cast.attrs.dtype))
+    return value if is_same else None
 
 
 def _rebind(binding: Any, var: Any, value: Any) -> Any:

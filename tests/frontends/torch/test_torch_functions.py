@@ -10,7 +10,7 @@ from torch_checks import Apply, Several, check, groups, load, torch
 
 import octavo
 from octavo.errors import ModelError, UnsupportedOpError
-from octavo.ir.channels import find_rotatable
+from octavo.ir.channels import find_rotatable, rotated
 from octavo.ir.simplify import simplify
 
 nn = torch.nn
@@ -172,8 +172,8 @@ def test_standardized_weights_are_integers():
     assert 10 * np.log10((theirs**2).sum() / ((ours - theirs) ** 2).sum()) > 30
 
 
-@pytest.mark.parametrize(("exponent", "rotated"), [(2, [16, 16, 16]), (3, None)])
-def test_channels_before_a_norm_of_squares_can_be_rotated(exponent, rotated):
+@pytest.mark.parametrize(("exponent", "sites"), [(2, [[16, 16, 16]]), (3, [])])
+def test_channels_before_a_norm_of_squares_can_be_rotated(exponent, sites):
     """Its exponent stands in the program as a literal."""
 
     def normed(x, first, last):
@@ -182,7 +182,40 @@ def test_channels_before_a_norm_of_squares_can_be_rotated(exponent, rotated):
 
     simple, _ = simplify(load(Apply(normed, nn.Linear(8, 16), nn.Linear(16, 4)), [torch.randn(5, 8)]))
     sizes = [[each.size for each in site.rotations.values()] for site in find_rotatable(simple).sites()]
-    assert sizes == ([] if rotated is None else [rotated])
+    assert sizes == sites
+
+
+class Gemma(nn.Module):
+    """A norm of squares in float32, whatever its input is, by 1 and a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(16))
+
+    def forward(self, x):
+        y = x.float()
+        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + self.weight.float())).type_as(x)
+
+
+class Llama(Gemma):
+    """The same by the weight, which is multiplied once the rest is cast back."""
+
+    def forward(self, x):
+        y = x.to(torch.float32)
+        return self.weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+@pytest.mark.parametrize("norm", [nn.RMSNorm(16), Llama(), Gemma()], ids=["PyTorch", "LLaMA", "Gemma"])
+def test_norms_with_casts_to_the_same_type_can_be_rotated(norm):
+    torch.manual_seed(0)
+    nn.init.uniform_(norm.weight)
+    net, x = nn.Sequential(nn.Linear(8, 16), norm, nn.Linear(16, 4)), torch.randn(5, 8)
+    simple, _ = simplify(load(net, [x]))
+    [site] = find_rotatable(simple).sites()
+    other = rotated(simple, site.rotations)
+    assert {each.size for each in site.rotations.values()} == {16}
+    [result] = octavo.compile(other)({other.input_ids[0]: x.numpy()}).values()
+    np.testing.assert_allclose(result, net(x).detach().numpy(), rtol=1e-5, atol=2e-6)
 
 
 def test_a_norm_of_the_batch_reads_all_samples():
