@@ -381,6 +381,8 @@ def test_what_cannot_be_imported_is_named(nets):
             load(lambda x, narrow=narrow: x.to(narrow).float() * 3)
     with pytest.raises(UnsupportedOpError, match=r"while_loop.*how often it runs is known at run time only"):
         load(lambda x: torch._higher_order_ops.while_loop(lambda y: y.sum() < 3, lambda y: (y + 1,), (x,))[0])
+    with pytest.raises(UnsupportedOpError, match=r"it casts to torch\.bfloat16 what it computes; export .* without autocast"):
+        load(torch.autocast("cpu", torch.bfloat16)(lambda x: x.matmul(x)))
     with pytest.raises(UnsupportedOpError, match="booleans say how many values are written"):
         load(lambda x: x.index_put((torch.tensor([True, False]),), x[:1]))
     with pytest.raises(ModelError, match="cannot load a Net; give a path"):

@@ -185,6 +185,21 @@ def test_channels_before_a_norm_of_squares_can_be_rotated(exponent, sites):
     assert sizes == sites
 
 
+def uncast(x, w):
+    """Compute in a region without automatic casts, and in one without gradients."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        y = x @ w
+        z = y * 2
+    with torch.no_grad():
+        root = z.sin()
+    return root + z, y
+
+
+def test_regions_without_casts_or_gradients_compute_as_all_else():
+    """By themselves: PyTorch exports none beside a branch."""
+    check(Apply(uncast), [(2, 5), (5, 4)])
+
+
 class Gemma(nn.Module):
     """A norm of squares in float32, whatever its input is, by 1 and a weight."""
 

@@ -18,6 +18,8 @@ while_loop = torch._higher_order_ops.while_loop
 
 IMAGE, ROWS, VECTORS = (1, 6, 9, 10), (2, 4, 20), (2, 7)
 HEADS = (2, 4, 3, 8)
+
+
 ROW_NET = (
     *(nn.Conv1d(4, 16, 5, padding=2), nn.BatchNorm1d(16), nn.ReLU(), nn.MaxPool1d(2)),
     *(nn.Conv1d(16, 16, 3, padding="same", groups=16), nn.BatchNorm1d(16), nn.ReLU6(), nn.AvgPool1d(2)),
@@ -218,6 +220,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "a loop": (
         lambda x: while_loop(lambda count, _: count < 3, lambda count, y: (count + 1, y * 2 + count), (torch.tensor(1), x))[1],
         (VECTORS,),
+    ),
+    "largest in any order": (
+        lambda x: tuple(x.topk(3, dim, largest, sorted=False)[0].sum(dim) for dim, largest in ((-1, True), (1, False))),
+        (ROWS,),
     ),
     "masked by infinity": (lambda x: x.masked_fill(x > 0, float("-inf")).amax(-1).exp(), (VECTORS,)),
     "to a device": (lambda x: x.to("cpu", torch.float32) + x.to("cpu", torch.int32), (IMAGE,)),

@@ -1,4 +1,4 @@
-"""Branches and loops of a torch program become plain nodes of its graph. Imports PyTorch only where a program has such.
+"""Branches, loops and regions of a torch program become plain nodes of its graph. Imports PyTorch only where a program has such.
 
 Before::
 
@@ -10,6 +10,7 @@ After::
 
 Both branches of `cond` are computed, for neither has an effect, and one is chosen; of a predicate that is known the one alone. A
 `while_loop` is written out as often as it runs, where its condition follows from numbers that the program holds, as a counter's.
+So is what stands within `torch.no_grad()` or a `torch.autocast` that is off.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from .sizes import ORIGIN
 _MAX_STEPS = 1000
 """Of a loop that is written out."""
 _MAX_NODES = 20000
+_OF_CASTS = 4
+"""Where a region of automatic casts has its graph: behind device, type, whether it casts, and whether it keeps what it cast."""
 
 
 def describe(node: Any) -> str:
@@ -59,7 +62,12 @@ def without_control_flow(program: Any, constants: Mapping[str, tuple[str, Any]])
 
 def _kind(node: Any) -> Callable[[_Writer, Any, Any, dict[Any, Any], str], list[Any]] | None:
     """Return what writes a node out, None for one that is plain."""
-    known = {"cond": _Writer.branch, "while_loop": _Writer.loop}
+    known = {
+        "cond": _Writer.branch,
+        "while_loop": _Writer.loop,
+        "wrap_with_autocast": _Writer.region,
+        "wrap_with_set_grad_enabled": _Writer.region,
+    }
     return known.get(str(node.target)) if node.op == "call_function" else None
 
 
@@ -132,6 +140,14 @@ class _Writer:
             if len(before) > _MAX_NODES:
                 break
         raise self._refusal(node, "it runs too often to be written out")
+
+    def region(self, node: Any, owner: Any, found: dict[Any, Any], name: str) -> list[Any]:
+        """Write what stands within a region that computes as all around it: without gradients, or without automatic casts."""
+        place = next(place for place, each in enumerate(node.args) if getattr(each, "op", "") == "get_attr")
+        if place == _OF_CASTS and node.args[0] == "cpu" and node.args[2]:
+            raise self._refusal(node, f"it casts to {node.args[1]} what it computes; export the program without autocast")
+        operands = [found.get(each, each) for each in node.args[place + 1 :]]
+        return self._inline(node, getattr(owner, node.args[place].target), operands, name)
 
     def _inline(self, node: Any, module: Any, operands: list[Any], prefix: str) -> list[Any]:
         placeholders = [each for each in module.graph.nodes if each.op == "placeholder"]

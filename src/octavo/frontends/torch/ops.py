@@ -346,6 +346,14 @@ def _extreme(op: Any, place: Any = None) -> Converter:
     return convert
 
 
+def _largest(args: Arguments) -> Any:
+    """Of results that need no order PyTorch gives any, here the sorted one; what is sorted TVM's converter takes."""
+    if args["sorted"]:
+        return NotImplemented
+    largest = bool(args["largest"])
+    return ops.topk(args["self"], k=args["k"], axis=args["dim"], largest=largest, ret_type="both", dtype="int64")
+
+
 def _deviation(args: Arguments, *, root: bool) -> Any:
     """Sum of squared deviations over the count less `correction` (PyTorch's default: 1)."""
     x, dim = args["self"], args["dim"]
@@ -462,6 +470,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.sub.Tensor": _elementwise(ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
     "aten.to.device": _to_device,
+    "aten.topk.default": _largest,
     "aten.var.correction": lambda args: _deviation(args, root=False),
     "aten.var_mean.correction": _deviation_and_mean,
 }
