@@ -17,8 +17,10 @@ from octavo.errors import ModelError
 from octavo.export.onnx.onnx_export import onnx_model
 from octavo.export.onnx.onnx_graph import OnnxGraph
 from octavo.ir.identity import TensorId
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.quantize_graph import quantize_graph
+from octavo.quantizer.referee.referee import score_of
 from random_networks import random_network
 from reference_sessions import reference_session
 
@@ -123,6 +125,35 @@ def embedded(rng: np.random.Generator) -> Any:
     return network(nodes, constants | {"axes": np.array([4])}, outputs)
 
 
+def tied(rng: np.random.Generator) -> Any:
+    """An embedding, a projection onto it, a float and an integer product by the same matrix: GPT-2's and more."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["i"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["w", "i"], ["e"]),
+        helper.make_node("LayerNormalization", ["e", "g"], ["n"], axis=-1),
+        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["n", "t"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "w"], ["excluded_y"]),
+        helper.make_node("MatMul", ["excluded_y", "t"], ["excluded_z"]),
+    ]
+    constants = {"w": rng.standard_normal((8, 16)).astype(np.float32), "g": rng.random(16).astype(np.float32)}
+    return network(nodes, constants, {"logits": (*SHAPE, 8), "excluded_y": (*SHAPE, 16), "excluded_z": (*SHAPE, 8), "t": (16, 8)})
+
+
+def shared_weight(rng: np.random.Generator) -> Any:
+    """A kernel of an integer and a float convolution that is a result, too."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "w"], ["excluded_c"]),
+        helper.make_node("Conv", ["excluded_c", "w"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 6, 1, 1)).astype(np.float32)}
+    return network(nodes, constants, {"y": SHAPE, "w": (6, 6, 1, 1)})
+
+
 def greatest(rng: np.random.Generator) -> Any:
     """The greatest values of a convolution's rows, and where they are, before another convolution."""
     nodes = [
@@ -173,6 +204,30 @@ def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> 
     assert not found.reload_db, found.said
     # A sum's ties are decided by float32 there, and what reads the sum makes more of a step.
     assert make is resized or not found.runtime_steps, found.said
+
+
+@pytest.mark.parametrize(("make", "weight"), [(tied, "t"), (shared_weight, "w")])
+def test_float_ops_read_weights_that_integer_ones_share_as_they_are(make: Any, weight: str, rng: np.random.Generator) -> None:
+    """In the module, in its file and in what the referee runs."""
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(12)]
+    model = octavo.load(make(rng))
+    names = [str(name) for name in model.tensors if str(name).startswith("excluded")]
+    profile = octavo.profile(model, feeds[:8], keep_samples=8)
+    quantized = quantize_graph(model, profile, recipe=octavo.Recipe(exclude=names))
+    assert weight in quantized.plan.weights
+    assert {weight, f"{weight}_q"} <= quantized.params.keys()
+    assert {op.tensor for op in quantized.plan.float_ops} >= {*names}
+    found = compared(quantized, feeds[8:])
+    assert found.is_same, found.said
+    floats, ours = ([run(feed) for feed in feeds[:8]] for run in map(octavo.compile, (model, quantized)))
+    own = min(
+        sqnr_db(*(np.concatenate([np.ravel(run[name]) for run in runs]) for runs in (floats, ours)))
+        for name in quantized.output_names
+        if name.startswith(("logits", "excluded", "y"))
+    )
+    score = score_of(model, quantized, profile)
+    assert score is not None
+    assert score.sqnr_db == pytest.approx(own, abs=0.05)
 
 
 def test_a_result_may_be_an_initializer(rng: np.random.Generator) -> None:

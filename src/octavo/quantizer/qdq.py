@@ -8,19 +8,22 @@ Form of the result, for a tensor `t` that gets quantized::
 
 Where an integer op makes `t`, every consumer reads t_dq, the graph's outputs too: a kernel leaves integers only, and the
 simulation shows what the machine computes. Where a float op or an input of the graph makes it, float consumers go on reading
-`t`, which is there. A weight is a parameter `w_q` of int8 and `w = R.dequantize(w_q, ...)`; a bias `b_q` of int32 likewise. Zero
-points are int32 constants. A layer that quantizes `t` per row when run reads what `ir.qdq.runtime_inputs.write_rows` makes of it,
+`t`, which is there. A weight is a parameter `w_q` of int8 and `w = R.dequantize(w_q, ...)`; a bias `b_q` of int32 likewise. Float
+ops that share a weight with integer ones go on reading the parameter `w`, and integer ones `w_weight`. Zero points are int32
+constants. A layer that quantizes `t` per row when run reads what `ir.qdq.runtime_inputs.write_rows` makes of it,
 once for all such layers, and adds its bias in float32.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from tvm import relax
 from tvm.relax import Expr, Var
 
 from ..ir.graph import Model
+from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..ir.graph.model import rewritten
 from ..ir.graph.nodes import constant
@@ -52,6 +55,7 @@ class _Writer:
         names = [entry.bias for entry in plan.layers if entry.bias is not None]
         self._names, self._values = NameSupply([*model.tensors, *view.names, *names]), dict(model.params)
         self._new_params = list[Var]()
+        self._constants = Constants(view, model.params)
         self._emitted, self._dequantized = dict[Var, Expr](), dict[Var, Expr]()
         self._of_rows = dict[tuple[Var, int | None], Expr]()
         self._biases = dict[Var, tuple[TensorId, Var]]()
@@ -68,10 +72,9 @@ class _Writer:
         def body(writer: BodyWriter) -> Expr:
             roots = {TensorId(param.name): param for param in params}
             for (name, quant), integers in zip(plan.weights.items(), weight_params, strict=True):
-                root = roots[name]
-                # A weight that is a result of the model, too, keeps its name and its values there.
-                weight_name = self._names.fresh(f"{name}_weight") if self._view.is_returned(root) else str(name)
-                self._emitted[root] = writer.emit(weight_name, self._dequantized_weight(writer, weight_name, integers, quant))
+                weight_name = self._weight_name(roots[name])
+                weight = self._dequantized_weight(writer, weight_name, integers, quant)
+                self._dequantized[roots[name]] = writer.emit(weight_name, weight)
             for param in params:
                 self._quantize(writer, param, param)
             for binding in self._view.bindings:
@@ -89,6 +92,11 @@ class _Writer:
 
     def _binding(self, writer: BodyWriter, var: Var, value: Expr) -> None:
         layer = self._layer_of.get(var)
+        if layer is None and (constant := self._constants.find(var)) is not None and constant.name in self._plan.weights:
+            moved = replace_operands(value, self._read_by_integer)
+            self._dequantized[var] = writer.emit(self._weight_name(var), moved)
+            if var not in self._read_as_given:
+                return
         if layer is None:
             new = replace_operands(_inline_tuples(self._view, value), self._read_by_float)
         elif layer.output in self._biases and len(layer.members) > 1 and var.same_as(layer.members[1]):
@@ -105,6 +113,20 @@ class _Writer:
         is_output = self._view.is_returned(var) and var not in self._placement.made
         self._emitted[var] = writer.emit(var.name, new, is_output=is_output)
         self._quantize(writer, var, self._emitted[var])
+
+    @cached_property
+    def _read_as_given(self) -> set[Var]:
+        """The weights of integer ops, moved or not, that float ops read, too, or that are results: they keep names and values."""
+        read = [self._view.root_of(var) for var in operand_vars(self._view.result)]
+        for var, value in ((binding.var, _inline_tuples(self._view, binding.value)) for binding in self._view.bindings):
+            if not (var in self._layer_of or isinstance(value, relax.Tuple) or self._constants.is_constant(var)):
+                read += operand_vars(value)
+        found = [constant for var in read if (constant := self._constants.find(var)) is not None]
+        return {var for constant in found for var in (constant.root, *constant.moves)}
+
+    def _weight_name(self, var: Var) -> str:
+        """Return the name of a weight, moved or not, as integer ops read it."""
+        return self._names.fresh(f"{var.name}_weight") if var in self._read_as_given else str(var.name)
 
     def _biased(self, writer: BodyWriter, layer: Layer) -> Expr:
         """Write a layer's bias, moved as in the source, and return its addition."""
