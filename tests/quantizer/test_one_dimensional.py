@@ -11,12 +11,14 @@ import onnx
 import pytest
 import torch
 import tvm
+from onnx import helper
 from onnx_nets import OnnxWriter
 
 import octavo
 from octavo.compiler.target_choice import resolve_target
 from octavo.evaluation.verify import verify_lineage
 from octavo.export.onnx.onnx_export import export_onnx
+from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.simplify import simplify
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.programs import Programs
@@ -179,3 +181,15 @@ def test_errors_by_layer_are_those_of_the_source_s_tensors(rows: Any, is_built: 
     }
     assert errors.keys() == {"x", "a_pad", "a_conv", "a_norm", "a", "b_conv", "b_norm", "sum", "s"}
     assert all(35 < value < 60 for value in errors.values())
+
+
+def test_parts_of_rows_are_parts_of_their_image_and_nothing_else_is_left(tmp_path: Path) -> None:
+    """Else what no output needs would be placed, and asked of programs that don't have it."""
+    net = OnnxWriter()
+    net.node("Relu", [net.node("Conv", ["x", net.constant("a.w", 8, 4, 1)], "conv")], "a")
+    net.nodes.append(helper.make_node("Split", ["a"], ["first", "second"], axis=1))
+    net.node("Concat", ["first", net.node("Conv", ["second", net.constant("b.w", 4, 4, 1)], "b")], "y", axis=1)
+    simple = simplify(load(net.model({"x": [1, 4, 24]}, {"y": [1, 8, 24]}), tmp_path))[0]
+    view = DataflowView(simple.module["main"])
+    assert {"first", "second"} <= view.variables.keys()
+    assert not [binding.var.name for binding in view.bindings if view.is_unread(binding.var)]

@@ -8,7 +8,7 @@ After::
 
     y = R.strided_slice(x, axes=[1], begin=[2], end=[5])
 
-Exact. The split itself stays where it was: it is left to dead code elimination.
+Exact. The split itself goes where all that reads it are such parts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
     slices = {binding.var: part for binding in view.bindings if (part := _slice(view, binding.value)) is not None}
     if not slices:
         return module
-    mapping: dict[Any, Expr] = {}
     returned = set(operand_vars(view.result))
+    splits = (view.definition(var).tuple_value for var in slices)
+    gone = {split for split in splits if split not in returned and all(user in slices for user in view.users(split))}
+    mapping: dict[Any, Expr] = {}
 
     def body(writer: BodyWriter) -> Expr:
         for binding in view.bindings:
+            if binding.var in gone:
+                continue
             value = replace_operands(slices.get(binding.var, binding.value), lambda var: mapping.get(var, var))
             mapping[binding.var] = writer.emit(binding.var.name, value, is_output=binding.var in returned)
         return replace_operands(view.result, lambda var: mapping.get(var, var))

@@ -76,7 +76,8 @@ class FloatTrunk(FloatStep):
         found = planned.choices.with_more(Choices(float_results=chosen)).uncorrected
         other = planner.planned(found).plan
         worth = _PRICE * worth_db(DataflowView(planner.simple.module["main"]), plan, other)
-        after = in_db(referee.error(referee.rounding(other).of_activations))
+        asked = evidence.runs.referee(other)
+        after = in_db(asked.error(asked.rounding(other).of_activations))
         return found if after - before >= worth else None
 
 

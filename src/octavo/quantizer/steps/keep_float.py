@@ -98,7 +98,8 @@ class KeepFloat(FloatStep):
                 found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
                 other = planner.likely(found)
                 time = slower(view, plan, other)
-                gain = self._gain(own, referee.score_of(referee.rounding(other), few=True).error, time)
+                asked = evidence.runs.referee(other)  # what others are made of may be rounded where nothing was
+                gain = self._gain(own, asked.score_of(asked.rounding(other), few=True).error, time)
                 if gain >= least:
                     least, best = gain, found
         return best
