@@ -154,6 +154,36 @@ def shared_weight(rng: np.random.Generator) -> Any:
     return network(nodes, constants, {"y": SHAPE, "w": (6, 6, 1, 1)})
 
 
+def volumes(rng: np.random.Generator) -> Any:
+    """A Resize of volumes between convolutions, whose first step is a product in integers, and no node of the file."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["u"]),
+        helper.make_node("Conv", ["u", "w"], ["c"], pads=[1] * 6),
+        helper.make_node("Resize", ["c", "", "", "sizes"], ["r"], mode="linear"),
+        helper.make_node("Conv", ["r", "v"], ["y"]),
+    ]
+    constants = {name: rng.standard_normal((3, count, 3, 3, 3)).astype(np.float32) for name, count in (("w", 1), ("v", 3))}
+    return network(nodes, constants | {"axes": np.array([1]), "sizes": np.array([1, 3, 9, 12, 16])}, {"y": (1, 3, 7, 10, 14)})
+
+
+def waves(rng: np.random.Generator) -> Any:
+    """Rows resized by a product, and a discrete Fourier transform by two, that stand behind other products of the file."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["u"]),
+        helper.make_node("Conv", ["u", "w"], ["c"], pads=[1, 1]),
+        helper.make_node("Resize", ["c", "", "", "sizes"], ["r"], mode="linear"),
+        helper.make_node("Conv", ["r", "v"], ["d"]),
+        helper.make_node("Unsqueeze", ["d", "axes"], ["e"]),
+        helper.make_node("DFT", ["e"], ["f"], axis=2),
+        helper.make_node("ReduceSum", ["f", "axes"], ["s"], keepdims=0),
+        helper.make_node("MatMul", ["s", "m"], ["y"]),
+    ]
+    shapes = {"w": (4, 6, 3), "v": (4, 4, 3), "m": (21, 5)}
+    constants: dict[str, Any] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    constants |= {"shape": np.array([1, 6, 64]), "sizes": np.array([1, 4, 23]), "axes": np.array([3])}
+    return network(nodes, constants, {"y": (1, 4, 5)})
+
+
 def greatest(rng: np.random.Generator) -> Any:
     """The greatest values of a convolution's rows, and where they are, before another convolution."""
     nodes = [
@@ -197,7 +227,9 @@ def test_a_node_stands_behind_what_it_reads() -> None:
     onnx.checker.check_model(proto)
 
 
-@pytest.mark.parametrize("make", [split, functions, resized, resized_to_itself, chosen, embedded, greatest, bounded])
+@pytest.mark.parametrize(
+    "make", [split, functions, resized, resized_to_itself, chosen, embedded, volumes, waves, greatest, bounded]
+)
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)
     found = compared(model, feeds)

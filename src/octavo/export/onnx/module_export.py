@@ -20,7 +20,6 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...errors import QuantizationError
-from ...frontends.onnx.large_tensors import OnnxSource
 from ...frontends.onnx.roundings import METADATA_KEY, assumed_rounding, roundings_metadata
 from ...ir.graph import Model
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
@@ -29,7 +28,6 @@ from ...ir.graph.sizes import size_of
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...ir.qdq.rounding import rounding_of, source_op
-from ...quantizer.qdq import is_quantized
 from ...runtime.shapes import Line, dimension_places
 from ...runtime.size import Size, is_open
 from ...target.op_facts import movers
@@ -141,8 +139,7 @@ class ModuleWriter:
         if var in self._biases or self._is_constant(var):
             return
         name = op_name(value) if isinstance(value, relax.Call) else type(value).__name__
-        handler = _HANDLERS.get(name)
-        if handler is None:
+        if (handler := HANDLERS.get(name)) is None:
             entry = self.model.tensors.get(TensorId(var.name))
             where = var.name if entry is None else entry.source_name
             came = f"a model that came from {self.model.source_format}"
@@ -226,10 +223,14 @@ class ModuleWriter:
         self._set(var, layout if keep else self._home(var), made)
 
     def concat(self, var: Var, call: Any) -> None:
-        """Write a concatenation."""
+        """Write a concatenation, of a stack along an axis of its own."""
         parts: list[Expr] = list(self.view.definition(call.args[0]).fields)  # pyright: ignore[reportOptionalMemberAccess]
-        layout, axis = self._common(parts, var), int(call.attrs.axis) % len(static_shape(var) or (1,))
-        operands = [self._read(part, layout) for part in parts]
+        is_stack, axis = op_name(call) == "stack", int(call.attrs.axis) % len(static_shape(var) or (1,))
+        layout = self._home(var) if is_stack else self._common(parts, var)
+        operands = [self.read(part) if is_stack else self._read(part, layout) for part in parts]
+        if is_stack:
+            places = self.constant(np.asarray([axis], np.int64))
+            operands = [self.node("Unsqueeze", [part, places], f"{var.name}_part") for part in operands]
         self._set(var, layout, self.node("Concat", operands, var, axis=_AXES[axis] if layout == _NCHW else axis))
 
     def softmax(self, var: Var, call: Any) -> None:
@@ -472,7 +473,7 @@ def _onnx_type(dtype: str) -> int:
     return int(getattr(TensorProto, {"float32": "FLOAT"}.get(dtype, dtype.upper())))
 
 
-_HANDLERS: dict[str, Callable[[ModuleWriter, Var, Any], None]] = {
+HANDLERS: dict[str, Callable[[ModuleWriter, Var, Any], None]] = {
     **dict.fromkeys(("quantize", "dequantize"), ModuleWriter.convert),
     **dict.fromkeys(_ELEMENTWISE, ModuleWriter.elementwise),
     **dict.fromkeys(_REDUCTIONS, ModuleWriter.reduce),
@@ -486,14 +487,8 @@ _HANDLERS: dict[str, Callable[[ModuleWriter, Var, Any], None]] = {
     "nn.softmax": ModuleWriter.softmax,
     "permute_dims": ModuleWriter.permute,
     RECURRENCE: ModuleWriter.recurrence,
+    "stack": ModuleWriter.concat,
     "strided_slice": ModuleWriter.slice,
     "zeros": ModuleWriter.zeros,
 }
 """By the Relax op."""
-
-
-def quantized_source(model: Model) -> Any:
-    """Return the file of a model that was quantized already when it was loaded."""
-    if not is_quantized(model):
-        raise QuantizationError("the model is not quantized; call quantize before writing it")
-    return model.source.complete() if isinstance(model.source, OnnxSource) else module_as_onnx(model)

@@ -25,19 +25,20 @@ from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.identity import TensorId
 from ...ir.qdq.rounding import source_op
 from ...quantizer.plan import IntegerLayer, QuantizedModel
+from ...quantizer.qdq import is_quantized
 from ...runtime.atomic_write import write_atomically
 from ...runtime.size import Size
 from ...target.vocabulary import HALF_EVEN
 from .dequantized_reads import DequantizedReads
 from .equalized_tensor import METADATA_KEY, EqualizedTensor, equalized_metadata
 from .float_rewrites import FloatRewrites
-from .module_export import quantized_source
+from .module_export import module_as_onnx
 from .onnx_graph import Node, OnnxGraph
 from .quantized_constants import QuantizedConstants, fits_int4
-from .recurrent_steps import RecurrentSteps
 from .row_quantization import RowQuantization
 from .runtime_products import RuntimeProducts
 from .source_nodes import SourceNodes
+from .written_steps import WrittenSteps
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
 """First version whose QuantizeLinear and DequantizeLinear have an axis, and the IR version that came with it."""
@@ -77,7 +78,7 @@ def onnx_model(model: Model, *, ops: str = "standard") -> Any:
         raise QuantizationError(f"unknown ops {ops!r}: choose from {', '.join(OPS)}")
     check_type(model, Model, QuantizationError, "a Model that octavo.quantize returned")
     if not isinstance(model, QuantizedModel):
-        return quantized_source(model)
+        return _quantized_source(model)
     if not isinstance(model.source, OnnxSource):
         raise QuantizationError(
             f"only a model loaded from ONNX can be written as ONNX, this one came from {model.source_format}; compile it instead"
@@ -103,6 +104,13 @@ def onnx_model(model: Model, *, ops: str = "standard") -> Any:
     except onnx.checker.ValidationError as error:
         raise QuantizationError(f"the quantized ONNX model is not valid: {error}") from error
     return proto
+
+
+def _quantized_source(model: Model) -> Any:
+    """Return the file of a model that was quantized already when it was loaded."""
+    if not is_quantized(model):
+        raise QuantizationError("the model is not quantized; call quantize before writing it")
+    return model.source.complete() if isinstance(model.source, OnnxSource) else module_as_onnx(model)
 
 
 def _state_output_ranks(model: Model, proto: Any) -> None:
@@ -159,7 +167,7 @@ class _Exporter:
         rewrites, constants = FloatRewrites(nodes=nodes), QuantizedConstants(nodes=nodes)
         rewrites.fold()
         layers = [layer for layer in plan.layers if nodes.has_node(layer)]
-        steps = RecurrentSteps(nodes=nodes, view=view)
+        steps = WrittenSteps(nodes=nodes, view=view)
         if plan.equalization:
             rewrites.divide({layer.output for layer in layers} | steps.members, steps.constants)
         reads = DequantizedReads(nodes=nodes, view=view, others=steps.results)

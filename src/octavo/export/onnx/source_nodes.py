@@ -66,7 +66,7 @@ class SourceNodes:
     def has_node(self, layer: IntegerLayer) -> bool:
         """Return whether a node of the source stands for a layer: not where it moves data in one, or is a step of a larger op.
 
-        A recurrent op is many layers of ours, which `recurrent_steps` writes.
+        Such an op, which is many layers of ours, `written_steps` writes.
         """
         if layer.output in self.model.tensors:
             return True
@@ -74,6 +74,20 @@ class SourceNodes:
             return False
         node = self.node(layer.source)  # of rows that an image holds, with the clamp in its kernel
         return (self.before(node) if node.op_type in _CLAMPS else node).op_type in _WEIGHTED
+
+    def is_step(self, layer: IntegerLayer) -> bool:
+        """Return whether a layer with a weight is a step of a node that is no product, before which it reads what that does."""
+        if layer.weight is None:
+            return False
+        if layer.source is None or not self.has_node(layer):
+            return True
+        node, read = self.node(layer.source), self.origin(layer.inputs[0])
+        ends = () if read is None else self.names(read)
+        while node.op_type not in _WEIGHTED:
+            if any(name in ends for name in node.input):
+                return True
+            node = self.before(node)
+        return False
 
     def chain(self, layer: IntegerLayer) -> Iterator[Node]:
         """Yield the nodes of a layer from its last back to the op itself."""

@@ -1,30 +1,31 @@
-"""Recurrent nodes of an ONNX graph, each of which is many ops of ours: in their place the module's own, with Q and DQ.
+"""Nodes of an ONNX graph that are many ops of ours, integer products among them: in their place the module's own, with Q and DQ.
 
 What else the graph holds is edited node by node. Where a tensor's node, or one before it that makes none of the module's tensors,
-is recurrent, all ops that lead to the tensor from others of the source are written instead. What these read, they read as the
-module does: as reals, or dequantized.
+is recurrent, or where a product is a step of what leads to it, a Resize of volumes, say, all ops that lead to the tensor from
+others of the source are written instead. What these read, they read as the module does: as reals, or dequantized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from onnx import helper
+from tvm import relax
 from tvm.relax import Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
+from ...ir.graph.dataflow import DataflowView, call_to, op_name, operand_vars
 from ...ir.graph.recurrence import GATES
 from ...ir.identity import TensorId
 from ...ir.identity.naming import NameSupply
 from ...quantizer.plan import IntegerLayer
-from .module_export import ModuleWriter
+from .module_export import HANDLERS, ModuleWriter
 from .onnx_graph import Node
 from .source_nodes import SourceNodes
 
 
 @dataclass(kw_only=True, slots=True)
-class RecurrentSteps:
+class WrittenSteps:
     """Looks for them before anything is written.
 
     Parameters
@@ -47,11 +48,14 @@ class RecurrentSteps:
     roundings: dict[str, str] = field(default_factory=dict[str, str])
     _layers: dict[TensorId, IntegerLayer] = field(default_factory=dict["TensorId", "IntegerLayer"])
     """By their outputs those that read reals and quantize them when run, or not at all."""
+    _steps: set[TensorId] = field(default_factory=set[TensorId])
+    """The outputs of products that are steps of other nodes."""
 
     def __post_init__(self) -> None:
         """Find the tensors, and what leads to them."""
         graph = self.nodes.graph
-        if not any(node.op_type in GATES for node in graph.nodes):
+        self._steps = {layer.output for layer in self.nodes.plan.layers if self.nodes.is_step(layer)}
+        if not self._steps and not any(node.op_type in GATES for node in graph.nodes):
             return
         self._layers = {each.output: each for each in self.nodes.plan.layers if each.weight is not None and each.reads_reals}
         made = [binding.var for binding in self.view.bindings if TensorId(binding.var.name) in self.nodes.model.tensors]
@@ -60,9 +64,12 @@ class RecurrentSteps:
         for var in made:
             name = self.nodes.first_name(TensorId(var.name))
             node = graph.producer(name)
-            if node is not None and self._is_recurrent(node, ends):
+            if node is None:
+                continue
+            inner = [*self._leading_to(var)[0], var]
+            if self._is_recurrent(node, ends) or self._has_steps(inner):
                 self.results[TensorId(var.name)] = node, list(node.output).index(name)
-                self.members |= {TensorId(each.name) for each in self._leading_to(var)[0]}
+                self.members |= {TensorId(each.name) for each in inner[:-1]}
         own = {*self.members, *self.results}
         for param in self.view.function.params:
             users = self.view.users(param)
@@ -117,6 +124,12 @@ class RecurrentSteps:
             before = (self.nodes.graph.producer(name) for name in each.input if name not in ends)
             waiting += [producer for producer in before if producer is not None]
         return False
+
+    def _has_steps(self, variables: Sequence[Var]) -> bool:
+        """Return whether a product is a step among the ops that make variables, all of which can be written."""
+        calls = [call for each in variables if isinstance(call := self.view.definition(each), relax.Call)]
+        is_among = any(TensorId(each.name) in self._steps for each in variables)
+        return is_among and all(op_name(call) in HANDLERS for call in calls)
 
     def _leading_to(self, var: Var) -> tuple[list[Var], list[Var], list[tuple[Var, TensorId]]]:
         """Return what leads to a variable from the source's tensors, and of these which are read as reals, and dequantized."""
