@@ -184,6 +184,22 @@ def waves(rng: np.random.Generator) -> Any:
     return network(nodes, constants, {"y": (1, 4, 5)})
 
 
+def returned_rows(rng: np.random.Generator) -> Any:
+    """Rows that are results, of convolutions whose images others read."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["u"]),
+        helper.make_node("Conv", ["u", "w", "b"], ["c"], pads=[1, 1]),
+        helper.make_node("LeakyRelu", ["c"], ["r"]),
+        helper.make_node("ConvTranspose", ["r", "v"], ["t"], strides=[2]),
+        helper.make_node("Conv", ["t", "v"], ["y"]),
+        helper.make_node("MatMul", ["c", "m"], ["z"]),
+    ]
+    shapes = {"w": (6, 6, 3), "b": (6,), "v": (6, 6, 3), "m": (64, 5)}
+    constants: dict[str, Any] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    outputs = {"c": (1, 6, 64), "t": (1, 6, 129), "y": (1, 6, 127), "z": (1, 6, 5)}
+    return network(nodes, constants | {"shape": np.array([1, 6, 64])}, outputs)
+
+
 def greatest(rng: np.random.Generator) -> Any:
     """The greatest values of a convolution's rows, and where they are, before another convolution."""
     nodes = [
@@ -228,7 +244,7 @@ def test_a_node_stands_behind_what_it_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [split, functions, resized, resized_to_itself, chosen, embedded, volumes, waves, greatest, bounded]
+    "make", [split, functions, resized, resized_to_itself, chosen, embedded, volumes, waves, returned_rows, greatest, bounded]
 )
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)

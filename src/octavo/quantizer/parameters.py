@@ -131,12 +131,13 @@ class ParameterChooser:
 
     def _entry(self, layer: Layer, bias: TensorId | None) -> IntegerLayer:
         """Return what the plan says of a layer: of the source's tensor that its result is, as it is or moved, too."""
-        var: Var | None = layer.output
-        while var is not None and var.name not in self.inputs.form.model.tensors:
-            var = self.inputs.form.view.only_user(var)
-            if var is not None and call_to(self.inputs.form.view.definition(var), *CONSTANT_MOVERS) is None:
-                var = None
-        return replace(layer.entry, bias=bias, source=None if var is None else TensorId(var.name))
+        form = self.inputs.form
+        held = [layer.output]  # and what moves it: rows that are a result, too, beside the image of them that a convolution reads
+        for var in held:
+            if var.name in form.model.tensors:
+                return replace(layer.entry, bias=bias, source=TensorId(var.name))
+            held += [each for each in form.view.users(var) if call_to(form.view.definition(each), *CONSTANT_MOVERS) is not None]
+        return replace(layer.entry, bias=bias, source=None)
 
     def _rounding(self, var: Var, layer: Layer | None) -> str:
         """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""

@@ -76,8 +76,8 @@ class SourceNodes:
         return (self.before(node) if node.op_type in _CLAMPS else node).op_type in _WEIGHTED
 
     def is_step(self, layer: IntegerLayer) -> bool:
-        """Return whether a layer with a weight is a step of a node that is no product, before which it reads what that does."""
-        if layer.weight is None:
+        """Return whether a product by a weight is a step of a node that is none, before which it reads what that does."""
+        if layer.weight is None or layer.op != "matmul":
             return False
         if layer.source is None or not self.has_node(layer):
             return True
@@ -114,7 +114,9 @@ class SourceNodes:
         None where a float op within that source op made it, or where it is rows of a constant.
         """
         while tensor not in self.model.tensors:
-            if tensor not in self.layer_of or not self.layer_of[tensor].inputs:
+            layer = self.layer_of.get(tensor)
+            if layer is None or not layer.inputs:
                 return None
-            tensor = self.layer_of[tensor].inputs[0]
+            # Rows are read by the image of them.
+            tensor = layer.source if layer.weight is not None and layer.source is not None else layer.inputs[0]
         return tensor
