@@ -132,11 +132,15 @@ class ParameterChooser:
     def _entry(self, layer: Layer, bias: TensorId | None) -> IntegerLayer:
         """Return what the plan says of a layer: of the source's tensor that its result is, as it is or moved, too."""
         form = self.inputs.form
-        held = [layer.output]  # and what moves it: rows that are a result, too, beside the image of them that a convolution reads
-        for var in held:
+        waiting = [
+            layer.output
+        ]  # and what moves it: rows that are a result, too, beside the image of them that a convolution reads
+        for var in waiting:
             if var.name in form.model.tensors:
                 return replace(layer.entry, bias=bias, source=TensorId(var.name))
-            held += [each for each in form.view.users(var) if call_to(form.view.definition(each), *CONSTANT_MOVERS) is not None]
+            waiting += [
+                each for each in form.view.users(var) if call_to(form.view.definition(each), *CONSTANT_MOVERS) is not None
+            ]
         return replace(layer.entry, bias=bias, source=None)
 
     def _rounding(self, var: Var, layer: Layer | None) -> str:
