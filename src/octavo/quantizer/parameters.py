@@ -132,9 +132,7 @@ class ParameterChooser:
     def _entry(self, layer: Layer, bias: TensorId | None) -> IntegerLayer:
         """Return what the plan says of a layer: of the source's tensor that its result is, as it is or moved, too."""
         form = self.inputs.form
-        waiting = [
-            layer.output
-        ]  # and what moves it: rows that are a result, too, beside the image of them that a convolution reads
+        waiting = [layer.output]  # and what moves it: rows that are a result, too, beside their image, which others read
         for var in waiting:
             if var.name in form.model.tensors:
                 return replace(layer.entry, bias=bias, source=TensorId(var.name))
