@@ -264,7 +264,7 @@ def results_of_both(quantized: Model, path: Path, samples: np.ndarray) -> list[n
 
 
 def normalized_at_the_start(form: str) -> Any:
-    """A normalization in steps of the network's own input, behind a layer that has it quantized."""
+    """A normalization of the network's own input, in steps or one op, behind a layer that has it quantized."""
     net = OnnxWriter(6)
 
     def unlike(channels: int, *shape: int) -> str:
@@ -281,22 +281,25 @@ def normalized_at_the_start(form: str) -> Any:
         net.node("Add", [both, net.node("MatMul", [n, net.constant("w2", 24, 8)], "of_n")], "y")
         return net.model({"x": [1, 5, 24]}, {"y": [1, 5, 8]})
     both = net.node("Conv", ["x", net.constant("w1", 4, 12, 1, 1)], "of_x")
-    n = net.node("Reshape", ["x", net.value("rows.shape", np.int64([0, 3, -1]))], "rows")
-    ones, zeros = net.value("ones", np.ones(3, np.float32)), net.value("zeros", np.zeros(3, np.float32))
-    n = net.node("InstanceNormalization", [n, ones, zeros], "by_group", epsilon=0.01)
-    n = net.node("Reshape", [n, net.value("image.shape", np.int64([1, 12, 6, 7]))], "back")
-    n = net.node("Mul", [n, unlike(12, 12, 1, 1)], "scaled")
-    n = net.node("Add", [n, net.constant("beta", 12, 1, 1)], "n")
+    if form == "whole group":
+        n = net.node("GroupNormalization", ["x", unlike(12, 12), net.constant("beta", 12)], "n", num_groups=3, epsilon=0.01)
+    else:
+        n = net.node("Reshape", ["x", net.value("rows.shape", np.int64([0, 3, -1]))], "rows")
+        ones, zeros = net.value("ones", np.ones(3, np.float32)), net.value("zeros", np.zeros(3, np.float32))
+        n = net.node("InstanceNormalization", [n, ones, zeros], "by_group", epsilon=0.01)
+        n = net.node("Reshape", [n, net.value("image.shape", np.int64([1, 12, 6, 7]))], "back")
+        n = net.node("Mul", [n, unlike(12, 12, 1, 1)], "scaled")
+        n = net.node("Add", [n, net.constant("beta", 12, 1, 1)], "n")
     net.node("Add", [both, net.node("Conv", [n, net.constant("w2", 4, 12, 1, 1)], "of_n")], "y")
-    return net.model({"x": [1, 12, 6, 7]}, {"y": [1, 4, 6, 7]})
+    return net.model({"x": [1, 12, 6, 7]}, {"y": [1, 4, 6, 7]}, opset=21 if form == "whole group" else 17)
 
 
-@pytest.mark.parametrize("form", ["layer", "group"])
-def test_a_normalization_in_steps_reads_a_quantized_input(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["layer", "group", "whole group"])
+def test_a_normalization_that_reads_a_quantized_input_is_divided(form: str, tmp_path: Path) -> None:
     model = load(normalized_at_the_start(form), tmp_path)
     profile, samples = profiled(model, keep=12)
     quantized = with_steps(model, profile)
-    assert f"nn.{form}_norm" in [layer.op for layer in quantized.plan.layers]
+    assert f"nn.{form.removeprefix('whole ')}_norm" in [layer.op for layer in quantized.plan.layers]
     assert "n" in quantized.plan.equalization.factors
     export_onnx(quantized, tmp_path / "int8.onnx")
     ours = np.concatenate(results_of_both(quantized, tmp_path / "int8.onnx", samples))

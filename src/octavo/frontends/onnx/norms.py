@@ -1,7 +1,7 @@
 """Our converters of ONNX's normalizations over axes of one sample: each the one op that lowering knows. Reads no file.
 
 TVM's leave zeros for the statistics of LayerNormalization, take its axes from the factors' shape, and write InstanceNormalization
-in plain steps.
+and the factors of GroupNormalization in plain steps.
 """
 
 from __future__ import annotations
@@ -82,12 +82,24 @@ def _filling(context: NodeContext, value: Any, shape: list[int]) -> Any:
 
 def _instance_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """A group normalization of as many groups as there are channels."""
-    data, gamma, beta = inputs[:3]
-    shape = shape_of(data)
+    shape = shape_of(inputs[0])
     if len(shape) < 3:
         raise RejectedOpError(f"its input of shape {shape} has no axes behind the channels")
-    epsilon, axes = float(context.attrs.get("epsilon", 1e-5)), list(range(2, len(shape)))
-    return ops.nn.group_norm(data, gamma, beta, num_groups=shape[1], channel_axis=1, axes=axes, epsilon=epsilon)
+    return _by_group(context, inputs, shape[1])
+
+
+def _group_norm(context: NodeContext, inputs: list[Any]) -> Any:
+    """A float32 one with factors of each channel, as since operator set 21; leave all others to TVM."""
+    shape, groups = shape_of(inputs[0]), int(context.attrs.get("num_groups", 0))
+    is_known = len(shape) > 2 and isinstance(shape[1], int) and groups > 0 and shape[1] % groups == 0
+    is_ours = is_known and dtype_of(inputs[0]) == "float32" and int(context.attrs.get("stash_type", 1)) == 1
+    return _by_group(context, inputs, groups) if is_ours and context.opset >= 21 else None
+
+
+def _by_group(context: NodeContext, inputs: list[Any], groups: int) -> Any:
+    data, gamma, beta = inputs[:3]
+    epsilon, axes = float(context.attrs.get("epsilon", 1e-5)), list(range(2, len(shape_of(data))))
+    return ops.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
 
 
 def _mean_variance_norm(context: NodeContext, inputs: list[Any]) -> Any:
@@ -113,6 +125,7 @@ def _lp_norm(context: NodeContext, inputs: list[Any]) -> Any:
 
 
 CONVERTERS: dict[str, Converter] = {
+    "GroupNormalization": _group_norm,
     "InstanceNormalization": _instance_norm,
     "LayerNormalization": _layer_norm,
     "LpNormalization": _lp_norm,
