@@ -31,28 +31,6 @@ def test_module(module, run):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_cast_to_the_type_that_a_tensor_has_is_another_name(run):
-    @I.ir_module
-    class Cast:
-        @R.function
-        def main(x: R.Tensor((2,), "float32")) -> R.Tuple(R.Tensor((2,), "float32"), R.Tensor((2,), "int32")):
-            with R.dataflow():
-                root = R.sqrt(x)
-                same = R.astype(root, "float32")
-                total = R.add(same, same)
-                other = R.astype(total, "int32")
-                gv = (total, other)
-                R.output(gv)
-            return gv
-
-    model = load(Cast)
-    assert model.module.script().count("R.astype") == 1
-    assert model.tensors["root"].aliases == ("same",)
-    total, other = run(model.bound(), np.float32([4, 9]))
-    np.testing.assert_array_equal(total, np.float32([4, 6]))
-    np.testing.assert_array_equal(other, np.int32([4, 6]))
-
-
 def test_loading_twice_changes_nothing(module):
     model = load(module)
     again = load(model.bound())

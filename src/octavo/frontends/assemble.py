@@ -1,7 +1,6 @@
 """Turn what a frontend built into the module of a Model: ids as variable names, constants as parameters, one dataflow block.
 
-The frontend's function is only read. Nothing is computed, fused or folded here; bindings that no output depends on are dropped,
-as are casts to the type that a tensor has.
+The frontend's function is only read. Nothing is computed, fused or folded here; bindings that no output depends on are dropped.
 
 Before (as TVM's importer leaves it)::
 
@@ -183,12 +182,14 @@ def _suffix(binding: relax.Binding) -> str:
 class _Assembly:
     """One run of `assemble`: the groups of source tensors and the bindings that stay."""
 
-    def __init__(self, function: relax.Function, sources: Sequence[SourceTensor], holders: Sequence[Any]) -> None:
+    def __init__(
+        self, function: relax.Function, sources: Sequence[SourceTensor], holders: Sequence[Any], *, drops_casts: bool
+    ) -> None:
         self.renamed: dict[int, Any] = {}
         self.bindings: list[Any] = []
         for block in function.body.blocks:
             for binding in block.bindings:
-                same = _same(binding)
+                same = _same(binding, drops_casts=drops_casts)
                 if same is not None:
                     self.renamed[_key(binding.var)] = self.resolve(same)
                 else:
@@ -283,11 +284,11 @@ class _Assembly:
         return expr
 
 
-def _same(binding: Any) -> Any:
+def _same(binding: Any, *, drops_casts: bool) -> Any:
     """Return the variable that a binding gives another name: as it is, or cast to the type that it has."""
     if isinstance(binding, relax.MatchCast):
         return None
-    cast = call_to(binding.value, "astype")
+    cast = call_to(binding.value, "astype") if drops_casts else None
     value = binding.value if cast is None else cast.args[0]
     is_same = isinstance(value, relax.Var) and (cast is None or dtype_of(value) == str(cast.attrs.dtype))
     return value if is_same else None
@@ -322,7 +323,12 @@ def _main(params: list[Any], bindings: list[Any], results: list[Any], *, num_inp
 
 
 def assemble(
-    module: tvm.IRModule, sources: Sequence[SourceTensor], holders: Sequence[Any], output_positions: Sequence[int]
+    module: tvm.IRModule,
+    sources: Sequence[SourceTensor],
+    holders: Sequence[Any],
+    output_positions: Sequence[int],
+    *,
+    drops_casts: bool = False,
 ) -> Assembled:
     """Build the named module, the table and the parameter values.
 
@@ -337,6 +343,8 @@ def assemble(
         (None, a shape, a number) means that the frontend folded it.
     output_positions
         Positions in `sources` of the graph's outputs, in order.
+    drops_casts
+        Whether casts to the type that a tensor has are other names of it.
 
     Raises
     ------
@@ -344,7 +352,7 @@ def assemble(
         If "main" has control flow, calls Relax functions, or returns something that is no tensor.
     """
     function = module["main"]
-    assembly = _Assembly(function, sources, holders)
+    assembly = _Assembly(function, sources, holders, drops_casts=drops_casts)
     outputs = [assembly.by_position[position] for position in output_positions]
     for group in outputs:
         if not isinstance(group.holder, relax.Var | Constant):

@@ -378,7 +378,9 @@ def convert(source: TorchProgram) -> Assembled:
     listed = source_tensors(source, types)
     positions = {name: position for position, (name, _) in enumerate(listed)}
     sources = [tensor for _, tensor in listed]
-    return assemble(module, sources, [holders[name] for name, _ in listed], [positions[name] for name in source.outputs])
+    outputs = [positions[name] for name in source.outputs]
+    # Norms cast to float32 and back whatever they are given; other formats have casts where they change something.
+    return assemble(module, sources, [holders[name] for name, _ in listed], outputs, drops_casts=True)
 
 
 def _is_tensor(value: Any) -> bool:
