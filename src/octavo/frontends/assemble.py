@@ -24,7 +24,7 @@ After ("conv1" is the source's name of the result, "conv1_w" and "conv1_b" of th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -267,6 +267,18 @@ class _Assembly:
             names[_key(step.var)] = supply.fresh(f"{owner}_{_suffix(step)}")
         return names
 
+    def named_bindings(self, new: dict[int, Any], *, returned: Collection[int]) -> list[Any]:
+        """Return the bindings with variables of the names that stay; `new` has the expressions for those of before, by key."""
+        names, found = self.variable_names(), list[Any]()
+        for binding in self.bindings:
+            make = relax.Var if _key(binding.var) in returned else relax.DataflowVar
+            value = self.substitute(binding.value, new)
+            var = new[_key(binding.var)] = make(names[_key(binding.var)], binding.var.ty)
+            if isinstance(value, relax.Tuple | relax.TupleGetItem):
+                value = relax.BlockBuilder().normalize(value)
+            found.append(_rebind(binding, var, value))
+        return found
+
     def substitute(self, expr: Any, new: dict[int, Any]) -> Any:
         """Return `expr` with every variable and every named constant replaced."""
         if isinstance(expr, relax.Var | Constant):
@@ -365,17 +377,7 @@ def assemble(
     for holder in [*inputs, *(group.holder for group in constants)]:
         new[_key(holder)] = relax.Var(str(assembly.by_holder[_key(holder)].id), holder.ty)
     params = [new[_key(holder)] for holder in inputs] + [new[_key(group.holder)] for group in constants]
-    names = assembly.variable_names()
-    returned = {_key(group.holder) for group in outputs}
-    bindings: list[Any] = []
-    for binding in assembly.bindings:
-        make = relax.Var if _key(binding.var) in returned else relax.DataflowVar
-        value = assembly.substitute(binding.value, new)
-        var = new[_key(binding.var)] = make(names[_key(binding.var)], binding.var.ty)
-        if isinstance(value, relax.Tuple | relax.TupleGetItem):
-            value = relax.BlockBuilder().normalize(value)
-        bindings.append(_rebind(binding, var, value))
-
+    bindings = assembly.named_bindings(new, returned={_key(group.holder) for group in outputs})
     main = _main(params, bindings, [new[_key(group.holder)] for group in outputs], num_input=len(inputs))
     functions = {tvm.ir.GlobalVar("main"): main, **_used_functions(module, assembly.bindings)}
     return Assembled(

@@ -226,6 +226,7 @@ def test_norms_with_casts_to_the_same_type_can_be_rotated(norm):
     nn.init.uniform_(norm.weight)
     net, x = nn.Sequential(nn.Linear(8, 16), norm, nn.Linear(16, 4)), torch.randn(5, 8)
     simple, _ = simplify(load(net, [x]))
+    assert "astype" not in simple.module.script()
     [site] = find_rotatable(simple).sites()
     other = rotated(simple, site.rotations)
     assert {each.size for each in site.rotations.values()} == {16}

@@ -379,7 +379,7 @@ def convert(source: TorchProgram) -> Assembled:
     positions = {name: position for position, (name, _) in enumerate(listed)}
     sources = [tensor for _, tensor in listed]
     outputs = [positions[name] for name in source.outputs]
-    # Norms cast to float32 and back whatever they are given; other formats have casts where they change something.
+    # Norms cast to float32 and back whatever they are given. In other formats such casts stay: plans of before name them.
     return assemble(module, sources, [holders[name] for name, _ in listed], outputs, drops_casts=True)
 
 
