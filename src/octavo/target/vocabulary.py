@@ -66,6 +66,9 @@ REQUANTIZE = {
 BATCH_MATMUL = "batch_matmul"
 """The `op` of hardware that multiplies two activations; "matmul" is the product with a constant matrix."""
 
+STACKED_MATMUL = "stacked_matmul"
+"""The `op` of hardware that multiplies each matrix of a batch by a constant matrix of its own, as mixtures of experts do."""
+
 ELEMENTWISE = "elementwise"
 """The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
 
@@ -86,7 +89,7 @@ MOVES = (
 """The ops that move the data of one tensor and become a composite."""
 
 OPS = (
-    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL),
+    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL, STACKED_MATMUL),
     *("add", "subtract", "multiply", "divide", "maximum", "minimum"),
     *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.max_pool2d", *REDUCTIONS, "argmax", "argmin", "topk"),
     *("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm"),
@@ -94,7 +97,7 @@ OPS = (
     *(*CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, SELECT),
     *("quantize", "dequantize"),
 )
-"""Every op that Octavo can partition: Relax names without "relax.", and the five above that are no Relax op."""
+"""Every op that Octavo can partition: Relax names without "relax.", and the six above that are no Relax op."""
 
 ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
 WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from ...errors import CompileError
 from ...ir.composites.attributes import Composite
 from ...ir.composites.elementwise import LookupOp
-from ...ir.composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp, QuantizedWeight
+from ...ir.composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp, QuantizedWeight, StackedMatmulOp
 from ...numerics.rounding.fixed_point import quantize_multiplier
 from ...target import TargetDescription
 from .protocol import where_of
 
-_WEIGHTED = (Conv2dOp, Conv2dTransposeOp, MatmulOp)
+_WEIGHTED = (Conv2dOp, Conv2dTransposeOp, MatmulOp, StackedMatmulOp)
 
 
 def constants(composite: Composite, description: TargetDescription) -> dict[str, npt.NDArray[Any]]:

@@ -15,7 +15,15 @@ import numpy as np
 
 from ...ir.composites.base import CompositeOp
 from ...ir.composites.reduction import Pool2dOp
-from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, Conv2dTransposeOp, MatmulOp, QuantizedWeight, RowBatchMatmulOp
+from ...ir.composites.weighted import (
+    BatchMatmulOp,
+    Conv2dOp,
+    Conv2dTransposeOp,
+    MatmulOp,
+    QuantizedWeight,
+    RowBatchMatmulOp,
+    StackedMatmulOp,
+)
 from ...ir.graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
 from ...target import OpSupport, TargetDescription
@@ -149,6 +157,8 @@ def _channels(op: CompositeOp) -> Facts:
         read, made = op.weight.values.shape[2] * op.groups, op.weight.values.shape[3]
     elif isinstance(op, MatmulOp):
         read, made = op.weight.values.shape
+    elif isinstance(op, StackedMatmulOp):
+        read, made = op.x.shape[-1], op.y.shape[-1]
     elif isinstance(op, BatchMatmulOp):
         read, made = op.a.tensor.shape[-1], op.b.tensor.shape[-1]
     elif isinstance(op, RowBatchMatmulOp):

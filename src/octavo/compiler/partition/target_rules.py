@@ -17,7 +17,17 @@ from ...ir.qdq.narrow_sums import uncomputed_overflow
 from ...ir.qdq.rounding import unsupported_rounding, vendor_arithmetic
 from ...ir.qdq.tensor_ids import fused_tensors, with_tensor_ids
 from ...ir.qdq.values import constant_value
-from ...target import BATCH_MATMUL, COMPARE, CPU, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
+from ...target import (
+    BATCH_MATMUL,
+    COMPARE,
+    CPU,
+    ELEMENTWISE,
+    ELEMENTWISE_PAIR,
+    SELECT,
+    STACKED_MATMUL,
+    OpSupport,
+    TargetDescription,
+)
 from .constraints import broken_constraint, for_matchers
 from .context import PartitionContext
 
@@ -27,6 +37,7 @@ Row = tuple[str, tuple[str, ...], Matcher]
 
 _TABLES: dict[str, str] = {
     "batch_matmul": BATCH_MATMUL,
+    "stacked_matmul": STACKED_MATMUL,
     "lookup": ELEMENTWISE,
     "pair_lookup": ELEMENTWISE_PAIR,
     "compare": COMPARE,

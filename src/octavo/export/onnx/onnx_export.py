@@ -201,7 +201,7 @@ class _Exporter:
         """Let a layer's first node quantize what it reads when run, where it does."""
         if self._is_replaced(layer):
             (self.runtime or rows).replace(layer, node, *constants.matrix(layer, node))
-        elif layer.per_row and (layer.block or layer.has_samples):
+        elif layer.per_row and (layer.block or layer.has_samples or layer.is_stacked):
             rows.read_dequantized(node, of_samples=layer.has_samples)
         elif layer.per_row and self.runtime is None:
             rows.replace_product(node)
@@ -209,7 +209,7 @@ class _Exporter:
     def _is_replaced(self, layer: IntegerLayer) -> bool:
         """Return whether other nodes stand for a dense layer, with its weight's integers."""
         is_known = layer.reads_reals if self.runtime is not None else layer.per_row and not layer.block
-        return bool(is_known) and layer.weight is not None and not layer.has_samples
+        return bool(is_known) and layer.weight is not None and not (layer.has_samples or layer.is_stacked)
 
     def _quantize_made(self, layer: IntegerLayer) -> None:
         """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it.

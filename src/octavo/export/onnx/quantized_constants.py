@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
+from ...ir.graph.dataflow import DataflowView, call_to, static_shape
+from ...ir.graph.weighted import swapped_matrices
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, dequantize
 from ...numerics.rotation import rotate
 from ...quantizer.plan import IntegerLayer
 from .onnx_graph import Node, attribute, set_attribute
+from .products import NewNodes
 from .source_nodes import SourceNodes
 
 
@@ -52,7 +55,9 @@ class QuantizedConstants:
         """Let a layer's nodes, its last first, read its weight and its bias as integers, dequantized; or its bias alone."""
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
-        if not bias_alone:
+        if layer.is_stacked:
+            self.nodes.graph.set_input(node, 1, self._stack(layer, layer.weight))
+        elif not bias_alone:
             self.nodes.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer, node)))
         if node.op_type == "Gemm":
             # The quantized constants hold the factors.
@@ -75,6 +80,22 @@ class QuantizedConstants:
             self.nodes.graph.remove(added)
             self.nodes.graph.rename_output(node, node.output[0], output)
             self.nodes.graph.set_input(node, 2, bias)
+
+    def _stack(self, layer: IntegerLayer, weight: TensorId) -> str:
+        """Add weights of several matrices, a row for each output of each, and what makes matrices of the rows."""
+        view = DataflowView(self.nodes.model.module["main"])
+        product: Any = view.definition(view.variables[str(layer.output)])
+        while call_to(product, "matmul") is None:
+            product = view.definition(product.args[0])
+        shape = static_shape(product.args[1])
+        assert shape is not None, "weights have one"
+        *batch, inputs, outputs = shape
+        nodes, size = NewNodes(self.nodes.graph, f"{weight}_experts"), np.array([*batch, outputs, inputs])
+        rows = self._weight(weight, transposed=False)
+        experts = nodes.add("Reshape", rows, self.nodes.graph.add_constant(f"{weight}_experts_shape", size))
+        turned = nodes.add("Transpose", experts, perm=swapped_matrices(len(shape)))
+        self.nodes.graph.add_after(rows, nodes.made)
+        return turned
 
     def read_weight(self, layer: IntegerLayer, product: Node) -> None:
         """Let a MatMul that was written for a layer, as the module has it, read its weight."""
@@ -103,6 +124,7 @@ class QuantizedConstants:
         assert weight is not None, "checked by the caller"
         values, params = self.nodes.plan.weight_values[weight], self.nodes.plan.weights[weight]
         source = self.nodes.graph.constant(node.input[1])
+        source = source if source is None or values.ndim != 2 else source.reshape(source.shape[-2:])  # a stack of one
         if values.ndim != 2 or source is None:
             assert source is None or source.shape == values.shape, f"{weight}: shapes {source.shape} and {values.shape}"
             return source is None and bool(attribute(node, "transB", 0))

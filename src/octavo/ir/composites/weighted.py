@@ -181,6 +181,21 @@ class MatmulOp(WeightedOp):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class StackedMatmulOp(WeightedOp):
+    """matmul of matrices by constant weights, of which `stack` in a row have their own, + clamp; x is [..., stack, rows, in].
+
+    The weights lie side by side, [in, stack * out]: their channels are those of one after the other.
+    """
+
+    stack: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return math.prod(self.y.shape) * self.weight.values.shape[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DynamicTensor:
     """A float32 activation that the kernel quantizes first, with parameters for each of `scales` parts.
 

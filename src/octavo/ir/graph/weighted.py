@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,40 @@ def weighted(constants: Constants, call: Any) -> Weighted | str:
     if root_axis is None:
         return f"its weight {weight.name} is reshaped across output channels"
     return Weighted(call=call, weight=weight, weight_axis=root_axis, output_axis=output_axis, channels=shape[output_axis])
+
+
+def stacked(constants: Constants, call: Any) -> Weighted | None:
+    """Return how a product of a batch of matrices uses constant weights of which each has its own; None of anything else.
+
+    They are a parameter [experts * out, in], reshaped and transposed, as `simplify` writes them: its rows are the channels.
+    """
+    product = call_to(call, "matmul")
+    weight = None if product is None else constants.find(product.args[1])
+    if product is None or weight is None or constants.is_constant(product.args[0]):
+        return None
+    x, shape, axes = static_shape(product.args[0]), static_shape(product), swapped_matrices(len(weight.shape))
+    stack = None if x is None else stack_of(x, weight.shape)
+    is_plain = [call_to(move, name) is not None for move, name in zip(weight.calls, ("reshape", "permute_dims"), strict=False)]
+    if stack is None or shape is None or len(weight.calls) != len(is_plain) or is_plain != [True, True]:
+        return None
+    rows = stack * weight.shape[-1]
+    if weight.root_shape != (rows, weight.shape[-2]) or [*map(int, weight.calls[1].attrs.axes or ())] != axes:
+        return None
+    return Weighted(call=call, weight=weight, weight_axis=0, output_axis=len(shape) - 1, channels=rows)
+
+
+def stack_of(x: tuple[int, ...], weight: tuple[int, ...]) -> int | None:
+    """Return how many matrices weights [..., in, out] are that end the batch of x, each for its own; None where they do not."""
+    batch = weight[:-2]
+    while batch[:1] == (1,):
+        batch = batch[1:]
+    ends = len(x) > 2 and len(batch) > 0 and x[:-2][-len(batch) :] == batch
+    return math.prod(batch) if ends and len(x) >= len(weight) else None
+
+
+def swapped_matrices(rank: int) -> list[int]:
+    """Return the axes of a permutation that transposes matrices."""
+    return [*range(rank - 2), rank - 1, rank - 2]
 
 
 def weighted_ops(view: DataflowView, constants: Constants) -> Iterator[tuple[Var, Weighted]]:

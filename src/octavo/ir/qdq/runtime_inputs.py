@@ -18,6 +18,7 @@ from ...numerics import QuantParams
 from ...numerics.dynamic import PER_ROW, is_by_row
 from ..composites.weighted import DynamicTensor
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ..graph.weighted import swapped_matrices
 from ..untyped import ops
 from .dynamic import Emit, FoundDynamic, find_dynamic, write_dynamic
 from .values import numpy_constant
@@ -93,7 +94,7 @@ def write_rows(x: Expr, emit: Emit, axis: int | None = -1) -> Expr:
     shape = static_shape(x)
     assert shape is not None, "whoever asks for integers of it knows its shape"
     if axis == -2:
-        axes = _swapped(len(shape))
+        axes = swapped_matrices(len(shape))
         return emit(ops.permute_dims(write_rows(emit(ops.permute_dims(x, axes)), emit), axes))
     is_matrix, first = len(shape) == 2, 1 if axis is None else len(shape) - 1
     rows = x if is_matrix else emit(ops.reshape(x, [math.prod(shape[:first]), math.prod(shape[first:])]))
@@ -112,18 +113,13 @@ def product_operand(view: DataflowView, expr: Expr, *, by_column: bool) -> Dynam
     before = None if found is None else call_to(view.definition(found.source), "permute_dims")
     if turned is None or found is None or before is None or not isinstance(before.args[0], Var):
         return None
-    axes = _swapped(len(found.shape))
+    axes = swapped_matrices(len(found.shape))
     if [*map(int, turned.attrs.axes or ())] != axes or [*map(int, before.attrs.axes or ())] != axes:
         return None
     shape, source = static_shape(expr), view.root_of(before.args[0])
     assert shape is not None, "its rows have one"
     members = (*names_of(view, found.source), *found.members, *names_of(view, expr))
     return DynamicInput(found=found.found, source=source, shape=shape, members=members)
-
-
-def _swapped(rank: int) -> list[int]:
-    """Return the axes of a permutation that transposes matrices."""
-    return [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _of_rows(view: DataflowView, expr: Expr, rows: Expr) -> DynamicInput | None:

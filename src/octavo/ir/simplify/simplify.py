@@ -11,6 +11,7 @@ the source then, so its id is gone; the normalization's output keeps its id.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,7 +31,18 @@ from ..graph.group_norm import read_group_norm
 from ..graph.layer_norm import plain_layer_norm
 from ..graph.model import rewritten
 from ..graph.split_to_slices import split_to_slices
-from ..graph.weighted import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
+from ..graph.weighted import (
+    CONVOLUTIONS,
+    WEIGHTED,
+    Bias,
+    bias_operand,
+    conv2d_attrs,
+    stack_of,
+    swapped_matrices,
+    view_equal,
+    weighted,
+    with_operands,
+)
 from ..identity import TensorEntry, TensorId
 from ..identity.naming import NameSupply
 from ..qdq.dynamic import find_dynamic
@@ -133,6 +145,35 @@ class _Simplifier:
         operands = list(call.args)
         operands[place] = self._literals[hash(literal)]
         return _Edit(output=var, value=lambda writer, mapped: with_operands(call, *map(mapped, operands)))
+
+    def stacked(self, var: Var) -> _Edit | None:
+        """Read in `var`, a product of a batch of matrices by constant ones, these as rows of one parameter: [experts * out, in].
+
+        So each expert's output is a channel of it. A stack of one is a plain matrix.
+        """
+        call: Any = call_to(self.view.definition(var), "matmul")
+        constant = None if call is None else self.constants.find(call.args[1])
+        x = None if call is None or self.constants.is_constant(call.args[0]) else static_shape(call.args[0])
+        if call is None or constant is None or x is None or len(constant.shape) < 3:
+            return None
+        *batch, inputs, outputs = constant.shape
+        count, is_single = math.prod(batch), math.prod(batch) == 1 and len(x) >= len(constant.shape)
+        if not is_single and stack_of(x, constant.shape) is None:
+            return None
+        values, shape = self.constants.value(constant), (inputs, outputs) if is_single else (count * outputs, inputs)
+        values = (values if is_single else np.swapaxes(values, -1, -2)).reshape(shape)
+        is_alone = self._is_read_here_alone(constant)
+        param = self._param(constant.name if is_alone else self.names.fresh(constant.name), np.ascontiguousarray(values))
+
+        def value(writer: BodyWriter, mapped: Mapped) -> Expr:
+            if is_single:
+                return with_operands(call, mapped(call.args[0]), param)
+            rows = relax.op.reshape(param, relax.ShapeExpr(list[Any]((*batch, outputs, inputs))))
+            experts = writer.emit(self.names.fresh(f"{param.name}_experts"), rows)
+            turned = relax.op.permute_dims(experts, swapped_matrices(len(constant.shape)))
+            return with_operands(call, mapped(call.args[0]), writer.emit(self.names.fresh(f"{param.name}_turned"), turned))
+
+        return _Edit(output=var, value=value)
 
     def batch_norm(self, var: Var) -> _Edit | None:
         """Fold `var`, the first result of a batch_norm after a convolution that nobody else reads."""
@@ -313,7 +354,13 @@ def simplify(model: Model, planned: Collection[Fold] | None = None) -> tuple[Mod
         What was folded for a plan, which knows the tensors that were left: rows are computed as images where it says so. All of
         them that can be by default.
     """
-    for rule in (_Simplifier.real, _Simplifier.dequantized_constant, _Simplifier.constant, _Simplifier.literal):
+    for rule in (
+        _Simplifier.real,
+        _Simplifier.dequantized_constant,
+        _Simplifier.constant,
+        _Simplifier.literal,
+        _Simplifier.stacked,
+    ):
         model, _ = _pass(model, rule)
     module, holders = rows_as_images(model.module, model.tensors, planned)
     model = model if module is model.module else replace(model, module=module)

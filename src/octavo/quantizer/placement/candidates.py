@@ -13,11 +13,11 @@ from tvm.relax import Expr, Var
 
 from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
-from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, weighted
+from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, stacked, weighted
 from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...runtime.size import is_open
-from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
+from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, STACKED_MATMUL, OpSupport, TargetDescription
 from ...target.op_facts import CLAMPS, NORMS, PLACES
 from .inputs import PlanInputs
 from .layer import Layer
@@ -64,7 +64,7 @@ class Candidates:
     def _find(self, var: Var) -> Layer | str:
         value: Any = self.inputs.form.view.definition(var)
         name = op_name(value)
-        kind = BATCH_MATMUL if self._is_product(value) else _KINDS.get(name, name)
+        kind, op = self._kind(value)
         support = self.target.support(kind)
         table = self._table(var, name, support)
         if table is not None:
@@ -84,7 +84,6 @@ class Candidates:
         reason = self._unlike_recipe(support)
         if reason is not None:
             return reason
-        op: Weighted | None = None
         if kind in WEIGHTED:
             found = weighted(self.inputs.form.constants, value)
             if isinstance(found, str):
@@ -109,13 +108,26 @@ class Candidates:
         order = tuple(next(variables if self.inputs.form.constants.find(operand) is None else after) for operand in operands)
         return replace(layer, order=order)
 
+    def _kind(self, value: Any) -> tuple[str, Weighted | None]:
+        """Return what targets call an op, and how it reads weights of several matrices where it is a product by such.
+
+        A target that has none of these may take them as an operand of a product of two activations.
+        """
+        name, op = op_name(value), stacked(self.inputs.form.constants, value)
+        if op is not None and self.target.support(STACKED_MATMUL) is not None:
+            return STACKED_MATMUL, op
+        if self._is_product(value):
+            return BATCH_MATMUL, None
+        return (_KINDS.get(name, name) if op is None else STACKED_MATMUL), None
+
     def _constant_operands(self, support: OpSupport, operands: list[Expr]) -> tuple[Constant, ...]:
         """Return the operands that are constants of the model as it holds them, where the target's op takes such."""
         if not support.weights:
             return ()
         found = [self.inputs.form.constants.find(operand) for operand in operands]
         constants = tuple(constant for constant in found if constant is not None)
-        return () if any(constant.moves or not constant.shape for constant in constants) else constants
+        is_moved = support.op != BATCH_MATMUL and any(constant.moves for constant in constants)
+        return () if is_moved or any(not constant.shape for constant in constants) else constants
 
     def _is_product(self, value: Any) -> bool:
         """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
@@ -134,9 +146,9 @@ class Candidates:
     def _is_factor(self, expr: Expr, place: int) -> bool:
         """Return whether an expression is a constant that a product of two activations can have on the left or the right."""
         support, found = self.target.support(BATCH_MATMUL), self.inputs.form.constants.find(expr)
-        if support is None or not support.weights or found is None or found.moves:
+        if support is None or not support.weights or found is None:
             return False
-        return len(found.shape) > 2 if place else found.shape[-1:] > (1,)
+        return len(found.shape) > 2 if place else not found.moves and found.shape[-1:] > (1,)
 
     def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
         """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""

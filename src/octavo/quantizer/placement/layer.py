@@ -12,7 +12,7 @@ from ...ir.graph.constants import Constant
 from ...ir.graph.dataflow import static_shape
 from ...ir.graph.weighted import Bias, Weighted
 from ...ir.identity import TensorId
-from ...target import BATCH_MATMUL, OpSupport
+from ...target import BATCH_MATMUL, STACKED_MATMUL, OpSupport
 from ...target.op_facts import CLAMPS, PLACES
 from ...target.vocabulary import MOVES
 from ..plan import FloatOp, IntegerLayer
@@ -25,7 +25,7 @@ _MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 def reads_rows(support: OpSupport | None) -> bool:
     """Return whether an op can quantize its activations per row when run: a product of matrices whose target takes it so."""
-    return support is not None and support.op in ("matmul", BATCH_MATMUL) and support.per_row_input
+    return support is not None and support.op in ("matmul", BATCH_MATMUL, STACKED_MATMUL) and support.per_row_input
 
 
 def reads_samples(support: OpSupport | None) -> bool:

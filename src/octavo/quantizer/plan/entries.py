@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...ir.identity import TensorId
 from ...numerics.arrays import equal_arrays
-from ...target import BATCH_MATMUL
+from ...target import BATCH_MATMUL, STACKED_MATMUL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +64,11 @@ class IntegerLayer:
     def is_product(self) -> bool:
         """Whether it multiplies an activation by weights, or by another one."""
         return self.weight is not None or self.op == BATCH_MATMUL
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether it multiplies matrices by weights of their own, which lie in one parameter, [experts * out, in]."""
+        return self.op == STACKED_MATMUL
 
     @property
     def has_samples(self) -> bool:

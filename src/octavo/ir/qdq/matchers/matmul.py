@@ -52,7 +52,7 @@ def _match_static(view: DataflowView, core: Var, call: Any, support: OpSupport) 
     variables: list[Var] = []
     sides: list[Dequantized | CenteredInput] = []
     for place, arg in enumerate(call.args):
-        side = dequantized(view, arg) if dtype_of(core) != "int32" else centered_input(view, arg)
+        side = (dequantized(view, arg) or _rearranged(view, arg)) if dtype_of(core) != "int32" else centered_input(view, arg)
         if isinstance(side, Rejection):
             return side
         if side is None:
@@ -181,6 +181,18 @@ def _largest_sum(a: MatmulOperand, b: MatmulOperand) -> int:
         low, high = INTEGER_RANGE[params.dtype]
         reach *= max(high - int(params.zero_point), int(params.zero_point) - low)
     return reach
+
+
+def _rearranged(view: DataflowView, expr: Expr) -> Dequantized | None:
+    """Return a constant of one scale that was reshaped or transposed after it was dequantized."""
+    constant = constant_value(view, expr)
+    if constant is None or constant.scale is None or constant.zero_point is None or not constant.values.size:
+        return None
+    scale, zero_point = constant.scale.flat[0], constant.zero_point.flat[0]
+    if (constant.scale != scale).any() or (constant.zero_point != zero_point).any():
+        return None
+    params = QuantParams.per_tensor(str(constant.values.dtype), float(scale), int(zero_point))
+    return Dequantized(source=expr, params=params, var=None)
 
 
 def _entry(side: Dequantized | CenteredInput) -> tuple[Var, ...]:

@@ -22,6 +22,7 @@ from .....ir.composites.weighted import (
     MatmulOp,
     QuantizedWeight,
     Result,
+    StackedMatmulOp,
     WeightedOp,
 )
 from .. import kernels
@@ -104,6 +105,29 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
     context.put(output, _called(op, context, output.name, kernel, x, op.y.shape), is_nhwc=False)
 
 
+@emits(StackedMatmulOp)
+def emit_stacked_matmul(op: StackedMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    x = _read(context, op.x, inputs, is_nhwc=False)
+    _check_overflow(op, output.name)
+    *batch, rows, in_features = op.x.shape
+    kernel = kernels.matmul(
+        rows=rows,
+        in_features=in_features,
+        out_features=op.y.shape[-1],
+        **_parameters(op),
+        stack=(math.prod(batch), op.stack),
+        threads=context.threads,
+        weight=op.weight.values,
+        weight_zero_point=op.weight.kernel_zero_point,
+        bias=kernel_bias(op.weight, op.y),
+        multiplier=op.multiplier,
+        isa=context.isa,
+        schedules=context.schedules,
+    )
+    context.put(output, context.call(output.name, kernel, x, op.y.shape, op.y.kernel_dtype), is_nhwc=False)
+
+
 def _called(
     op: Conv2dOp | MatmulOp, context: KernelContext, name: str, kernel: Kernel, x: list[Expr], shape: tuple[int, ...]
 ) -> Var:
@@ -127,7 +151,7 @@ def scaled_sums(
     return result
 
 
-def _leaves_sums(op: Conv2dOp | MatmulOp) -> bool:
+def _leaves_sums(op: WeightedOp) -> bool:
     return (op.fixed_point is not None or op.narrow is not None) and op.y.kernel_dtype == "uint8"
 
 
@@ -138,12 +162,12 @@ def _read(context: KernelContext, x: QuantizedTensor | DynamicTensor, inputs: di
     return [context.storage.get(inputs[x.name], is_nhwc=is_nhwc)]
 
 
-def _check_overflow(op: Conv2dOp | MatmulOp, name: str) -> None:
+def _check_overflow(op: WeightedOp, name: str) -> None:
     if isinstance(op.x, DynamicTensor) or op.x.kernel_dtype != "int16":  # whose sums have 64 bits where they need them
         op.weight.check_overflow_of((0, 255) if isinstance(op.x, DynamicTensor) else (op.x.zero_point,), name)
 
 
-def _parameters(op: Conv2dOp | MatmulOp) -> dict[str, Any]:
+def _parameters(op: WeightedOp) -> dict[str, Any]:
     """Return the kernel's arguments that say how input and output are quantized."""
     x, y, weight = op.x, op.y, op.weight
     if not isinstance(x, DynamicTensor):
@@ -152,7 +176,8 @@ def _parameters(op: Conv2dOp | MatmulOp) -> dict[str, Any]:
             output = replace(output, real_bias=weight.real_bias is not None)
         return {"input_zero_point": x.zero_point, "output": output, "dtype": x.kernel_dtype}
     assert not isinstance(y, QuantizedOutput)
-    pixels = math.prod(y.shape) // weight.values.shape[-1]
+    channels = weight.values.shape[-1] // (op.stack if isinstance(op, StackedMatmulOp) else 1)
+    pixels = math.prod(y.shape) // channels
     return {"input_zero_point": 0, "output": replace(output_spec(y), pixels_per_scale=pixels // x.scales)}
 
 

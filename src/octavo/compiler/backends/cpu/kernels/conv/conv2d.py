@@ -110,6 +110,7 @@ def matmul(
     output: Output | FloatOutput | FunctionOutput | SumOutput,
     dtype: Literal["uint8", "int16"] = "uint8",
     narrow: NarrowAccumulator | None = None,
+    stack: tuple[int, int] = (1, 1),
     threads: int,
     weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
@@ -122,25 +123,29 @@ def matmul(
 
     `weight` is int8 (in_features, out_features); the other operands are as `conv2d` takes them, for out_features channels.
 
+    A `stack` of (matrices, weights) are so many matrices of `rows` each, of which as many in a row have weights of their own:
+    `weight` and what is said of channels has those of one after the other.
+
     Raises
     ------
     TargetError
         If the ISA is unknown.
     """
     spec = Conv2dSpec(
-        batch=1,
+        batch=stack[0],
         in_height=rows,
         in_width=1,
         in_channels=in_features,
         out_channels=out_features,
         kernel=(1, 1),
+        stack=stack[1],
         input_zero_point=input_zero_point,
         output=output,
         dtype=dtype,
         narrow=narrow,
         threads=threads,
     )
-    kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
+    kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, -1))
     operands: dict[str, Any] = {"weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}
     if dtype == "int16":
         return conv2d(spec, weight=kernel, **operands, isa=isa, schedules=schedules)

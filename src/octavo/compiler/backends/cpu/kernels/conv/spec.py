@@ -52,6 +52,8 @@ def gemm_kind(spec: Windows) -> Literal["pointwise", "direct", "grouped"]:
 class Conv2dSpec:
     """A convolution of `dtype` [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
+    With `stack` so many images in a row have weights of their own, those of a pointwise one, and the images behind them the same
+    again: then weights, and all that is said of output channels, are those of one after the other, `out_channels` each.
     `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
     is the number of chunks the work is cut into; 1 emits no parallel loop. int16 becomes int16 and nothing else, and its sums may
     leave an accumulator that is `narrow`.
@@ -67,11 +69,17 @@ class Conv2dSpec:
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    stack: int = 1
     input_zero_point: int
     output: Output | FloatOutput | FunctionOutput | SumOutput
     dtype: Literal["uint8", "int16"] = "uint8"
     narrow: NarrowAccumulator | None = None
     threads: int = 1
+
+    @property
+    def sets(self) -> int:
+        """Sets of channels whose weights are packed one after the other: groups, or images with weights of their own."""
+        return self.groups * self.stack
 
     @property
     def out_height(self) -> int:

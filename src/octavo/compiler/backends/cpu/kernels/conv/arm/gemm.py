@@ -102,7 +102,7 @@ class ArmGemm(GemmLoops):
 
     def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> None:
         key_of = spec
-        if gemm_kind(spec) == "pointwise":
+        if gemm_kind(spec) == "pointwise" and spec.stack == 1:
             pixels = spec.batch * spec.in_height * spec.in_width
             spec = replace(spec, batch=1, in_height=pixels, in_width=1)
         self.spec, self.isa, self.is_signed = spec, isa, isa != ARM_I8MM
@@ -131,7 +131,7 @@ class ArmGemm(GemmLoops):
         self.epilogue = Epilogue(spec, weights, isa=isa)
         bias = weights.folded_bias(spec.folded_zero_point - (128 if self.is_signed else 0))
         self.constants: dict[str, npt.NDArray[Any]] = {
-            "weights": self._packed(values, groups),
+            "weights": self._packed(values, geometry.sets),
             "bias": self._by_lane(self.epilogue.biased(bias)),
             **{label: self._by_lane(each) for label, each in self.epilogue.channel_values.items()},
         }
@@ -191,7 +191,7 @@ class ArmGemm(GemmLoops):
 
     def _by_lane(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a value for each lane of each group's vectors, 0 where it holds no channel."""
-        by_group = values.reshape(self.geometry.groups, -1)
+        by_group = values.reshape(self.geometry.sets, -1)
         missing = self.geometry.group_vectors * LANES - by_group.shape[1]
         return np.ascontiguousarray(np.pad(by_group, ((0, 0), (0, missing))).ravel())
 
@@ -220,7 +220,7 @@ class ArmGemm(GemmLoops):
         """Return where a panel's weights begin: all panels of a group but the last are as wide as the tile."""
         reduction, widths = self.geometry.reduction, self.panels
         full = reduction.runs * self.product.packed_bytes(reduction.run, self._quads(self.tile.vectors * LANES))
-        if self.geometry.groups == 1:
+        if self.geometry.sets == 1:
             return T.Bind(T.int32(0) + panel.number * full)
         last_channels = self.geometry.group_outputs - (len(widths) - 1) * self.tile.vectors * LANES
         last = reduction.runs * self.product.packed_bytes(reduction.run, self._quads(last_channels))

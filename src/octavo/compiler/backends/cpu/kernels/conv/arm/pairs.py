@@ -96,7 +96,7 @@ def paired_copy(
 
     Of windows those are paired that the tile has side by side, or one below the other.
     """
-    if geometry.groups > 1 or spec.in_channels * element_bytes % v.PAIR_BYTES:
+    if geometry.sets > 1 or spec.in_channels * element_bytes % v.PAIR_BYTES:
         return None
     if spec.out_channels * prod(spec.kernel) < COPY_CHANNELS * prod(spec.strides):
         return None

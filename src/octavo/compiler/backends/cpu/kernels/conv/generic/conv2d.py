@@ -7,7 +7,7 @@ this and the kernels of an ISA lies elsewhere, as does the proof that the int32 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class _Buffers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Tile:
-    """A run of `lanes` output channels from `channel` on, whose packed weights begin at `weights`.
+    """A run of `lanes` output channels from `channel` on, whose packed weights begin at `weights`, and constants at `numbers`.
 
     It reads the input channels from `in_channel` on: all of its group, or for a depthwise convolution one for each lane.
     """
@@ -67,6 +67,7 @@ class _Tile:
     channel: Expr
     in_channel: Expr
     weights: Expr
+    numbers: Expr
     lanes: int
 
 
@@ -108,7 +109,8 @@ def conv2d_generic(
         and those of a FunctionOutput.
     """
     group_in, group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
-    assert weight.shape == (*spec.kernel, group_in, spec.out_channels), f"weights {weight.shape} do not fit {spec}"
+    channels = spec.out_channels * spec.stack
+    assert weight.shape == (*spec.kernel, group_in, channels), f"weights {weight.shape} do not fit {spec}"
     centered = weight.astype(np.int32) - np.asarray(weight_zero_point, np.int32)
     depthwise = group_in == 1 and group_out == 1
     run = spec.out_channels if depthwise else group_out  # channels that may share a vector
@@ -128,8 +130,8 @@ def conv2d_generic(
         ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "uint8"),
         *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales != 0 else []),
         ("weight", packed.size, str(packed.dtype)),
-        ("bias", spec.out_channels, bias_dtype),
-        ("multiplier", spec.out_channels, "float32"),
+        ("bias", channels, bias_dtype),
+        ("multiplier", channels, "float32"),
         *((label, values.size, "float32") for label, values in own.items()),
         ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, _DTYPES[type(spec.output)]),
     ]
@@ -161,7 +163,8 @@ def _emit(spec: Conv2dSpec, buffers: _Buffers, *, run: int, depthwise: bool) -> 
 
     def tile(group: Expr, index: Expr, lanes: int) -> _Tile:
         channel = group * run + index * _LANES
-        return _Tile(channel=channel, in_channel=channel if depthwise else group * group_in, weights=channel * taps, lanes=lanes)
+        read = channel if depthwise else group * group_in
+        return _Tile(channel=channel, in_channel=read, weights=channel * taps, numbers=channel, lanes=lanes)
 
     def every_tile(group: Expr, threads: int, body: Callable[[_Tile], None]) -> None:
         if tiles:
@@ -186,6 +189,9 @@ def _emit(spec: Conv2dSpec, buffers: _Buffers, *, run: int, depthwise: bool) -> 
 
 def _emit_row(spec: Conv2dSpec, buffers: _Buffers, tile: _Tile, row: Expr, *, depthwise: bool) -> None:
     """Emit one output row of one tile: border columns one by one, those between them in blocks."""
+    if spec.stack > 1:
+        own = B.Bind(B.floormod(B.floordiv(row, spec.out_height), spec.stack) * spec.out_channels)
+        tile = replace(tile, weights=tile.weights + own * spec.in_channels, numbers=tile.numbers + own)
 
     def pixels(column: Expr, count: int, *, border: bool) -> None:
         _emit_pixels(spec, buffers, tile, row, column, count, depthwise=depthwise, border=border)
@@ -249,7 +255,7 @@ def _emit_pixels(
     group_in = 1 if depthwise else spec.in_channels // spec.groups
     acc = B.alloc_buffer((count * lanes,), "int32", scope="local")
     for p in range(count):
-        start = splat(B.int32(0), lanes) if spec.output.real_bias else load(buffers.bias, tile.channel, lanes)
+        start = splat(B.int32(0), lanes) if spec.output.real_bias else load(buffers.bias, tile.numbers, lanes)
         store(acc, p * lanes, start, lanes)
     scale_of = None
     zero_points: list[Expr] = []
@@ -271,25 +277,25 @@ def _emit_pixels(
             store(acc, p * lanes, load(acc, p * lanes, lanes) + value * weight, lanes)
     for p in range(count):
         out = ((row * spec.out_width) + column + p) * spec.out_channels + tile.channel
-        multiplier = load(buffers.multiplier, tile.channel, lanes)
+        multiplier = load(buffers.multiplier, tile.numbers, lanes)
         if isinstance(spec.output, SumOutput):
             value = load(acc, p * lanes, lanes)
         elif isinstance(spec.output, FloatOutput):
             bias, scale = (
-                load(buffers.bias, tile.channel, lanes),
+                load(buffers.bias, tile.numbers, lanes),
                 None if scale_of is None else input_scale(buffers.parameters, scale_of[p]),
             )
             value = float_result(spec.output, load(acc, p * lanes, lanes), multiplier, bias, scale, lanes)
         elif isinstance(spec.output, FunctionOutput):
-            bias, out_of = load(buffers.bias, tile.channel, lanes), spec.output.integers
-            own = {label: load(buffer, tile.channel, lanes) for label, buffer in buffers.function.items()}
+            bias, out_of = load(buffers.bias, tile.numbers, lanes), spec.output.integers
+            own = {label: load(buffer, tile.numbers, lanes) for label, buffer in buffers.function.items()}
             factor = own.pop("factor", None)
             value = scaled(load(acc, p * lanes, lanes), multiplier, bias, lanes)
             value = in_steps(spec.output, function_value(spec.output, value, list(own.values()), lanes), factor, lanes)
             bounds: Any = {"zero_point": out_of.zero_point, "qmin": out_of.qmin, "qmax": out_of.qmax}
             value = rounded(value, **bounds, dtype="uint8", lanes=lanes)
         else:
-            bias = load(buffers.bias, tile.channel, lanes) if spec.output.real_bias else None
+            bias = load(buffers.bias, tile.numbers, lanes) if spec.output.real_bias else None
             value = requantized(load(acc, p * lanes, lanes), multiplier, spec.output, lanes, bias=bias)
         store(buffers.y, out, value, lanes)
 

@@ -321,7 +321,7 @@ class GemmLoops(ABC):
         rows_share = longest_share(total, 1, images, threads) / (total * images)
         most = max(last - first for first, last in chunk_bounds(panels, threads))
         panels_share = min(1.0, most * tile.vectors / geometry.group_vectors)
-        weight_bytes = geometry.reduction.steps * self.step_bytes * LANES * geometry.group_vectors * geometry.groups
+        weight_bytes = geometry.reduction.steps * self.step_bytes * LANES * geometry.group_vectors * geometry.sets
         input_bytes = images * typical(geometry.rows * geometry.row_stride) * self.element_bytes
         by_rows = rows_share * self.cycles + (weight_bytes + rows_share * input_bytes) / COPY_BYTES
         by_panels = panels_share * self.cycles + (input_bytes + panels_share * weight_bytes) / COPY_BYTES
@@ -355,7 +355,8 @@ class GemmLoops(ABC):
                 self.table = self.strips.emit(self.block, self.filled, self.first_row)
             out_base = T.Bind(self._out_base(image, first_row))
             if geometry.groups == 1:
-                self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
+                own = 0 if geometry.stack == 1 else T.Bind(T.floormod(image, geometry.stack))
+                self._emit_group(source, base, out_base, block, own, first_panel, last_panel)
             else:
                 with T.serial(0, geometry.groups) as group:
                     interior = T.Bind(base + group * geometry.group_inputs)

@@ -26,6 +26,8 @@ class Geometry:
         The walk over one window.
     groups, group_inputs, group_outputs
         Channels.
+    stack
+        How many images in a row have weights of their own.
     interleave
         Where the outputs lie among those of other convolutions; None where they lie alone.
     """
@@ -40,6 +42,7 @@ class Geometry:
     groups: int
     group_inputs: int
     group_outputs: int
+    stack: int = 1
     interleave: Interleave | None = None
 
     @property
@@ -64,6 +67,11 @@ class Geometry:
         """Vectors of 16 lanes that hold a group's output channels."""
         return -(-self.group_outputs // LANES)
 
+    @property
+    def sets(self) -> int:
+        """Sets of channels whose weights are packed one after the other."""
+        return self.groups * self.stack
+
 
 def is_pointwise(spec: Conv2dSpec | FloatConv2dSpec) -> bool:
     """Whether output pixels are input pixels, so that one without padding is one long column of them."""
@@ -77,20 +85,23 @@ def geometry_of(
     kernel_h, kernel_w = spec.kernel
     channels = spec.in_channels
     group_outputs = spec.out_channels // groups
+    stack = spec.stack if isinstance(spec, Conv2dSpec) else 1
     interleave = spec.interleave if isinstance(spec, FloatConv2dSpec) else None
     if padded_width is None and is_pointwise(spec) and interleave is None:
-        pixels = spec.batch * spec.in_height * spec.in_width  # no border between rows or images: one long column
+        images = 1 if stack == 1 else spec.batch
+        pixels = spec.batch // images * spec.in_height * spec.in_width  # no border between rows or images: one long column
         return Geometry(
-            images=1,
+            images=images,
             rows=pixels,
             columns=1,
             row_stride=channels,
             column_stride=0,
-            image_stride=0,
+            image_stride=pixels * channels if images > 1 else 0,
             reduction=Reduction(taps=(), run=group_inputs, step=step),
             groups=groups,
             group_inputs=group_inputs,
             group_outputs=group_outputs,
+            stack=stack,
         )
     row_size = (spec.in_width if padded_width is None else padded_width) * channels
     row_tap = (kernel_h, spec.dilation[0] * row_size)
@@ -109,5 +120,6 @@ def geometry_of(
         groups=groups,
         group_inputs=group_inputs,
         group_outputs=group_outputs,
+        stack=stack,
         interleave=interleave,
     )

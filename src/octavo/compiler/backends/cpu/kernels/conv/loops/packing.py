@@ -101,7 +101,7 @@ class Weights:
         multiplier: npt.NDArray[Any],
     ) -> Weights:
         """Bring every operand to its shape and dtype; per-tensor values are repeated for each output channel."""
-        channels = spec.out_channels
+        channels = spec.out_channels * spec.stack
         shape = (*spec.kernel, spec.in_channels // spec.groups, channels)
         assert weight.dtype == np.int8, f"weights are int8, got {weight.dtype}"
         assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"

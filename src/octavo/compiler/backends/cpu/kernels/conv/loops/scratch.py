@@ -148,7 +148,7 @@ class Scratch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WidenedPixels:
-    """Bytes of `block` pixels as int16, of an image that is one long column of `pixels`, `channels` each."""
+    """Bytes of `block` pixels as int16, of images that are one long column of `pixels`, `channels` each."""
 
     pixels: int
     block: int
@@ -156,9 +156,9 @@ class WidenedPixels:
 
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None, filled: Expr | None = None) -> Expr:
         """Allocate the copy, fill it with the pixels from `first_row` on, `filled` or as many as a block has, and return it."""
-        del image, padding
+        del padding
         copy = T.alloc_buffer((dimension(self.block * self.channels + SLACK),), "int16")
-        start = T.Bind(first_row * self.channels)
+        start = T.Bind((image * self.pixels + first_row) * self.channels)
         if filled is not None:
             count = filled
         else:

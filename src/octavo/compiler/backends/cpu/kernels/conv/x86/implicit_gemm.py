@@ -74,14 +74,14 @@ class ImplicitGemm(GemmLoops):
         self.core = CORES[isa]
         self._lay_out([merge_groups(term, spec.groups) for term in self._terms(weights)], schedules)
         geometry = self.geometry
-        self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
+        self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.sets, self.tile.vectors)
         bias = weights.folded_bias(spec.folded_zero_point)
         self.zero_points = ZeroPoints()
         self.sum_lanes: SumLanes | None = None
         if not are_extra_steps_cheap(len(self.extra.places), geometry, is_short=self._is_short):
             self._sum_windows(weights, bias, schedules)
         self.epilogue = epilogue_of(spec, weights, isa)
-        groups, vectors = self.geometry.groups, self.tile.vectors
+        groups, vectors = self.geometry.sets, self.tile.vectors
         values, bias = self.terms[0], bias + np.int32(self.zero_points.bias_start)
         if self.sum_lanes is not None:
             values = self.sum_lanes.appended(values, groups, self.zero_points.factor)
@@ -107,7 +107,7 @@ class ImplicitGemm(GemmLoops):
 
     def _sum_windows(self, weights: Weights, bias: npt.NDArray[np.int32], schedules: Schedules) -> None:
         """Let products take the weights as they are, and sums of the windows correct them: a lane's, if one is idle."""
-        self.extra = ExtraSteps.of([], self.geometry.reduction, self.geometry.groups, self.tile.vectors)
+        self.extra = ExtraSteps.of([], self.geometry.reduction, self.geometry.sets, self.tile.vectors)
         self._lay_out([(weights.values, self.spec.groups)], schedules)
         lanes = SumLanes.of(self.geometry.group_outputs, self.tile.vectors) if len(self.panels) == 1 else None
         self.zero_points = zero_points_of(self.spec, weights, bias, is_late=self._is_short or lanes is not None)

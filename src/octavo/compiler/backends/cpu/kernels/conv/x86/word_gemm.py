@@ -71,7 +71,7 @@ class WordGemm(ImplicitGemm):
 
     def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
         spec, centered = self.spec, weights.centered
-        pixels = spec.batch * spec.out_height * spec.out_width
+        pixels = spec.batch // spec.stack * spec.out_height * spec.out_width
         if is_open(pixels):
             is_dense = _is_flat(spec) and not is_open(spec.in_width)
             is_short = -(-spec.in_channels // self.step_elements) <= SHORT_REDUCTION
@@ -85,7 +85,7 @@ class WordGemm(ImplicitGemm):
 
     def _copy_of(self, spec: Conv2dSpec) -> Scratch | WidenedPixels:
         if _is_flat(spec):
-            pixels = spec.batch * spec.in_height * spec.in_width
+            pixels = (spec.batch if spec.stack == 1 else 1) * spec.in_height * spec.in_width
             return WidenedPixels(pixels=pixels, block=1, channels=spec.in_channels)
         return Scratch(spec=spec, block=1, channels=spec.in_channels, is_widened=True)
 
