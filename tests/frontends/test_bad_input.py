@@ -246,3 +246,18 @@ def test_damaged_files(which, small, shared, tmp_path, capfd):
     assert [message for message in messages if "\n" in message] == []
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Where", "Greater"])
+def test_shapes_that_do_not_fit_are_named_and_tvms_ops_are_not_printed(make_onnx, capfd, op):
+    kinds = {"c": np.ones((2, 4), bool)} if op == "Where" else {}
+    graph = make_onnx(
+        [make_node(op, [*kinds, "x", "w"], ["y"])], {"x": (2, 3)}, {"y": None}, {**kinds, "w": np.ones((2, 4), np.float32)}
+    )
+    with pytest.raises(OctavoError) as caught:
+        load(graph)
+    said = str(caught.value)
+    assert f"op {op}" in said
+    assert "ir.Op" not in said
+    assert "3" in said
+    assert "4" in said

@@ -17,6 +17,8 @@ from ..errors import OctavoError, UnsupportedOpError
 
 _TVM_INTEGER = re.compile(r"\bT\.int\d+\((-?\d+)\)")
 """How TVM prints a number."""
+_TVM_OP = re.compile(r"""\bir\.Op\(.*? name="(?:relax\.)?([\w.]+)".*? support_level=\d+\)""")
+"""How TVM prints an op: with all that it knows of it."""
 
 
 class RejectedOpError(Exception):
@@ -54,7 +56,7 @@ def reason(error: BaseException) -> str:
     """Return the one line of an exception that says what is wrong; TVM's may carry a C++ backtrace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("File ", "at ", "[", "#", "Traceback"))]
-    return _TVM_INTEGER.sub(r"\1", wanted[-1])[:300] if wanted else type(error).__name__
+    return _TVM_OP.sub(r"\1", _TVM_INTEGER.sub(r"\1", wanted[-1]))[:300] if wanted else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -21,9 +21,9 @@ import numpy as np
 import onnx
 import onnx.helper
 import onnx.numpy_helper
-import onnx.shape_inference
 
 from .graph import replace_nodes
+from .shape_inference import with_inferred_shapes
 
 _Size = int | str
 """A whole number, or the name of an open size."""
@@ -47,7 +47,7 @@ def decompose_einsums(model: onnx.ModelProto) -> None:
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[_Size, ...]]:
     """Return the shapes that the graph states or implies; an open size without a name gets one of its own."""
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    graph = with_inferred_shapes(model).graph
     shapes: dict[str, tuple[_Size, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import onnx
 import onnx.helper
 import onnx.numpy_helper
-import onnx.shape_inference
 
 from ...errors import UnsupportedOpError
 from ..frontend import UnknownOpError, conversion_errors
@@ -28,6 +27,7 @@ from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
 from .roundings import roundings_in
 from .row_products import read_row_products
+from .shape_inference import with_inferred_shapes
 
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {MICROSOFT}
 # Folding these would lose quantization parameters, hide an alias, or freeze a random number.
@@ -253,7 +253,7 @@ _Types = dict[str, tuple[tuple[int | str, ...] | None, str]]
 
 def _infer(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
     """Return the model with inferred shapes, and each value's shape (None: unknown rank) and dtype."""
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    inferred = with_inferred_shapes(model)
     types: _Types = {}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         tensor = value.type.tensor_type

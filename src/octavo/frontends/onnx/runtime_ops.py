@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx
 import onnx.helper
-import onnx.shape_inference
 
 from ...ir.identity import NameSupply
 from ..frontend import conversion_errors
@@ -18,6 +17,7 @@ from ..symbols import Size, size_text
 from . import cache_steps, rotary, runtime_attention, runtime_fused, runtime_grouped, runtime_integers, runtime_norms
 from .float16 import wide
 from .graph import MICROSOFT, STANDARD_DOMAINS, describe, opset_of, replace_nodes
+from .shape_inference import with_inferred_shapes
 from .standard_steps import Steps
 
 _REWRITES: dict[str, Callable[[Steps], None]] = {
@@ -136,7 +136,7 @@ class _Shapes:
     def of(self, name: str) -> tuple[int | str, ...] | None:
         """Return the shape of a tensor, None where even its rank is unknown."""
         if self._known.get(name) is None and self._is_new:
-            inferred = onnx.shape_inference.infer_shapes(self._light, data_prop=True).graph
+            inferred = with_inferred_shapes(self._light).graph
             self._known.update({value.name: _declared(value) for value in inferred.value_info})
             self._is_new = False
         shape, declared = self._known.get(name), self._declared.get(name)
