@@ -1,7 +1,8 @@
 """Each integer tensor of an ONNX file against ONNX Runtime, computed from our own integers before it: no step adds to another.
 
 A value that lies beside a tie of a rounding becomes another integer by the last bit of a float sum, whose order is nobody's
-definition, and what is computed from it is off by more. From the same integers only a fault is off by more than a step.
+definition, and what is computed from it is off by more. From the same integers only a fault is off by more than a step. Of what
+is quantized by scales of its own when run, the float values before that are the same: so are its integers.
 
 It must not decide which of ONNX Runtime's sessions counts: the caller says.
 """
@@ -22,7 +23,9 @@ Feed = dict[str, np.ndarray]
 FED = "__fed"
 """Behind the name of a tensor: what its readers read in its place."""
 CHOSEN_AT_RUN_TIME = ("Cast", "DynamicQuantizeLinear")
-"""Whose integers have no scale in the file: they stay what each computes."""
+"""Whose integers have no scale in the file: they stay what each computes, of the same float values."""
+READS_ROWS = ("ReduceMin", "DynamicQuantizeLinear")
+"""What a tensor's scales at run time are computed by."""
 FLOAT_ERROR = 2e-5
 """Of an output's largest value: what float sums in another order may differ by."""
 
@@ -49,11 +52,11 @@ class Apart:
 
 
 def with_taps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, str]]:
-    """Return the file with its integer tensors as outputs, the same read from inputs beside, and the op of each output."""
+    """Return the file with such tensors as outputs, the same read from inputs beside, and the op of each output."""
     tapped = onnx.ModelProto()
     tapped.CopyFrom(proto)
     graph = tapped.graph
-    types = _integer_types(proto)
+    types = _fed_types(proto)
     outputs = {output.name for output in graph.output}
     graph.output.extend(
         onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in types.items() if name not in outputs
@@ -68,8 +71,8 @@ def with_taps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto,
     return tapped, fed, _ops(proto, [output.name for output in graph.output])
 
 
-def _integer_types(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return the type of each tensor of 8 or 16 bits that depends on inputs, as ONNX Runtime infers it."""
+def _fed_types(proto: onnx.ModelProto) -> dict[str, int]:
+    """Return the type that ONNX Runtime infers of each tensor that depends on inputs and has 8 or 16 bits or is read by rows."""
     known = {each.name for each in proto.graph.initializer}
     moving = {each.name for each in proto.graph.input} - known
     every = onnx.ModelProto()
@@ -88,7 +91,9 @@ def _integer_types(proto: onnx.ModelProto) -> dict[str, int]:
     }
     session = reference_session(every, optimized=False, threads=1)
     made = {name for node in every.graph.node if node.op_type not in CHOSEN_AT_RUN_TIME for name in node.output}
-    return {each.name: kinds[each.type] for each in session.get_outputs() if each.type in kinds and each.name in made}
+    found = {each.name: kinds[each.type] for each in session.get_outputs() if each.type in kinds and each.name in made}
+    rows = {node.input[0] for node in proto.graph.node if node.op_type in READS_ROWS}
+    return found | {each.name: onnx.TensorProto.FLOAT for each in session.get_outputs() if each.name in rows & made}
 
 
 def _ops(proto: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
