@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
+from apply_steps import with_steps
 from exported import compared
 from octavo.errors import ModelError
 from octavo.export.onnx.onnx_export import onnx_model
@@ -21,6 +22,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.choices import Choices
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
+from octavo.quantizer.steps.equalize import Equalize
 from random_networks import random_network
 from reference_sessions import reference_session
 
@@ -276,6 +278,28 @@ def test_float_ops_read_weights_that_integer_ones_share_as_they_are(make: Any, w
     score = score_of(model, quantized, profile)
     assert score is not None
     assert score.sqnr_db == pytest.approx(own, abs=0.05)
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul"])
+def test_constants_of_steps_that_equalization_divides_are_written(reduction: str, rng: np.random.Generator) -> None:
+    """A ScatterND between products, whose values are spread over all of what they are added to, and divided there."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("ScatterND", ["a", "places", "values"], ["s"], reduction=reduction),
+        helper.make_node("MatMul", ["s", "v"], ["y"]),
+    ]
+    constants: dict[str, Any] = {name: rng.standard_normal((8, 8)).astype(np.float32) for name in ("w", "v")}
+    constants["w"] *= np.geomspace(1, 1e-3, 8).astype(np.float32)
+    constants["v"] *= np.geomspace(1, 1e3, 8).astype(np.float32)[:, None]
+    constants |= {"places": np.array([[0, 1, 2, 3], [0, 0, 0, 6]]), "values": np.array([0.3, 1e-3], np.float32)}
+    proto = network(nodes, constants, {"y": SHAPE})
+    proto.opset_import[0].version = 18
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
+    model = octavo.load(proto)
+    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    assert any(name not in made.tensors for name in made.plan.equalization.factors), "a step's result is divided"
+    found = compared(made, feeds[16:])
+    assert found.is_same, found.said
 
 
 def test_a_result_may_be_an_initializer(rng: np.random.Generator) -> None:

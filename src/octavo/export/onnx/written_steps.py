@@ -1,8 +1,9 @@
 """Nodes of an ONNX graph that are many ops of ours, integer products among them: in their place the module's own, with Q and DQ.
 
 What else the graph holds is edited node by node. Where a tensor's node, or one before it that makes none of the module's tensors,
-is recurrent, or where a product is a step of what leads to it, a Resize of volumes, say, all ops that lead to the tensor from
-others of the source are written instead. What these read, they read as the module does: as reals, or dequantized.
+is recurrent, where a product is a step of what leads to it, a Resize of volumes, say, or where equalization changed what was
+computed of constants alone in such a step, a ScatterND that adds, all ops that lead to the tensor from others of the source are
+written instead. What these read, they read as the module does: as reals, or dequantized.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ class WrittenSteps:
     """By their outputs those that read reals and quantize them when run, or not at all."""
     _steps: set[TensorId] = field(default_factory=set[TensorId])
     """The outputs of products that are steps of other nodes."""
+    _changed: set[TensorId] = field(default_factory=set[TensorId])
+    """What equalization divides or rotates."""
 
     def __post_init__(self) -> None:
         """Find the tensors, and what leads to them."""
         graph = self.nodes.graph
         self._steps = {layer.output for layer in self.nodes.plan.layers if self.nodes.is_step(layer)}
-        if not self._steps and not any(node.op_type in GATES for node in graph.nodes):
+        equalization = self.nodes.plan.equalization
+        self._changed = {*equalization.factors, *equalization.rotations}
+        if not self._steps and not self._changed and not any(node.op_type in GATES for node in graph.nodes):
             return
         self._layers = {each.output: each for each in self.nodes.plan.layers if each.weight is not None and each.reads_reals}
         made = [binding.var for binding in self.view.bindings if TensorId(binding.var.name) in self.nodes.model.tensors]
@@ -67,7 +72,7 @@ class WrittenSteps:
             if node is None:
                 continue
             inner = [*self._leading_to(var)[0], var]
-            if self._is_recurrent(node, ends) or self._has_steps(inner):
+            if self._is_recurrent(node, ends) or self._has_steps(inner) or self._has_equalized(inner):
                 self.results[TensorId(var.name)] = node, list(node.output).index(name)
                 self.members |= {TensorId(each.name) for each in inner[:-1]}
         own = {*self.members, *self.results}
@@ -127,9 +132,18 @@ class WrittenSteps:
 
     def _has_steps(self, variables: Sequence[Var]) -> bool:
         """Return whether a product is a step among the ops that make variables, all of which can be written."""
+        return any(TensorId(each.name) in self._steps for each in variables) and self._has_handlers(variables)
+
+    def _has_equalized(self, variables: Sequence[Var]) -> bool:
+        """Return whether equalization changed a step's constant that no node of the file has, and all can be written."""
+        tensors, params = self.nodes.model.tensors, self.nodes.model.params
+        steps = [each for each in variables if TensorId(each.name) not in tensors and TensorId(each.name) in self._changed]
+        read = [TensorId(var.name) for each in steps for var in operand_vars(self.view.definition(each))]
+        return any(name in params and name not in tensors for name in read) and self._has_handlers(variables)
+
+    def _has_handlers(self, variables: Sequence[Var]) -> bool:
         calls = [call for each in variables if isinstance(call := self.view.definition(each), relax.Call)]
-        is_among = any(TensorId(each.name) in self._steps for each in variables)
-        return is_among and all(op_name(call) in HANDLERS for call in calls)
+        return all(op_name(call) in HANDLERS for call in calls)
 
     def _leading_to(self, var: Var) -> tuple[list[Var], list[Var], list[tuple[Var, TensorId]]]:
         """Return what leads to a variable from the source's tensors, and of these which are read as reals, and dequantized."""
