@@ -59,7 +59,8 @@ def test_they_are_taken_where_outputs_come_nearer(
     found = octavo.quantize(model, profile, recipe=octavo.Recipe(equalization="none")).plan
     assert found.journal.sqnr_db == pytest.approx(sqnr_db if is_taken else 20.0)
     assert is_narrow(found) == is_taken
-    assert all("its range is" in each.message for each in found.adjustments)
+    # Single rows are presumed to gain.
+    assert all("its range is" in each.message or "a single row" in each.message for each in found.adjustments)
     assert ("narrow ranges" in found.journal.kept) == is_taken
     assert "narrow ranges" in [entry.step for entry in found.journal.entries]
 

@@ -160,6 +160,19 @@ def test_more_folds_are_asked_of_what_may_still_gain_enough(
     assert plan.journal.held_back == HELD_BACK * folds
 
 
+def test_a_step_that_is_presumed_is_taken_out_by_what_all_folds_say(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It surely loses on the first fold, and gains on the others."""
+    errors = {PLAIN: [[0.1] * 4] * 3, R1: [[0.01] * 4] * 3}
+    unclear = [[0.02] * 4, [0.002] * 4, [0.002] * 4]
+    first, second = [First(name="r1")], [Second(name="r2", below_db=100.0)]
+    with_fakes(monkeypatch, lambda names: errors.get(names, unclear), first=first, second=second)
+    assert taken(quantized(profiled)) == R1
+    monkeypatch.setattr(Second, "is_presumed", True)
+    plan = quantized(profiled)
+    assert taken(plan) == R1 | R2
+    assert plan.journal.entries[-1].gain_db == pytest.approx(10 * np.log10(0.01 / 0.008)), "of all"
+
+
 def test_the_steps_that_are_kept_are_fitted_again_to_all_samples(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fakes(
         monkeypatch,

@@ -269,7 +269,7 @@ class Tuning:
             may_gain = _may_gain(step, gain, least)
             # More folds are asked of what is refused: all that is taken is asked for again, beside the others.
             if not may_gain:
-                gain = self._gain(steps, best, least)
+                gain = self._gain(steps, best, least, on_all=step.is_presumed)
                 may_gain = _may_gain(step, gain, least)
             # Which of two of a kind is taken matters less than whether any is: more folds are not asked.
             is_kept = may_gain and (
@@ -400,15 +400,15 @@ class Tuning:
         self.is_cut = self.is_cut or time.monotonic() + needed > self.split.deadline
         return self.is_cut
 
-    def _gain(self, steps: Steps, others: Steps, least: float = -math.inf) -> Gain:
+    def _gain(self, steps: Steps, others: Steps, least: float = -math.inf, *, on_all: bool = False) -> Gain:
         """Return what the model with some steps gains over that with others.
 
-        On as many folds as it takes to say so, or that it is too little: less than `least` by a standard error.
+        On as many folds as it takes to say so, or that it is too little: less than `least` by a standard error; or on all.
         """
         gain = self.score(steps, 1).gain_over(self.score(others, 1))
         for folds in range(2, len(self.referees) + 1):
-            is_little = gain.db + gain.standard_error < least
-            if self._is_large or _is_clear(gain) or is_little or self._is_late():
+            is_said = _is_clear(gain) or gain.db + gain.standard_error < least
+            if self._is_large or (is_said and not on_all) or self._is_late():
                 break
             gain = self.score(steps, folds).gain_over(self.score(others, folds))
         return gain

@@ -29,9 +29,12 @@ class SingleRows(Step):
     """Inputs of dense layers with the scale of their own values, where these are a single row.
 
     The few values of a row make all that comes behind it, and where one sample goes far a static range is coarse for all others.
+    What others have beyond that saturates, which no referee sees: ranges are those of the samples held back, too. So it is kept
+    unless it loses.
     """
 
     name: ClassVar = "single rows"
+    is_presumed: ClassVar = True
     below_db: float = ENOUGH_DB
 
     @classmethod
@@ -46,11 +49,7 @@ class SingleRows(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CoverRows(Step):
-    """The same where the samples hardly cover the row.
-
-    What lies beyond a static range saturates. Samples do not show how far others go, so no referee can: it is kept unless it
-    loses.
-    """
+    """The same where the samples hardly cover the row, however near outputs are on these."""
 
     name: ClassVar = "cover rows"
     is_presumed: ClassVar = True
