@@ -40,7 +40,7 @@ def with_steps(
             evidence = Evidence(planner=planner, runs=runs)
             choices = step.propose(planned, evidence)
             planned = planned if choices is None else tune.planned_with(planner, choices)
-    return planned.quantized
+    return tune.confirmed(planner, planned)
 
 
 def default_steps(recipe: Recipe) -> list[Step]:

@@ -13,6 +13,7 @@ from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
+from octavo.ir.graph.rules import Claims
 from octavo.quantizer import planner as planner_module
 from octavo.quantizer import tune
 from octavo.quantizer.choices import Choices
@@ -273,22 +274,36 @@ def test_steps_that_lose_when_they_are_fitted_to_all_samples_stay_as_they_were(
     assert scale == pytest.approx((WIDE + (SAMPLES if is_refitted else SAMPLES - HELD_BACK)) / 255)
 
 
-def test_targets_are_asked_about_other_ranges_only_of_what_must_be_sure(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_asked_only_about_what_is_not_only_compared(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = planner_of(*profiled, resolve_target("cpu"), octavo.Recipe())
     asked: list[Any] = []
     own = planner_module.integer_claims
     monkeypatch.setattr(planner_module, "integer_claims", lambda *args, **named: [asked.append(args), own(*args, **named)][1])
     first = planner.planned(Choices())
     other = planner.planned(Choices(ranges={next(iter(first.plan.activations)): (-0.5, 9.0)}))
-    assert (first.is_sure, other.is_sure, len(asked)) == (True, False, 1)
-    sure = planner.planned(other.choices, surely=True)
-    assert sure.is_sure
-    assert sure.plan == other.plan != first.plan
-    assert len(asked) == 2
-    floats = Choices(float_tensors=dict.fromkeys(other.choices.ranges, "it is proposed"))
-    likely = planner.likely(floats)
-    assert len(asked) == 2, "what is only proposed asks none"
-    assert likely == planner.planned(floats).plan != first.plan
+    assert not asked
+    assert planner.confirmed(other).plan == other.plan != first.plan
+    assert len(asked) == 1
+    assert quantized(profiled)
+    assert len(asked) == 2, "one model comes of it, however many are compared"
+
+
+def test_what_targets_do_not_take_stays_float_once_they_are_asked(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = planner_of(*profiled, resolve_target("cpu"), octavo.Recipe())
+    planned = planner.planned(Choices())
+    last = planned.plan.layers[-1].output
+    own = planner_module.integer_claims
+
+    def claims(*args: Any, **named: Any) -> Claims:
+        found = own(*args, **named)
+        regions = {key: each for key, each in found.regions.items() if all(var.name != last for var in each.members)}
+        return replace(found, regions=regions)
+
+    monkeypatch.setattr(planner_module, "integer_claims", claims)
+    sure = planner.confirmed(planned)
+    assert last not in {layer.output for layer in sure.plan.layers}
+    assert sure.plan.layers
+    assert {op.tensor: op.reason for op in sure.plan.float_ops}[last].endswith("no rule takes it")
 
 
 def test_equal_factors_with_statistics_of_other_samples_are_another_form(profiled: Any) -> None:

@@ -5,7 +5,7 @@ It chooses nothing that steps choose, and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -20,7 +20,6 @@ from ..ir.graph.model import Model, check_fingerprint
 from ..ir.graph.rules import Claims
 from ..ir.identity import TensorId
 from ..ir.simplify import Fold
-from ..numerics import QuantParams
 from ..profiling import Profile
 from ..runtime.heap import trim_heap
 from ..target import OpSupport, TargetDescription
@@ -40,24 +39,19 @@ from .weights import WeightNumbers, WeightParameters
 
 _ROOM = 4
 """Placements of which is known what was rejected: two plans that are compared on several folds are made in turn, step by step."""
-_KINDS = 16
-"""Kinds of models of which is known what targets take of them, where these are small: a step that is left out, and what others
-then propose, bring those of before back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Planned:
     """A model as some choices make it.
 
-    `write` returns it in QDQ form, which most models that are compared never need. `overridden` is what overrides say of
-    activations that integer ops read or make. It `is_sure` where targets were asked about these very numbers.
+    `write` returns it in QDQ form, which most models that are compared never need.
     """
 
     choices: Choices
     plan: QuantizationPlan
     write: Callable[[], Model]
-    overridden: Mapping[str, Override]
-    is_sure: bool = True
+    placement: Placement
 
     @property
     def quantized(self) -> QuantizedModel:
@@ -68,6 +62,11 @@ class Planned:
     def named(self) -> set[str]:
         """The tensors of which somebody says what they must be."""
         return {*self.overridden, *self.choices.requests}
+
+    @property
+    def overridden(self) -> Mapping[str, Override]:
+        """What overrides say of activations that integer ops read or make."""
+        return {str(var.name): said for var, said in self.placement.overridden.items()}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -140,13 +139,9 @@ class Planner:
     _plain: Last[_Equalized] = field(default_factory=Last[_Equalized])
     """Of the model as it is: its constants are the model's own, so it is kept beside that of the last factors."""
     _last: Last[_Equalized] = field(default_factory=Last[_Equalized])
-    _claims: Last[tuple[object, Claims]] = field(default_factory=lambda: Last["tuple[object, Claims]"](_ROOM))
-    """What targets took of the last models of a kind, each with its numbers."""
 
     def __post_init__(self) -> None:
         """Check what comes with the model."""
-        if not self.model.is_large:
-            self._claims.room = _KINDS
         if isinstance(self.model, QuantizedModel) or is_quantized(self.simple):
             raise QuantizationError(
                 "the model is quantized already; compile it as it is, or quantize the float model it came from"
@@ -208,41 +203,31 @@ class Planner:
         last = self._last if equalization else self._plain
         return last.find(_key(equalization), find)
 
-    def planned(self, choices: Choices, *, surely: bool = False) -> Planned:
-        """Return the model in QDQ form.
-
-        Parameters
-        ----------
-        surely
-            Whether targets are asked about its very numbers, as they must be of what is not only compared with others: what they
-            take of a model is hardly ever another thing than of one that differs in ranges alone, and to ask takes longest.
-        """
+    def planned(self, choices: Choices) -> Planned:
+        """Return a model of which targets take all that they say they do: to ask them takes longest."""
         inputs, rejections = self._prepared(choices)
-        floats, applied = inputs.form, self.applied
+        placement, plan = _placed(inputs, rejections, self.numbers)
+        write = cache(partial(write_qdq, inputs.form.model, inputs.form.view, placement, plan))
+        trim_heap(self.model.constant_bytes)
+        return Planned(choices=choices, plan=replace(plan, float_ops=placement.float_ops), write=write, placement=placement)
+
+    def confirmed(self, planned: Planned) -> Planned:
+        """Return a model of which targets take what its plan says: they are asked about its very numbers."""
+        inputs, rejections = self._prepared(planned.choices)
+        vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
         while True:
-            placement, plan = _placed(inputs, rejections, self.numbers)
-            write = cache(partial(write_qdq, floats.model, floats.view, placement, plan))
-            asked, claims = self._claimed(plan, floats, write, surely=surely)
-            if not rejections.reject(placement, _rejected_layers(placement, claims)):
+            claims = integer_claims(planned.write().bound(runs=False), *self.targets, vendors=vendors)
+            taken = {var.name for region in claims.regions.values() for var in region.members}
+            if not rejections.reject(planned.placement, _rejected_layers(planned.placement, claims, taken)):
                 break
-        taken = _taken(claims)  # ops that are no layers run in integers, too, where all around them is quantized
-        float_ops = tuple(op for op in placement.float_ops if op.tensor not in taken)
-        enclosed = tuple(op.tensor for op in placement.float_ops if op.tensor in taken)
-        plan, is_sure = replace(plan, float_ops=float_ops, enclosed=enclosed), asked == _asked(plan)
+            planned = self.planned(planned.choices)
+        # Ops that are no layers run in integers, too, where all around them is quantized.
+        every = planned.plan.float_ops
+        float_ops = tuple(op for op in every if op.tensor not in taken)
+        plan = replace(planned.plan, float_ops=float_ops, enclosed=tuple(op.tensor for op in every if op.tensor in taken))
         if inputs.followed is not None:
             inputs.followed.check_made(plan)
-        plan = plan if applied is None else applied.confirmed(plan)
-        trim_heap(self.model.constant_bytes)
-        overridden = {str(var.name): said for var, said in placement.overridden.items()}
-        return Planned(choices=choices, plan=plan, write=write, overridden=overridden, is_sure=is_sure)
-
-    def likely(self, choices: Choices) -> QuantizationPlan:
-        """Return the plan of a model if targets take all that they say they do: to ask them takes longest.
-
-        It does for what is only proposed, and not planned before it is worth that.
-        """
-        placement, plan = _placed(*self._prepared(choices), self.numbers)
-        return replace(plan, float_ops=placement.float_ops)
+        return replace(planned, plan=plan if self.applied is None else self.applied.confirmed(plan))
 
     def tensor_choices(self, planned: Planned) -> dict[TensorId, TensorChoice]:
         """Return what a callback is asked: each activation and weight of a planned model, in the order of the graph."""
@@ -268,18 +253,6 @@ class Planner:
     def support(self, layer: IntegerLayer) -> OpSupport | None:
         """Return what the target of a layer says of its op."""
         return next((each for each in self.targets if each.name == layer.target), self.chosen.description).support(layer.op)
-
-    def _claimed(
-        self, plan: QuantizationPlan, floats: EqualizedFloat, write: Callable[[], Model], *, surely: bool
-    ) -> tuple[object, Claims]:
-        """Return what the targets' integer ops take of a model, or of the last one that is `_alike`, and what they were asked."""
-        vendors = tuple(backend.description.name for backend in self.chosen.backends if backend.has_own_code)
-
-        def claims() -> tuple[object, Claims]:
-            return _asked(plan), integer_claims(write().bound(runs=False), *self.targets, vendors=vendors)
-
-        found = self._claims.find((_alike(plan), {*floats.view.variables}), claims)
-        return claims() if surely and found[0] != _asked(plan) else found
 
     def _prepared(self, choices: Choices) -> tuple[PlanInputs, _Rejections]:
         """Return what a model is planned by, and what is known of placing its ops.
@@ -331,34 +304,8 @@ def _key(equalization: Equalization) -> object:
     return equalization, [*map(id, (*equalization.statistics.values(), *equalization.rotated.values()))]
 
 
-def _asked(plan: QuantizationPlan) -> object:
-    """Return all that decides what targets take of a plan's model."""
-    factors, clamps = plan.equalization.factors, plan.equalization.clamps
-    return _form(plan), {*factors}, {*clamps}, plan.activations, plan.weights, plan.biases
-
-
-def _alike(plan: QuantizationPlan) -> object:
-    """Return what is equal for plans whose tensors have the same dtypes, and share parameters with the same others."""
-    first: dict[object, TensorId] = {}
-
-    def kind(name: TensorId, params: QuantParams) -> object:
-        numbers = params.scale.tobytes(), params.zero_point.tobytes()
-        of_type = params.dtype, params.qmin, params.qmax, params.granularity, params.scale.shape
-        return of_type, bool(params.zero_point.any()), first.setdefault((of_type, numbers), name)
-
-    params = {**plan.activations, **plan.weights}
-    biases = {name: (each.dtype, each.granularity) for name, each in plan.biases.items()}
-    return _form(plan), {name: kind(name, each) for name, each in params.items()}, biases
-
-
-def _form(plan: QuantizationPlan) -> object:
-    """Return what ops of a plan's model are, but for numbers."""
-    return plan.layers, plan.roundings, plan.equalization.rotations
-
-
-def _rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
+def _rejected_layers(placement: Placement, claims: Claims, taken: Collection[str]) -> dict[Var, str]:
     """Return the outputs of the layers that no integer op takes, each with the reason of the rule that came closest."""
-    taken = _taken(claims)
     reasons = claims.rejections
     return {
         layer.output: next((reasons[var.name].reason for var in layer.members if var.name in reasons), "no rule takes it")
@@ -366,7 +313,3 @@ def _rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
         # Rules see normalizations rewritten, so the core's own variable may be gone; only the output is sure to be there.
         if layer.output.name not in taken
     }
-
-
-def _taken(claims: Claims) -> set[str]:
-    return {var.name for region in claims.regions.values() for var in region.members}

@@ -30,7 +30,7 @@ from .recipe import Preset, Recipe
 from .request import ParamsOf
 from .sample_runs import SampleRuns, may_divide, runs_on
 from .steps import FORMER, order
-from .tune import MIN_SAMPLES, Split, is_tried, places_held_back, planned_plainly, tuned
+from .tune import MIN_SAMPLES, Split, confirmed, is_tried, places_held_back, planned_plainly, tuned
 from .uncovered_outputs import uncovered_outputs
 
 
@@ -144,7 +144,7 @@ def by_profile(
         planner = planner_of(model, profile, target, recipe, programs=programs)
         known = known_choices(planner, profile) if params is None else Choices()
         if len(samples) < MIN_SAMPLES:
-            quantized = planned_plainly(planner, None, params, known).quantized
+            quantized = confirmed(planner, planned_plainly(planner, None, params, known))
         else:
             deadline = math.inf if seconds is None else started + seconds
             # What a callback says of a tensor is said of the tensor as it is.

@@ -26,7 +26,7 @@ from .planner import Planner
 from .programs import Programs
 from .recipe import Recipe
 from .request import ParamsOf
-from .tune import planned_plainly, planned_with
+from .tune import confirmed, planned_plainly, planned_with
 
 
 def quantize_graph(
@@ -57,16 +57,16 @@ def quantize_graph(
     """
     with quantizing():
         planner = planner_of(model, profile, target, recipe or Recipe())
-        planned = planned_plainly(planner, None, params, changes)
-    return announced(planner, planned.quantized)
+        quantized = confirmed(planner, planned_plainly(planner, None, params, changes))
+    return announced(planner, quantized)
 
 
 def apply_plan(model: Model, plan: QuantizationPlan, *, target: TargetLike | ResolvedTarget = None) -> QuantizedModel:
     """Return a float model quantized as a plan says: the same plan, the same bytes; see `octavo.quantize`."""
     with quantizing():
         planner = planner_of(model, None, target, plan.recipe, plan)
-        planned = planned_with(planner, planner.first_choices, surely=True)
-    return announced(planner, replace(planned.quantized, plan=replace(planned.plan, journal=plan.journal)))
+        quantized = confirmed(planner, planned_with(planner, planner.first_choices))
+    return announced(planner, replace(quantized, plan=replace(quantized.plan, journal=plan.journal)))
 
 
 @contextmanager

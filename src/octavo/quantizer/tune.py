@@ -76,13 +76,13 @@ def is_tried(recipe: Recipe) -> bool:
 def tuned(planner: Planner, split: Split, plain: Planned) -> QuantizedModel:
     """Return the model with what gains; `plain` is without any step."""
     if not is_tried(planner.recipe):
-        return plain.quantized
+        return confirmed(planner, plain)
     try:
         tuning = Tuning(planner, split, plain)
     except NotImplementedError as error:
         said = f"nothing was tried to bring the model's outputs nearer, for the referee cannot run the model here: {error}"
         warnings.warn(said, QuantizationWarning, stacklevel=2)
-        return plain.quantized
+        return confirmed(planner, plain)
     best = tuning.best()
     return tuning.finished(best, tuning.entries)
 
@@ -105,20 +105,22 @@ def planned_plainly(
     planned = _with_requests(planned, planner, more)
     if params is not None:
         planned = _with_requests(planned, planner, ask(params, planner.tensor_choices(planned)))
-    return _surely(planner, planned)
-
-
-def planned_with(planner: Planner, choices: Choices, *, surely: bool = False) -> Planned:
-    """Return the model without factors that need a clip where integers don't saturate; see `Planner.planned`."""
-    planned = planner.planned(choices, surely=surely)
-    while (fewer := equalize.without_clips(planned)) is not None:
-        planned = planner.planned(fewer, surely=surely)
     return planned
 
 
-def _surely(planner: Planner, planned: Planned) -> Planned:
+def planned_with(planner: Planner, choices: Choices) -> Planned:
+    """Return the model without factors that need a clip where integers don't saturate; see `Planner.planned`."""
+    planned = planner.planned(choices)
+    while (fewer := equalize.without_clips(planned)) is not None:
+        planned = planner.planned(fewer)
+    return planned
+
+
+def confirmed(planner: Planner, planned: Planned) -> QuantizedModel:
     """Return a model of which targets take what its plan says."""
-    return planned if planned.is_sure else planned_with(planner, planned.choices, surely=True)
+    planned = planner.confirmed(planned)
+    fewer = equalize.without_clips(planned)
+    return planned.quantized if fewer is None else confirmed(planner, planned_with(planner, fewer))
 
 
 def _with_requests(planned: Planned, planner: Planner, requests: Requests) -> Planned:
@@ -197,7 +199,7 @@ class Tuning:
             agreement=score.agreement,
             carried=tuple(_carried(self.planner.model)),
         )
-        quantized = _surely(self.planner, self._fitted_to_all(best)).quantized
+        quantized = confirmed(self.planner, self._fitted_to_all(best))
         return replace(quantized, plan=replace(quantized.plan, journal=journal))
 
     def planned(self, steps: Steps, fold: int = 0) -> Planned:

@@ -14,6 +14,7 @@ from ...numerics.arrays import Samples
 from ...profiling import Profile, samples_of
 from ...target import ELEMENTWISE
 from ..choices import Choices
+from ..placement import Placement
 from ..plan.journal import JournalEntry
 from ..plan.plan import QuantizedModel
 from ..planner import Planned
@@ -191,7 +192,8 @@ class _Fixer:
         floats = {name: "the plan does not round it" for name in read if name in made}
         choices = planner.first_choices.with_more(Choices(float_tensors=floats))
         try:
-            return Tuning(planner, split, Planned(choices=choices, plan=plan, write=lambda: quantized, overridden={}))
+            given = Placement(layers=(), float_ops=plan.float_ops, overridden={})
+            return Tuning(planner, split, Planned(choices=choices, plan=plan, write=lambda: quantized, placement=given))
         except NotImplementedError as error:
             raise QuantizationError(f"the model cannot be run here to be measured: {error}") from error
 

@@ -74,7 +74,7 @@ class FloatTrunk(FloatStep):
         if most - before < self.min_gain_db:
             return None
         found = planned.choices.with_more(Choices(float_results=chosen)).uncorrected
-        other = planner.planned(found).plan
+        other = planner.confirmed(planner.planned(found)).plan  # sums between integer ops run in integers all the same
         worth = _PRICE * worth_db(DataflowView(planner.simple.module["main"]), plan, other)
         asked = evidence.runs.referee(other)
         after = in_db(asked.error(asked.rounding(other).of_activations))

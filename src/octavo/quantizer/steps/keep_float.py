@@ -96,7 +96,7 @@ class KeepFloat(FloatStep):
         for few in (False,) if has_enough else (False, True):
             for trial in self._chosen(groups, own, of_weights, few=few) if best is None else ():
                 found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
-                other = planner.likely(found)
+                other = planner.planned(found).plan
                 time = slower(view, plan, other)
                 asked = evidence.runs.referee(other)  # what others are made of may be rounded where nothing was
                 gain = self._gain(own, asked.score_of(asked.rounding(other), few=True).error, time)

@@ -62,7 +62,7 @@ class PerSample(Step):
         between = [name for name in between_products(left) if name not in named]
         more = Choices(per_row=dict.fromkeys(able, _REASON), float_tensors=dict.fromkeys(between, _BETWEEN))
         found = planned.choices.with_more(more).uncorrected
-        other = planner.likely(found)
+        other = planner.planned(found).plan
         referees = ((each, evidence.runs.referee(each)) for each in (plan, other))
         before, after = (in_db(referee.error(referee.rounding(each).of_activations)) for each, referee in referees)
         worth = worth_db(DataflowView(planner.simple.module["main"]), plan, other)
