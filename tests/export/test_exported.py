@@ -302,6 +302,49 @@ def test_constants_of_steps_that_equalization_divides_are_written(reduction: str
     assert found.is_same, found.said
 
 
+def test_constants_that_shapes_give_and_steps_that_move_may_be_divided(rng: np.random.Generator) -> None:
+    """As exporters write the scale of attention, by the root of a Shape; and one row taken by a number, as of a class token."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Shape", ["a"], ["shape"]),
+        helper.make_node("Gather", ["shape", "last"], ["size"]),
+        helper.make_node("Cast", ["size"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Sqrt", ["real"], ["root"]),
+        helper.make_node("Mul", ["a", "root"], ["m"]),
+        helper.make_node("Gather", ["m", "last"], ["row"], axis=2),
+        helper.make_node("MatMul", ["row", "v"], ["y"]),
+    ]
+    constants: dict[str, Any] = {name: rng.standard_normal((8, 8)).astype(np.float32) for name in ("w", "v")}
+    constants["v"] *= np.geomspace(1, 1e3, 8).astype(np.float32)[:, None]
+    proto = network(nodes, constants | {"last": np.array(-1)}, {"y": (1, 6, 8)})
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
+    model = octavo.load(proto)
+    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    assert any(name not in made.tensors for name in made.plan.equalization.factors), "a step's result is divided"
+    found = compared(made, feeds[16:])
+    assert found.is_same, found.said
+
+
+def test_norms_that_share_a_weight_are_divided_each_by_its_own_factors(rng: np.random.Generator) -> None:
+    """As exporters write equal weights once: of a network that was not trained, those of all norms."""
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "ones", "zeros"], ["n"]),
+        helper.make_node("MatMul", ["n", "w"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "ones", "zeros"], ["m"]),
+        helper.make_node("MatMul", ["m", "v"], ["y"]),
+    ]
+    constants: dict[str, Any] = {name: rng.standard_normal((8, 8)).astype(np.float32) for name in ("w", "v")}
+    constants["w"] *= np.geomspace(1, 1e2, 8).astype(np.float32)[:, None]
+    constants["v"] *= np.geomspace(1e2, 1, 8).astype(np.float32)[:, None]
+    proto = network(nodes, constants | {"ones": np.ones(8, np.float32), "zeros": np.zeros(8, np.float32)}, {"y": SHAPE})
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
+    model = octavo.load(proto)
+    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    assert {*made.plan.equalization.factors} == {"n", "m"}
+    found = compared(made, feeds[16:])
+    assert found.is_same, found.said
+
+
 def test_a_result_may_be_an_initializer(rng: np.random.Generator) -> None:
     constants = {"w": rng.standard_normal((6, 6, 1, 1)).astype(np.float32)}
     proto = network([helper.make_node("Conv", ["x", "w"], ["y"])], constants, {"y": SHAPE, "w": (6, 6, 1, 1)})

@@ -14,15 +14,17 @@ from onnx import helper
 
 from ...errors import QuantizationError
 from ...ir.graph.dataflow import DataflowView, call_to, operand_vars
-from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 from ...ir.simplify import Fold
+from ...target.op_facts import movers
 from .equalized_tensor import ROTATED, SUFFIX, EqualizedTensor
 from .onnx_graph import PASS_THROUGH, attribute, outer_names, set_attribute
 from .source_nodes import CONVOLUTIONS, SourceNodes
 from .unscaled_constants import is_scaled, unscaled_constants
 
 _MOVERS = ("Expand", "Reshape", "Squeeze", "Unsqueeze")
+_KEEPS_FACTORS = movers("view", "transpose", "reverse", "repeat", "select")
+"""The ops that hold no numbers: where equalization divides what they read, and so what they make, nothing of theirs changes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +88,11 @@ class FloatRewrites:
         factors, rotations = self.nodes.plan.equalization.factors, self.nodes.plan.equalization.rotations
         changed, folded = {*factors, *rotations}, {name for fold in self.nodes.plan.folds for name in (fold.weight, fold.bias)}
         for layer in self.nodes.plan.layers:
-            is_known = layer.output in done or layer.op in CONSTANT_MOVERS
+            is_known = layer.output in done or layer.op in _KEEPS_FACTORS
             if not is_known and not changed.isdisjoint((layer.output, *layer.inputs)):
                 self._refuse(layer.output)
-        inverses, unscaled = self._inverses(), unscaled_constants(self.nodes.model, changed)
+        in_steps = {fold.tensor for fold in self.nodes.plan.folds if fold.op == "nn.group_norm"} & factors.keys()
+        inverses, unscaled = self._inverses(), unscaled_constants(self.nodes.model, changed, in_steps)
         # The module holds these very arrays of the plan: weights and biases, some in float32, written with their layers.
         layers_own = {id(value) for value in self.nodes.plan.weight_values.values()}
         for name, value in self.nodes.model.params.items():
@@ -104,7 +107,7 @@ class FloatRewrites:
                 self._exchange(name, value)
             else:
                 self._exchange_for_reader(name, value)
-        for tensor in {fold.tensor for fold in self.nodes.plan.folds if fold.op == "nn.group_norm"} & factors.keys():
+        for tensor in in_steps:
             self._divide_steps(tensor, factors[tensor])
         for tensor in factors:
             node = self.nodes.node(tensor) if tensor in self.nodes.model.tensors else None
@@ -223,6 +226,8 @@ class FloatRewrites:
         node = self.nodes.graph.producer(name)
         if node is None:
             return bool(name) and self.nodes.graph.constant(name) is None
+        if node.op_type in ("Shape", "Size") and self.nodes.graph.has_fixed_inputs:
+            return False
         return bool(outer_names(node)) or any(map(self._reads_inputs, node.input))
 
     def _before_movers(self, name: str) -> str:

@@ -53,6 +53,12 @@ class OnnxGraph:
                 readers.setdefault(name, []).append(node)
         return readers
 
+    @cached_property
+    def has_fixed_inputs(self) -> bool:
+        """Whether the graph takes inputs of one size alone, so that no shape in it depends on them."""
+        types = (item.type.tensor_type for item in self._graph.input if item.name not in self._initializers)
+        return all(each.HasField("shape") and all(dim.HasField("dim_value") for dim in each.shape.dim) for each in types)
+
     def _forget(self, *indices: str) -> None:
         """Index anew when asked next: edits come in rows, and to index after each takes as long as the graph is, each time."""
         for index in indices:

@@ -15,11 +15,11 @@ from ...ir.graph.moving import CONSTANT_MOVERS
 from ...ir.identity import TensorId
 
 
-def unscaled_constants(model: Model, equalized: Collection[TensorId]) -> set[TensorId]:
+def unscaled_constants(model: Model, equalized: Collection[TensorId], in_steps: Collection[TensorId]) -> set[TensorId]:
     """Return the parameters that no step reads beside an equalized tensor.
 
-    Those of the source's own ops are scaled where the step's result is equalized, too; steps within larger ops, recurrent ones
-    say, leave theirs as they are.
+    Those of the source's own ops are scaled where the op's result is equalized, too, unless the file has it
+    `in_steps`, with constants of another form; steps within larger ops, recurrent ones say, leave theirs as they are.
     """
     view = DataflowView(model.module["main"])
     found: set[TensorId] = set()
@@ -28,8 +28,9 @@ def unscaled_constants(model: Model, equalized: Collection[TensorId]) -> set[Ten
         while len(users) == 1 and call_to(view.definition(users[0]), *CONSTANT_MOVERS) is not None:
             users = view.users(users[0])
         read = {_before_rounding(view, var) for user in users for var in operand_vars(view.definition(user))}
-        if TensorId(param.name) in model.tensors:
-            read |= {TensorId(user.name) for user in users}
+        # What has no name in the source is one of several of a parameter that its ops share, or belongs to a step of one.
+        own = users if TensorId(param.name) in model.tensors else (each for each in users if TensorId(each.name) in model.tensors)
+        read |= {TensorId(user.name) for user in own} - {*in_steps}
         if read.isdisjoint(equalized):
             found.add(TensorId(param.name))
     return found
