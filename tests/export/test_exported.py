@@ -20,6 +20,7 @@ from octavo.export.onnx.onnx_graph import OnnxGraph
 from octavo.ir.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantizer.choices import Choices
+from octavo.quantizer.plan import QuantizedModel
 from octavo.quantizer.quantize_graph import quantize_graph
 from octavo.quantizer.referee.referee import score_of
 from octavo.quantizer.steps.equalize import Equalize
@@ -280,6 +281,16 @@ def test_float_ops_read_weights_that_integer_ones_share_as_they_are(make: Any, w
     assert score.sqnr_db == pytest.approx(own, abs=0.05)
 
 
+def equalized_as_written(proto: Any, rng: np.random.Generator) -> QuantizedModel:
+    """Return a network whose channels equalization evened out, after its file was found to be what runs."""
+    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
+    model = octavo.load(proto)
+    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    found = compared(made, feeds[16:])
+    assert found.is_same, found.said
+    return made
+
+
 @pytest.mark.parametrize("reduction", ["add", "mul"])
 def test_constants_of_steps_that_equalization_divides_are_written(reduction: str, rng: np.random.Generator) -> None:
     """A ScatterND between products, whose values are spread over all of what they are added to, and divided there."""
@@ -294,12 +305,8 @@ def test_constants_of_steps_that_equalization_divides_are_written(reduction: str
     constants |= {"places": np.array([[0, 1, 2, 3], [0, 0, 0, 6]]), "values": np.array([0.3, 1e-3], np.float32)}
     proto = network(nodes, constants, {"y": SHAPE})
     proto.opset_import[0].version = 18
-    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
-    model = octavo.load(proto)
-    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    made = equalized_as_written(proto, rng)
     assert any(name not in made.tensors for name in made.plan.equalization.factors), "a step's result is divided"
-    found = compared(made, feeds[16:])
-    assert found.is_same, found.said
 
 
 def test_constants_that_shapes_give_and_steps_that_move_may_be_divided(rng: np.random.Generator) -> None:
@@ -317,12 +324,8 @@ def test_constants_that_shapes_give_and_steps_that_move_may_be_divided(rng: np.r
     constants: dict[str, Any] = {name: rng.standard_normal((8, 8)).astype(np.float32) for name in ("w", "v")}
     constants["v"] *= np.geomspace(1, 1e3, 8).astype(np.float32)[:, None]
     proto = network(nodes, constants | {"last": np.array(-1)}, {"y": (1, 6, 8)})
-    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
-    model = octavo.load(proto)
-    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    made = equalized_as_written(proto, rng)
     assert any(name not in made.tensors for name in made.plan.equalization.factors), "a step's result is divided"
-    found = compared(made, feeds[16:])
-    assert found.is_same, found.said
 
 
 def test_norms_that_share_a_weight_are_divided_each_by_its_own_factors(rng: np.random.Generator) -> None:
@@ -337,12 +340,8 @@ def test_norms_that_share_a_weight_are_divided_each_by_its_own_factors(rng: np.r
     constants["w"] *= np.geomspace(1, 1e2, 8).astype(np.float32)[:, None]
     constants["v"] *= np.geomspace(1e2, 1, 8).astype(np.float32)[:, None]
     proto = network(nodes, constants | {"ones": np.ones(8, np.float32), "zeros": np.zeros(8, np.float32)}, {"y": SHAPE})
-    feeds = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(20)]
-    model = octavo.load(proto)
-    made = with_steps(model, octavo.profile(model, feeds[:16], keep_samples=16), [Equalize(strength=0.5)])
+    made = equalized_as_written(proto, rng)
     assert {*made.plan.equalization.factors} == {"n", "m"}
-    found = compared(made, feeds[16:])
-    assert found.is_same, found.said
 
 
 def test_a_result_may_be_an_initializer(rng: np.random.Generator) -> None:

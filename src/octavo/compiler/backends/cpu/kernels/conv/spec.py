@@ -77,11 +77,6 @@ class Conv2dSpec:
     threads: int = 1
 
     @property
-    def sets(self) -> int:
-        """Sets of channels whose weights are packed one after the other: groups, or images with weights of their own."""
-        return self.groups * self.stack
-
-    @property
     def out_height(self) -> int:
         """Rows of the output."""
         return (self.in_height + self.padding[0] + self.padding[2] - self.dilation[0] * (self.kernel[0] - 1) - 1) // self.strides[

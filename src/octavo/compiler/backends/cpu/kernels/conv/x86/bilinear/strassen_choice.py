@@ -100,7 +100,7 @@ class StrassenPlan(PointPlan):
 
 def strassen_plans(spec: Conv2dSpec, core: Core) -> list[StrassenPlan]:
     """Return what a product can take, the fewest estimated cycles first."""
-    if spec.kernel != (1, 1) or spec.sets > 1 or any(spec.padding):
+    if spec.kernel != (1, 1) or max(spec.groups, spec.stack) > 1 or any(spec.padding):
         return []
     plans = [StrassenPlan(spec=spec, core=core, levels=levels) for levels in range(1, MAX_LEVELS + 1)]
     divisible = [plan for plan in plans if not any(side % (WORDS * plan.size) for side in (spec.in_channels, spec.out_channels))]
