@@ -26,7 +26,7 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...graph.weighted import stack_of
 from ..values import ConstantValue
-from .conv.conv2d import follow_weighted, quantized_input, weighted_operands, weighted_region, weights_and_result
+from .conv.conv2d import follow_weighted, quantized_input, weighted_operands, weighted_region
 
 
 def match_stacked_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
@@ -50,14 +50,12 @@ def match_stacked_matmul(view: DataflowView, core: Var, support: OpSupport) -> R
     laid = _side_by_side(weight)
     if isinstance(laid, Rejection):
         return laid
-    weighted = follow_weighted(view, core, (x, laid), (len(shape) - 1, 1), support)
-    if isinstance(weighted, Rejection):
-        return weighted
-    formed = weights_and_result(weighted, (0, 1), x.params, support)
-    if isinstance(formed, Rejection):
-        return formed
+    followed = follow_weighted(view, core, (x, laid), (len(shape) - 1, 1), (0, 1), support)
+    if isinstance(followed, Rejection):
+        return followed
+    weighted, weights, result = followed
     read = replace(quantized_input(x), shape=x_shape)
-    op = StackedMatmulOp(x=read, weight=formed[0], y=formed[1], accumulator_bits=support.bits_of(x.params.dtype), stack=stack)
+    op = StackedMatmulOp(x=read, weight=weights, y=result, accumulator_bits=support.bits_of(x.params.dtype), stack=stack)
     return weighted_region(core, x, weighted, op)
 
 

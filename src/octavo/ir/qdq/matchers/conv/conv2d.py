@@ -76,17 +76,15 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         return operands
     x, weight = operands
     support = of_width(support, x.params)
-    weighted = follow_weighted(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
-    if isinstance(weighted, Rejection):
-        return weighted
-    order = tuple(kernel_layout.index(axis) for axis in "HWIO")
-    formed = weights_and_result(weighted, order, x.params, support)
-    if isinstance(formed, Rejection):
-        return formed
+    order, axes = tuple(kernel_layout.index(axis) for axis in "HWIO"), (channel_axis, kernel_layout.index("O"))
+    followed = follow_weighted(view, core, (x, weight), axes, order, support, channel_axis)
+    if isinstance(followed, Rejection):
+        return followed
+    weighted, weights, result = followed
     op = Conv2dOp(
         x=quantized_input(x),
-        weight=formed[0],
-        y=formed[1],
+        weight=weights,
+        y=result,
         accumulator_bits=support.bits_of(x.params.dtype),
         layout=source,
         strides=pair(call.attrs.strides),
@@ -119,14 +117,12 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     x_shape = static_shape(x.source)
     if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    weighted = follow_weighted(view, core, (x, weight), (len(shape) - 1, 1), support)
-    if isinstance(weighted, Rejection):
-        return weighted
-    formed = weights_and_result(weighted, (0, 1), x.params, support)
-    if isinstance(formed, Rejection):
-        return formed
+    followed = follow_weighted(view, core, (x, weight), (len(shape) - 1, 1), (0, 1), support)
+    if isinstance(followed, Rejection):
+        return followed
+    weighted, weights, result = followed
     bits = support.bits_of(x.params.dtype)
-    op = MatmulOp(x=quantized_input(x), weight=formed[0], y=formed[1], accumulator_bits=bits)
+    op = MatmulOp(x=quantized_input(x), weight=weights, y=result, accumulator_bits=bits)
     if op.y.kernel_dtype == "int16" and op.y.fixed_point is None:
         asked = result_rounding(view, weighted.tail.members)
         op = _wide(op, asked, "once" if op.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
@@ -228,16 +224,22 @@ def follow_weighted(
     core: Var,
     operands: tuple[Input, ConstantValue],
     axes: tuple[int, int],
+    order: tuple[int, ...],
     support: OpSupport,
     channel_axis: int | None = None,
-) -> WeightedMatch | Rejection:
+) -> tuple[WeightedMatch, QuantizedWeight, Result] | Rejection:
     """Walk from the op's result to what leaves the kernel; `axes` are those of output channels in the result and the weight."""
-    x, weight = operands
+    x = operands[0]
     if dtype_of(core) == "int32" and not isinstance(x, Dequantized):
-        return _follow_sums(view, core, (x, weight), axes, support)
-    if dtype_of(core) != "float32":
+        found = _follow_sums(view, core, (x, operands[1]), axes, support)
+    elif dtype_of(core) != "float32":
         return Rejection(reason=f"the result {core.name} is {dtype_of(core)}")
-    return _follow_real(view, core, core, (x, weight), axes[0], support, channel_axis)
+    else:
+        found = _follow_real(view, core, core, operands, axes[0], support, channel_axis)
+    if isinstance(found, Rejection):
+        return found
+    formed = _weights_and_result(found, order, x.params, support)
+    return formed if isinstance(formed, Rejection) else (found, *formed)
 
 
 def _follow_sums(
@@ -314,7 +316,7 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
     return (core, None) if found is None else found
 
 
-def weights_and_result(
+def _weights_and_result(
     weighted: WeightedMatch, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
 ) -> tuple[QuantizedWeight, Result] | Rejection:
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""

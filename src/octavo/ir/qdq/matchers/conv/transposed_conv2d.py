@@ -20,7 +20,7 @@ from ....composites.weighted import Conv2dTransposeOp
 from ....graph.dataflow import DataflowView, call_to, static_shape
 from ....graph.rules import Region, Rejection
 from ...values import ConstantValue, Dequantized
-from .conv2d import follow_weighted, padding_of, pair, weighted_operands, weighted_region, weights_and_result
+from .conv2d import follow_weighted, padding_of, pair, weighted_operands, weighted_region
 
 
 def layout_obstacle(call: Any) -> Rejection | None:
@@ -61,18 +61,16 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
     channel_axis = layout.index("C")
     # As the weight of a convolution: rows, columns, inputs of a group, outputs of all groups.
     turned = _turned(weight, kernel_layout, groups)
-    weighted = follow_weighted(view, core, (x, turned), (channel_axis, 3), support)
-    if isinstance(weighted, Rejection):
-        return weighted
-    formed = weights_and_result(weighted, (0, 1, 2, 3), x.params, support)
-    if isinstance(formed, Rejection):
-        return formed
+    followed = follow_weighted(view, core, (x, turned), (channel_axis, 3), (0, 1, 2, 3), support)
+    if isinstance(followed, Rejection):
+        return followed
+    weighted, weights, result = followed
     in_shape = static_shape(x.source)
     assert in_shape is not None, "checked with the operands"
     op = Conv2dTransposeOp(
         x=QuantizedTensor(name=x.source.name, shape=in_shape, params=x.params),
-        weight=replace(formed[0], params=_source_params(weight, formed[0].params)),
-        y=formed[1],
+        weight=replace(weights, params=_source_params(weight, weights.params)),
+        y=result,
         accumulator_bits=support.bits_of(x.params.dtype),
         layout=source,
         strides=pair(call.attrs.strides),
