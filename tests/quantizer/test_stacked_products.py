@@ -135,6 +135,11 @@ def test_each_expert_and_output_has_its_own_scale_by_default(quantized: Any, rng
     as_products = octavo.quantize(model, profile, recipe=PLAIN, target=without)
     assert [layer.op for layer in as_products.plan.layers if layer.is_product] == [BATCH_MATMUL] * 2
     assert min(of_each_expert(as_products)) < 10
+    # Plans that were saved before the target had these make what they made then.
+    again = octavo.quantize(model, plan=as_products.plan)
+    assert again.fingerprint == as_products.fingerprint
+    before, after = ([output(octavo.compile(each), feed) for feed in given] for each in (as_products, again))
+    np.testing.assert_array_equal(before, after)
 
 
 @pytest.mark.parametrize("by_row", [False, True])

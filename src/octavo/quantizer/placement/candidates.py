@@ -111,10 +111,11 @@ class Candidates:
     def _kind(self, value: Any) -> tuple[str, Weighted | None]:
         """Return what targets call an op, and how it reads weights of several matrices where it is a product by such.
 
-        A target that has none of these may take them as an operand of a product of two activations.
+        A target that has none of these may take them as an operand of a product of two activations, as plans of before do.
         """
-        name, op = op_name(value), stacked(self.inputs.form.constants, value)
-        if op is not None and self.target.support(STACKED_MATMUL) is not None:
+        name, op, plan = op_name(value), stacked(self.inputs.form.constants, value), self.inputs.followed
+        is_former = op is not None and plan is not None and plan.multiplies(op.weight.name)
+        if op is not None and not is_former and self.target.support(STACKED_MATMUL) is not None:
             return STACKED_MATMUL, op
         if self._is_product(value):
             return BATCH_MATMUL, None

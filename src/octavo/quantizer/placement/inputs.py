@@ -12,7 +12,7 @@ from tvm.relax import Var
 from ...errors import QuantizationError
 from ...ir.graph.dataflow import DataflowView, op_name
 from ...ir.identity import TensorEntry, TensorId, TensorTable
-from ...target import ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
+from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
 from ..choices import Choices
 from ..equalized_float import EqualizedFloat
 from ..plan import IntegerLayer, QuantizationPlan
@@ -92,6 +92,10 @@ class AppliedPlan:
     @cached_property
     def _layers(self) -> Mapping[TensorId, IntegerLayer]:
         return {layer.output: layer for layer in self.plan.layers}
+
+    def multiplies(self, constant: str) -> bool:
+        """Return whether one of its products of two activations has a constant in place of one."""
+        return any(layer.op == BATCH_MATMUL and constant in layer.constants for layer in self.plan.layers)
 
     def unlike(self, layer: Layer) -> str | None:
         """Return why a layer that a target could take is none of the plan's, or None."""
