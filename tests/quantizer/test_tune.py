@@ -13,10 +13,7 @@ from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
-from octavo.ir.graph.rules import Claims
-from octavo.quantizer import planner as planner_module
 from octavo.quantizer import tune
-from octavo.quantizer.choices import Choices
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
@@ -272,38 +269,6 @@ def test_steps_that_lose_when_they_are_fitted_to_all_samples_stay_as_they_were(
     with_referee(monkeypatch, errors)
     scale = quantized(profiled).activations["r1"].scale
     assert scale == pytest.approx((WIDE + (SAMPLES if is_refitted else SAMPLES - HELD_BACK)) / 255)
-
-
-def test_targets_are_asked_only_about_what_is_not_only_compared(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = planner_of(*profiled, resolve_target("cpu"), octavo.Recipe())
-    asked: list[Any] = []
-    own = planner_module.integer_claims
-    monkeypatch.setattr(planner_module, "integer_claims", lambda *args, **named: [asked.append(args), own(*args, **named)][1])
-    first = planner.planned(Choices())
-    other = planner.planned(Choices(ranges={next(iter(first.plan.activations)): (-0.5, 9.0)}))
-    assert not asked
-    assert planner.confirmed(other).plan == other.plan != first.plan
-    assert len(asked) == 1
-    assert quantized(profiled)
-    assert len(asked) == 2, "one model comes of it, however many are compared"
-
-
-def test_what_targets_do_not_take_stays_float_once_they_are_asked(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = planner_of(*profiled, resolve_target("cpu"), octavo.Recipe())
-    planned = planner.planned(Choices())
-    last = planned.plan.layers[-1].output
-    own = planner_module.integer_claims
-
-    def claims(*args: Any, **named: Any) -> Claims:
-        found = own(*args, **named)
-        regions = {key: each for key, each in found.regions.items() if all(var.name != last for var in each.members)}
-        return replace(found, regions=regions)
-
-    monkeypatch.setattr(planner_module, "integer_claims", claims)
-    sure = planner.confirmed(planned)
-    assert last not in {layer.output for layer in sure.plan.layers}
-    assert sure.plan.layers
-    assert {op.tensor: op.reason for op in sure.plan.float_ops}[last].endswith("no rule takes it")
 
 
 def test_equal_factors_with_statistics_of_other_samples_are_another_form(profiled: Any) -> None:

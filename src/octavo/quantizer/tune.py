@@ -190,7 +190,10 @@ class Tuning:
         ]
         compared = (all((steps, fold) in self._scores for steps in (best, ())) for fold in range(len(self.referees)))
         folds = max(1, sum(compared))
-        plain, score = self.score((), folds), self.score(best, folds)
+        fitted = self._fitted_to_all(best)
+        quantized = confirmed(self.planner, fitted)
+        of = self.score if quantized.plan.layers == fitted.plan.layers else self._score_of_confirmed
+        plain, score = of((), folds), of(best, folds)
         journal = Journal(
             entries=tuple(replace(entry, kept=entry.kept and step in best) for step, entry in tried),
             held_back=sum(map(len, self.split.held_back[:folds])),
@@ -199,7 +202,6 @@ class Tuning:
             agreement=score.agreement,
             carried=tuple(_carried(self.planner.model)),
         )
-        quantized = confirmed(self.planner, self._fitted_to_all(best))
         return replace(quantized, plan=replace(quantized.plan, journal=journal))
 
     def planned(self, steps: Steps, fold: int = 0) -> Planned:
@@ -217,6 +219,11 @@ class Tuning:
                 plan = self.planned(steps, fold).plan
                 self._scores[steps, fold] = self._referee(fold, plan).score(plan)
         return Score.of_all([self._scores[steps, fold] for fold in range(folds)])
+
+    def _score_of_confirmed(self, steps: Steps, folds: int) -> Score:
+        """Return what `score` does, of the layers alone that targets take: their rules may not take all that they describe."""
+        plans = [confirmed(self.planner, self.planned(steps, fold)).plan for fold in range(folds)]
+        return Score.of_all([self._referee(fold, plan).score(plan) for fold, plan in enumerate(plans)])
 
     def forget(self, steps: Steps) -> None:
         """Let go of a model that is not asked for again."""
