@@ -69,6 +69,16 @@ class FakeStep:
         return self.propose(planned, evidence)
 
 
+class AllFloat(FakeStep):
+    """Leaves all that is quantized float."""
+
+    def propose(self, planned: Any, evidence: Any) -> Choices | None:
+        return planned.choices.with_more(Choices(float_tensors=dict.fromkeys(planned.plan.activations, "it wants that")))
+
+    def again(self, planned: Any, evidence: Any, before: Choices, chosen: Choices) -> Choices | None:
+        return self.propose(planned, evidence)
+
+
 class First(FakeStep):
     """One kind."""
 

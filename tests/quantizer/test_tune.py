@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_steps import WIDE, Clock, FakeReferee, FakeStep, First, Last, Second, taken, with_fakes, with_referee
+from fake_steps import WIDE, AllFloat, Clock, FakeReferee, FakeStep, First, Last, Second, taken, with_fakes, with_referee
 
 import octavo
 from nets import residual_net
 from octavo.compiler.target_choice import resolve_target
-from octavo.quantizer import tune
+from octavo.quantizer import steps, tune
 from octavo.quantizer.plan.equalization import Equalization
 from octavo.quantizer.plan.file import encode
 from octavo.quantizer.plan.journal import Journal
@@ -435,6 +435,20 @@ def test_of_steps_for_a_ratio_those_behind_the_one_that_reaches_it_are_not_tried
     plan = quantized(profiled)
     assert taken(plan) == R2
     assert verdicts(plan) == [("r1", False), ("r2", True)]
+
+
+@pytest.mark.parametrize(("db", "is_kept"), [(0.1, False), (-0.1, True)])
+def test_products_stay_integer_unless_outputs_are_useless_then(
+    profiled: Any, monkeypatch: pytest.MonkeyPatch, db: float, is_kept: bool
+) -> None:
+    with_fakes(monkeypatch, by_names({}), first=[AllFloat(name="all float")])
+    monkeypatch.setattr(steps, "_ORDER", [AllFloat, Last])
+    monkeypatch.setattr(AllFloat, "offered", First.offered, raising=False)
+    with_referee(monkeypatch, lambda plan: level(db if plan.layers else 90))
+    plan = quantized(profiled)
+    assert bool(plan.layers) != is_kept
+    assert verdicts(plan) == [("all float", is_kept)]
+    assert plan.journal.entries[0].proposal.endswith(": no product is integer")
 
 
 def test_a_step_with_nothing_to_propose_is_in_the_journal(profiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from .planner import Planned, Planner
 from .price import worth_db
 from .recipe import Recipe
 from .referee import Gain, Referee, Score
+from .referee.score import USELESS
 from .request import ParamsOf, Request, Requests, ask
 from .sample_runs import SampleRuns
 from .steps import Evidence, Step, equalize, order, widen
@@ -248,7 +249,8 @@ class Tuning:
             before, chosen = (self.planned(best[:end]) for end in (place, place + 1))
             planned = self._with(planned, step, self.split.every, (before.choices, chosen.choices))
         lost = self.score(best).gain_over(self._referee(0, planned.plan).score(planned.plan))
-        return self.planned(best) if lost.db > _NO_LOSS_DB and lost.is_certain(CERTAIN) else planned
+        is_loss = lost.db > _NO_LOSS_DB and lost.is_certain(CERTAIN)
+        return self.planned(best) if is_loss or planned.plan.lost_products(self.planned(best).plan) else planned
 
     def _better(self, best: Steps, alternatives: Sequence[Step]) -> Steps:
         """Return the steps with that of several of a kind which gains most, if one does."""
@@ -267,6 +269,10 @@ class Tuning:
             if not self.proposes(step, steps):
                 if all(entry.step != step.name for _, entry in self.entries):
                     self._note(step, "", None, is_kept=False, seconds=time.monotonic() - started)
+                continue
+            if self._is_emptied(_uncorrected(steps)):
+                said = self._said(_uncorrected(steps), _uncorrected(best))
+                self._note(step, said, None, is_kept=False, seconds=time.monotonic() - started)
                 continue
             refuted = self._refuted(step, steps, best, kept)
             if refuted is not None:
@@ -336,7 +342,8 @@ class Tuning:
             doubtful = [step for step, gain in first.items() if not _is_worth(gain, least[step])]
             gains = {step: self._gain(best, others[step], least[step]) for step in doubtful}
             losing = [step for step, gain in gains.items() if not _is_worth(gain, least[step])]
-            useless = [step for step in losing if self._gain(others[step], ()).db >= 0]
+            able = (step for step in losing if not self._is_emptied(others[step]))
+            useless = [step for step in able if self._gain(others[step], ()).db >= 0]
             step = min(useless, key=lambda each: gains[each].db, default=None)
             if step is None:
                 noted = {step: entry.gain_db or 0.0 for step, entry in self.entries if entry.kept}
@@ -359,7 +366,7 @@ class Tuning:
             for step in silent:
                 steps, place = in_order([*left, step]), kinds.index(type(step))
                 is_shut_out = place > kinds.index(type(taken)) and type(step) not in map(type, left)
-                if self._is_late() or not is_shut_out or not self.proposes(step, steps):
+                if self._is_late() or not is_shut_out or not self.proposes(step, steps) or self._is_emptied(steps):
                     continue
                 started, gain = time.monotonic(), self._gain(steps, best, -_NO_LOSS_DB)
                 said = f"{self._said(steps, best)}: without {taken.said}"
@@ -371,6 +378,10 @@ class Tuning:
                     return steps
         return best
 
+    def _is_emptied(self, steps: Steps) -> bool:
+        """Return whether some steps leave no product integer, though outputs are of use without any."""
+        return self.planned(steps).plan.lost_products(self.plain.plan) and self.score(()).error < USELESS
+
     def _worth_db(self, others: Steps, steps: Steps) -> float:
         """Return what the time is worth that some steps take more than others."""
         return worth_db(self._view, *(self.planned(each).plan for each in (others, steps)))
@@ -380,7 +391,9 @@ class Tuning:
         return step.demanded_db(self._worth_db(others, steps))
 
     def _said(self, steps: Steps, others: Steps) -> str:
-        return self.planned(steps).choices.said_beside(self.planned(others).choices)
+        planned = self.planned(steps)
+        said = planned.choices.said_beside(self.planned(others).choices)
+        return f"{said}: no product is integer" if planned.plan.lost_products(self.plain.plan) else said
 
     def _note(self, step: Step, proposal: str, gain: Gain | None, *, is_kept: bool, seconds: float) -> None:
         said = ": ".join(each for each in (step.detail, proposal) if each) if proposal else ""

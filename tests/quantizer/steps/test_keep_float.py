@@ -188,6 +188,33 @@ def test_rows_that_are_too_coarse_stay_float(rng: np.random.Generator) -> None:
     assert min(floats) not in {str(name) for layer in one.plan.layers for name in layer.inputs}
 
 
+@pytest.mark.parametrize("has_branch", [False, True])
+@pytest.mark.parametrize(("size", "is_float"), [(20.0, False), (2000.0, True)])
+def test_the_only_product_that_counts_stays_integer_unless_outputs_are_useless_then(
+    rng: np.random.Generator, size: float, is_float: bool, has_branch: bool
+) -> None:
+    """It reads large values that cancel out: their rounding is less than what is left, or more.
+
+    A branch ends in weights of zeros, as untrained ones do.
+    """
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        own = writer.emit("own", relax.op.matmul(v["x"], v["w"]))
+        if not has_branch:
+            return writer.emit("y", relax.op.nn.relu(own), is_output=True)
+        branch = writer.emit("h", relax.op.nn.relu(writer.emit("g", relax.op.matmul(v["x"], v["u"]))))
+        return writer.emit("y", relax.op.add(own, writer.emit("z", relax.op.matmul(branch, v["v"]))), is_output=True)
+
+    weights = {"w": np.repeat(rng.normal(size=(2, 8)), 2, axis=0)}
+    weights |= {"u": rng.normal(size=(4, 16)), "v": np.zeros((16, 8))} if has_branch else {}
+    model = model_of({"x": ((1, 4), "float32")}, {name: each.astype(np.float32) for name, each in weights.items()}, body, ("y",))
+    large, left = rng.uniform(-size, size, (8, 2)), rng.normal(size=(8, 2))
+    samples = [*np.stack([large, left - large], axis=2).reshape(8, 1, 4).astype(np.float32)]
+    profile = octavo.profile(model, samples, keep_samples=8)
+    plan = with_steps(model, profile, [KeepFloat(goal_db=30.0, below_db=33.0)]).plan
+    assert ("w" not in plan.weights) == is_float
+
+
 def test_ranges_that_ruin_a_model_are_others(rng: np.random.Generator) -> None:
     """A percentile that cuts what counts: the samples tell."""
     model = mlp(rng)

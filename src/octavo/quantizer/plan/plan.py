@@ -135,6 +135,10 @@ class QuantizationPlan:
             content["rotations"] = {str(key): str(value) for key, value in self.equalization.rotations.items()}
         return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
+    def lost_products(self, before: QuantizationPlan) -> bool:
+        """Return whether no product is integer where some are with another plan: nothing is faster than in float, or smaller."""
+        return any(layer.is_product for layer in before.layers) and not any(layer.is_product for layer in self.layers)
+
     def sharing(self, name: TensorId) -> tuple[TensorId, ...]:
         """Return an activation and those that share its parameters; none of one that has no parameters."""
         group = next((group for group in self.shared if name in group), (name,))

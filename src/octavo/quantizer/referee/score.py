@@ -18,6 +18,8 @@ from ...numerics.statistics.metrics import ratio_db
 from ...runtime.shapes import fits
 from ...runtime.size import is_open
 
+USELESS = 1.0
+"""Of an output's power: with an error of as much it says no more than zeros would."""
 _DB = 10 / math.log(10)
 _LEAST = 1e-6
 """Of a plan's error: a sample that has less has next to none."""

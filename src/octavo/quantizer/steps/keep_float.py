@@ -21,7 +21,7 @@ from ..price import cycles_in_float, function_cycles, slower
 from ..recipe import Recipe
 from ..referee import Referee
 from ..referee.rounding import Rounding
-from ..referee.score import in_db, said_alone
+from ..referee.score import USELESS, in_db, said_alone
 from .step import ENOUGH_DB, NEAR_DB, Evidence, FloatStep
 
 _MIN_GAIN_DB = 1.0
@@ -97,9 +97,12 @@ class KeepFloat(FloatStep):
             for trial in self._chosen(groups, own, of_weights, few=few) if best is None else ():
                 found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
                 other = planner.planned(found).plan
-                time = slower(view, plan, other)
                 asked = evidence.runs.referee(other)  # what others are made of may be rounded where nothing was
-                gain = self._gain(own, asked.score_of(asked.rounding(other), few=True).error, time)
+                left = asked.score_of(asked.rounding(other), few=True).error
+                # Where weights make no more error, no product is integer that counts.
+                if own < USELESS and (other.lost_products(plan) or left == 0 < of_weights):
+                    continue
+                gain = self._gain(own, left, slower(view, plan, other))
                 if gain >= least:
                     least, best = gain, found
         return best
