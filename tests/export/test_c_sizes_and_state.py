@@ -159,35 +159,35 @@ def stepped(executable: Any, x: list[np.ndarray]) -> list[bytes]:
     return [each.tobytes() for each in results]
 
 
-@pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[np.ndarray]]:
-    """The folder of decode.c's program, which holds its x, the program, and x."""
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def steps(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, str, list[np.ndarray], str]:
+    """The folder of decode.c's program, which holds its x, the program, x, and the type of the states."""
     folder = tmp_path_factory.mktemp("decode")
     # For valgrind, which knows neither AVX-512 nor GFNI.
-    export_c(decoder(), folder / "library", target=HASWELL, carry=CARRY)
+    export_c(decoder(state=request.param), folder / "library", target=HASWELL, carry=CARRY)
     shutil.copy(Path(__file__).parent / "decode.c", folder / "library" / "decode.c")
     rng = np.random.default_rng(6)
     counts = [*STEPS, *STEPS[3:], *STEPS]
     x = [rng.normal(size=(2, count, HEADS * SIZE)).astype(np.float32) for count in counts]
     (folder / "x").write_bytes(b"".join(each.tobytes() for each in x))
-    return folder, built_example(folder / "library", "decode.c"), x
+    return folder, built_example(folder / "library", "decode.c"), x, request.param
 
 
 @pytest.mark.needs_isa("x86")
-def test_steps_copies_and_resets_give_the_bytes_of_sessions(steps: tuple[Path, str, list[np.ndarray]]) -> None:
-    folder, program, x = steps
+def test_steps_copies_and_resets_give_the_bytes_of_sessions(steps: tuple[Path, str, list[np.ndarray], str]) -> None:
+    folder, program, x, state = steps
     done = subprocess.run([program, str(folder), "12"], check=False, capture_output=True, text=True)
     # Behind the reset to 2 rows the last step does not fit.
     assert (done.returncode, done.stdout) == (34, "model: past is 14 after this step, and the capacity is 12\n")
-    assert (folder / "y").read_bytes() == b"".join(stepped(octavo.compile(decoder(), target=HASWELL), x))
+    assert (folder / "y").read_bytes() == b"".join(stepped(octavo.compile(decoder(state=state), target=HASWELL), x))
     done = subprocess.run([program, str(folder), "14"], check=True, capture_output=True, text=True)
     assert done.stdout == "14 rows\n"
 
 
 @pytest.mark.needs_isa("x86")
-def test_valgrind_finds_nothing(steps: tuple[Path, str, list[np.ndarray]]) -> None:
+def test_valgrind_finds_nothing(steps: tuple[Path, str, list[np.ndarray], str]) -> None:
     needs_programs("valgrind")
-    folder, program, _ = steps
+    folder, program, *_ = steps
     command = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", program, str(folder), "14"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

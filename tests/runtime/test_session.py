@@ -44,7 +44,7 @@ def steps(seed: int, batch: int, count: int) -> Iterator[npt.NDArray[np.float32]
 
 def without(executable: Executable, x: npt.NDArray[np.float32], past: Arrays | None) -> tuple[npt.NDArray[Any], Arrays]:
     """Return the result of one step and the states behind it, with whole arrays."""
-    nothing = np.zeros((len(x), HEADS, 0, SIZE), np.float32)
+    nothing = np.zeros((len(x), HEADS, 0, SIZE), executable.inputs[1].dtype)
     past = dict.fromkeys(CARRY.values(), nothing) if past is None else past
     result, *states = executable({"x": x, **past}).values()
     return result, dict(zip(CARRY.values(), states, strict=True))
@@ -66,6 +66,42 @@ def test_steps_give_the_bytes_that_whole_states_give(executable: Executable, bat
         assert past is not None
         assert {name: value.tobytes() for name, value in step.state().items()} == {n: v.tobytes() for n, v in past.items()}
         assert step.length == past["past_key"].shape[2]
+
+
+@pytest.mark.parametrize("state", ["int8", "uint8", "float16"])
+def test_states_of_any_type_lie_in_place(state: str) -> None:
+    executable = octavo.compile(decoder(state=state))
+    assert [each.input for each in executable.description.states] == [1, 2]
+    past: Arrays | None = None
+    with executable.session(carry=names_of(executable), capacity={"past": 60}) as step:
+        for number, x in enumerate(steps(0, 2, 12)):
+            expected, past = without(executable, x, past)
+            other = step.fork() if number == 6 else None
+            for each in (step,) if other is None else (step, other):
+                assert next(iter(each(x=x).values())).tobytes() == expected.tobytes()
+                assert {name: value.tobytes() for name, value in each.state().items()} == {
+                    n: v.tobytes() for n, v in past.items()
+                }
+        assert past is not None
+        assert np.ptp(past["past_key"].astype(np.float32)) > 1, "the states hold what was read"
+        rows = step.length
+        result = without(executable, x, {name: value[:, :, :3] for name, value in past.items()})[0]
+        step.reset(to=3)
+        assert (next(iter(step(x=x).values())).tobytes(), rows) == (result.tobytes(), past["past_key"].shape[2])
+
+
+def test_states_that_cannot_grow_in_place_begin_without_rows_and_are_handed_over() -> None:
+    executable = octavo.compile(decoder(reads_past=True))
+    assert not executable.description.states
+    past: Arrays | None = None
+    with executable.session(carry=names_of(executable)) as step:
+        for x in steps(0, 2, 6):
+            expected, past = without(executable, x, past)
+            assert next(iter(step(x=x).values())).tobytes() == expected.tobytes()
+        assert past is not None
+        assert {name: value.tobytes() for name, value in step.state().items()} == {n: v.tobytes() for n, v in past.items()}
+        step.reset()
+        assert next(iter(step(x=x).values())).tobytes() == without(executable, x, None)[0].tobytes()
 
 
 def test_a_saved_executable_and_threads_that_share_one_give_the_same(executable: Executable, tmp_path: Path) -> None:

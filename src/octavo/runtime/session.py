@@ -18,7 +18,7 @@ from .input_check import InputCheck
 from .inputs import InputSpec, check_inputs
 from .runner import CallState, NativeRunner, Runner
 from .shapes import LARGEST, dimension_places, evaluated, read_sizes
-from .size import names_in
+from .size import Size, names_in
 from .tensors import empty_tensor, tensor_from
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -76,6 +76,17 @@ class Session:
         self._places = dimension_places([spec.shape for spec in self._given])
         self._of_states = names_in(dim for name in self._carry.values() for dim in self._inputs[name].shape)
         """The dimensions that states have."""
+        handed = [(output, name) for output, name in self._carry.items() if output not in self._growing]
+        self._handed = [name for _, name in handed]
+        """The inputs of the states that are handed over."""
+        self._places_of_handed = dimension_places([self._inputs[name].shape for name in self._handed])
+        self._longer = {
+            size.name
+            for output, name in handed
+            for size, after in zip(self._inputs[name].shape, self._outputs[output].shape, strict=True)
+            if isinstance(size, Size) and size.name is not None and size.name not in self._places and size != after
+        }
+        """The dimensions along which they are another size behind each step: at first they have no rows."""
         self._growth = {
             (place.dimension, self._outputs[output].shape[place.axis]): output for output, place in self._growing.items()
         }
@@ -154,7 +165,8 @@ class Session:
                 self._memory[name] = made.pop(output)
             else:
                 made.pop(output, None)
-        self._sizes |= {key: size for key, size in sizes.items() if key in self._of_states and key not in self._lengths}
+        found = sizes | read_sizes(self._places_of_handed, [tuple(self._memory[name].shape) for name in self._handed])
+        self._sizes |= {key: size for key, size in found.items() if key in self._of_states and key not in self._lengths}
         return {name: np.from_dlpack(tensor).copy() for name, tensor in made.items()}
 
     def fork(self) -> Session:
@@ -326,6 +338,7 @@ class Session:
                 others = ", ".join(sorted(self._inputs.keys() - self._carry.values()))
                 raise DataError(f"fixed: {name!r} is no input beside the carried ones; these are {others}")
             self._take(name, array, "fixed")
+        self._sizes = {name: 0 for name in self._longer if name not in self._lengths} | self._sizes
 
     def _take(self, name: str, array: npt.NDArray[Any], where: str) -> None:
         """Begin with a state, or take what stays the same."""

@@ -110,7 +110,10 @@ Line = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatConcatOp(FloatOp):
-    """clamp(concat(inputs) * factor + addend) along `axis` of the source's layout, the factors and addends along it, too."""
+    """clamp(concat(inputs) * factor + addend) along `axis` of the source's layout, the factors and addends along it, too.
+
+    Of another `dtype` than float32, a state's that grows, it is the concatenation alone, of the source's own elements.
+    """
 
     inputs: tuple[str, ...]
     shape: tuple[int, ...]
@@ -118,6 +121,7 @@ class FloatConcatOp(FloatOp):
     line: Line | None
     low: float
     high: float
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

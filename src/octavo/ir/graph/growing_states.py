@@ -21,6 +21,9 @@ from .dataflow import DataflowView, attrs_of, call_to, dtype_of, static_shape, v
 
 STATES_ATTR = "octavo.growing_states"
 
+GROWN = ("float32", "float16", "int8", "uint8")
+"""Types of elements of which kernels write rows behind others."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GrowingState:
@@ -83,7 +86,7 @@ def _found_in(view: DataflowView) -> Iterator[GrowingState]:
         first: Any = fields.fields[0]
         past, shape = view.root_of(first), static_shape(first)
         places = [place for place, param in enumerate(params) if param.same_as(past)]
-        if not places or shape is None or call.attrs.axis is None or dtype_of(past) != "float32":
+        if not places or shape is None or call.attrs.axis is None or dtype_of(past) not in GROWN:
             continue
         axis = int(call.attrs.axis) % len(shape)
         dimension = shape[axis].name if isinstance(shape[axis], Size) else None

@@ -131,9 +131,11 @@ class Storage:
         assert shape is not None
         assert lying is not None
         inner, room = prod(shape[axis:]), prod(lying[axis:])
-        kernel = kernels.dense_rows(outer=prod(shape[:axis]), inner=inner, room=room, threads=self._threads, isa=self._isa)
+        dtype: Any = dtype_of(var)
+        outer = prod(shape[:axis])
+        kernel = kernels.dense_rows(outer=outer, inner=inner, room=room, dtype=dtype, threads=self._threads, isa=self._isa)
         with self._writes.converting(var):
-            return self._writes.call(f"{var.name}_dense", kernel, [value], shape, "float32")
+            return self._writes.call(f"{var.name}_dense", kernel, [value], shape, dtype)
 
     def _relabelled(self, var: Var, value: Expr, wanted: StorageLayout) -> Expr:
         shape = static_shape(value)

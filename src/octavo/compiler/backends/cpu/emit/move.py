@@ -176,11 +176,12 @@ def _constant_operand(op: ConcatOp, position: int, *, is_nhwc: bool) -> Expr:
 def emit_float_concat(op: FloatConcatOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call; factors need their axis last."""
     tensors = [inputs[name] for name in op.inputs]
+    is_float = op.dtype == "float32"
     if op.line is None:
-        is_nhwc = len(op.shape) == 4 and any(context.storage.is_kept_nhwc(tensor) for tensor in tensors)
+        is_nhwc = is_float and len(op.shape) == 4 and any(context.storage.is_kept_nhwc(tensor) for tensor in tensors)
     else:
         is_nhwc = op.axis != len(op.shape) - 1
-    arguments = [context.storage.get(tensor, is_nhwc=is_nhwc) for tensor in tensors]
+    arguments = [context.storage.get(tensor, is_nhwc=is_nhwc, is_relabelled=False) for tensor in tensors]
     shape, axis = op.shape, op.axis
     if is_nhwc:
         shape, axis = tuple(shape[a] for a in TO_NHWC), TO_NHWC.index(axis)
@@ -193,11 +194,14 @@ def emit_float_concat(op: FloatConcatOp, context: KernelContext, inputs: dict[st
         high=op.high,
         room=0 if state is None else math.prod(lying[axis:]),
         in_place=0 if state is None else Size.named(state.in_place),
+        dtype=op.dtype,
         threads=context.threads,
     )
     kernel = kernels.float_concat(spec, line=op.line, isa=context.isa)
-    result = context.call(output.name, kernel, [*arguments], lying, "float32")
-    if state is None:
+    result = context.call(output.name, kernel, [*arguments], lying, op.dtype)
+    if state is None and is_float:
         context.put(output, result, is_nhwc=is_nhwc)
+    elif state is None:
+        context.storage.put_source(output, result)
     else:
         context.storage.put_with_room(output, result, axis)

@@ -25,6 +25,7 @@ from ....composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ....composites.float_ops import FloatConcatOp, Line
 from ....composites.movement import ConcatOp
 from ....graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ....graph.growing_states import growing_states
 from ....graph.rules import Region, Rejection
 from ...batch_norm import line_of
 from ...tail import check_activation, float_clamp, follow_to_quantize, integer_clamp, of_width, unquantized
@@ -125,10 +126,10 @@ def _same_values(a: QuantParams, b: QuantParams) -> bool:
 
 
 def match_float_concat(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
-    """Claim the concatenation of float32 activations, and the normalization of it if that alone reads it."""
+    """Claim the concatenation of float32 activations, with a normalization that alone reads it, and any growing state's."""
     call: Any = view.definition(core)
     fields, shape = view.definition(call.args[0]), static_shape(core)
-    if not isinstance(fields, relax.Tuple) or shape is None or 0 in shape or dtype_of(core) != "float32":
+    if not isinstance(fields, relax.Tuple) or shape is None or 0 in shape or not _is_copied(view, core):
         return Rejection(reason=f"the inputs of {core.name} are not a literal tuple of static float32 shapes")
     tensors = [field for field in fields.fields if isinstance(field, Var)]
     if len(tensors) < len(fields.fields) or any(constant_value(view, tensor) is not None for tensor in tensors):
@@ -139,6 +140,13 @@ def match_float_concat(view: DataflowView, core: Var) -> Region[CompositeOp] | R
     tuple_var = view.binding_of(call.args[0])
     members = (*(() if tuple_var is None else (tuple_var,)), core)
     return _claimed(view, core, tensors, members, axis)
+
+
+def _is_copied(view: DataflowView, core: Var) -> bool:
+    """Whether a concatenation is float32's, or that of a state that grows, which is to lie in place whatever its type is."""
+    result = view.result
+    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    return dtype_of(core) == "float32" or any(core.same_as(results[state.output]) for state in growing_states(view.function))
 
 
 def match_float_norm(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
@@ -182,14 +190,16 @@ def _claimed(
 ) -> Region[CompositeOp]:
     """Return the region of `core`, with a normalization and the clamps that alone read what is before them."""
     output = core
-    if found is None:
+    dtype = dtype_of(tensors[0])  # a norm itself is a tuple
+    assert dtype is not None
+    if found is None and dtype == "float32":
         found = _normalization(view, view.only_user(core), axis)
     line = None
     if found is not None:
         line, more = found
         members, output = (*members, *more), more[-1]
     low, high = -math.inf, math.inf
-    while (user := view.only_user(output)) is not None:
+    while dtype == "float32" and (user := view.only_user(output)) is not None:
         bounds = float_clamp(view.definition(user))
         if bounds is None or max(low, bounds[0]) > min(high, bounds[1]):
             break
@@ -205,6 +215,7 @@ def _claimed(
         line=line,
         low=low,
         high=high,
+        dtype=dtype,
     )
     inputs = tuple(dict.fromkeys(tensors))
     return Region(core=core, output=output, members=members, inputs=inputs, op=op)

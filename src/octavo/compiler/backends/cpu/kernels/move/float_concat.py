@@ -36,7 +36,7 @@ _SHORT = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatConcatSpec:
-    """float32 [outer, inner_0], [outer, inner_1] ... to [outer, inner_0 + inner_1 + ...], clamped to [low; high].
+    """[outer, inner_0], [outer, inner_1] ... to [outer, inner_0 + inner_1 + ...], float32 clamped to [low; high].
 
     With `room`, rows of the result are so far apart, and where `in_place` is 1, the first input is the result's own memory.
     """
@@ -47,6 +47,7 @@ class FloatConcatSpec:
     high: float = math.inf
     room: int = 0
     in_place: int = 0
+    dtype: str = "float32"
     threads: int = 1
 
     @property
@@ -64,6 +65,7 @@ def float_concat(
     """
     width = sum(spec.inners)
     constants = () if line is None else line
+    assert spec.dtype == "float32" or (line is None and math.isinf(spec.low) and math.isinf(spec.high)), "a copy"
     assert all(values.shape == (width,) for values in constants), "a factor and an addend for each column"
 
     def emit(*buffers: Buffer) -> None:
@@ -96,14 +98,14 @@ def float_concat(
         with chunked(spec.outer, worthwhile(spec.threads, spec.outer * width, spec.outer)) as index:
             row(index, 1)
 
-    arguments = [(f"x{i}", spec.outer * inner, "float32") for i, inner in enumerate(spec.inners)]
+    arguments = [(f"x{i}", spec.outer * inner, spec.dtype) for i, inner in enumerate(spec.inners)]
     arguments += [(name, width, "float32") for name, _ in zip(("factors", "addends"), constants, strict=False)]
-    func = prim_func([*arguments, ("y", spec.outer * spec.pitch, "float32")], emit)
+    func = prim_func([*arguments, ("y", spec.outer * spec.pitch, spec.dtype)], emit)
     return Kernel(name="float.concat" if len(spec.inners) > 1 else "float.norm", isa=isa, func=func, constants=constants)
 
 
-def dense_rows(*, outer: int, inner: int, room: int, threads: int, isa: str) -> Kernel:
-    """Return the kernel of float32 rows [outer, inner] that lie `room` apart to the same side by side."""
+def dense_rows(*, outer: int, inner: int, room: int, dtype: str, threads: int, isa: str) -> Kernel:
+    """Return the kernel of rows [outer, inner] that lie `room` apart to the same side by side."""
 
     def emit(x: Buffer, y: Buffer) -> None:
         def row(index: Expr, threads: int) -> None:
@@ -115,5 +117,5 @@ def dense_rows(*, outer: int, inner: int, room: int, threads: int, isa: str) -> 
         with chunked(outer, worthwhile(threads, outer * inner, outer)) as index:
             row(index, 1)
 
-    func = prim_func([("x", outer * room, "float32"), ("y", outer * inner, "float32")], emit)
+    func = prim_func([("x", outer * room, dtype), ("y", outer * inner, dtype)], emit)
     return Kernel(name="float.dense_rows", isa=isa, func=func)
