@@ -16,6 +16,7 @@ from octavo.ir.graph import Model
 from octavo.ir.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.ir.identity import TensorId
 from octavo.ir.simplify import Fold, simplify
+from open_decoder import decoder
 from tvm_alone import tvm_alone
 
 
@@ -162,3 +163,8 @@ def test_constants_kept_in_integers_become_float() -> None:
     tvm.ir.assert_structural_equal(simple.module["main"], Expected["main"])
     np.testing.assert_array_equal(simple.params[TensorId("w")], (values - zero_point).astype(np.float32) * scale)
     assert folds == ()
+
+
+def test_integers_of_open_sizes_stay_as_they_are() -> None:
+    model = decoder(state="int8")
+    assert simplify(model)[0].module is model.module

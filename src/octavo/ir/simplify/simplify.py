@@ -30,6 +30,7 @@ from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands
 from ..graph.group_norm import read_group_norm
 from ..graph.layer_norm import plain_layer_norm
 from ..graph.model import rewritten
+from ..graph.sizes import sizes_of
 from ..graph.split_to_slices import split_to_slices
 from ..graph.weighted import (
     CONVOLUTIONS,
@@ -385,9 +386,10 @@ def _pass(model: Model, rule: Callable[[_Simplifier, Var], _Edit | list[_Edit] |
     names = NameSupply([*model.tensors, *view.names])
     work = _Simplifier(model=model, view=view, constants=Constants(view, model.params), names=names, params=dict(model.params))
     edits: dict[Var, _Edit] = {}
-    for binding in view.bindings:
-        found = rule(work, binding.var)
-        edits |= {edit.output: edit for edit in (found if isinstance(found, list) else [found]) if edit is not None}
+    with sizes_of(view.function):
+        for binding in view.bindings:
+            found = rule(work, binding.var)
+            edits |= {edit.output: edit for edit in (found if isinstance(found, list) else [found]) if edit is not None}
     if not edits:
         return model, []
     skipped = {var for edit in edits.values() for var in edit.skipped}
