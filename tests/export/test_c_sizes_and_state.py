@@ -90,6 +90,7 @@ def test_a_program_runs_it_at_any_size_in_the_bytes_of_python(
         ([1, 601], "model: length is 601, and takes 5 to 600"),
         ([1, 4], "model: length is 4, and takes 5 to 600"),
         ([0, 9], "model: batch is 0, and takes 1 or more"),
+        ([2**40, 9], "model: batch is 1099511627776, and takes 1 to 2147483647"),
         ([2**31 - 1, 9], "model: batch is 2147483647 and sizes beside it such that a tensor is too large"),
     ],
 )
@@ -112,6 +113,30 @@ def test_sizes_that_an_op_cannot_take_are_one_line_that_names_them(tmp_path: Pat
     ):
         done = subprocess.run([program, *map(str, sizes), *"xzym"], check=False, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (1, f"model: {message}\n")
+
+
+@pytest.mark.parametrize("dims", ["batch,sequence", "2,3"])
+@pytest.mark.parametrize(("dtype", "source"), [("int64", "main.c"), ("int32", "main.cpp")])
+def test_numbers_that_pick_no_row_are_one_line_that_names_them(dims: str, dtype: str, source: str, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g ({dtype}[{dims}] ids) => (float[{dims},4] y) {{ y = Gather(table, ids) }}"""
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(28, dtype=np.float32).reshape(7, 4), "table"))
+    model = octavo.load(proto)
+    compiler = "gcc" if source == "main.c" else "clang++"
+    program = built_example(export_c(model, tmp_path / "library").path, source, compiler)
+    sizes, ids = ["2", "3"] if dims != "2,3" else [], np.array([[0, -7, 6], [1, 2, 3]], dtype)
+    executable = octavo.compile(model)
+    for wrong in (None, 7, -8, 2**31 - 1):
+        given = ids.copy()
+        given[1, 1] = 5 if wrong is None else wrong
+        (tmp_path / "ids").write_bytes(given.tobytes())
+        words = [program, *sizes, str(tmp_path / "ids"), str(tmp_path / "y")]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        if wrong is None:
+            assert (tmp_path / "y").read_bytes() == executable(given)["y"].tobytes()
+        said = "" if wrong is None else f"model: ids is {wrong}, and takes -7 to 6\n"
+        assert (done.returncode, done.stderr) == (int(wrong is not None), said)
 
 
 def test_a_size_that_is_a_multiple_is_given_as_what_it_is_one_of(tmp_path: Path, rng: np.random.Generator) -> None:

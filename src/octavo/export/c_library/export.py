@@ -104,7 +104,10 @@ def export_c(
     taken = _tensors([(spec.source_name, spec.dtype, spec.shape) for spec in inputs], input_params(module))
     library = CLibrary(
         name=name,
-        inputs=tuple(replace(tensor, start=_start(spec, carry or {})) for spec, tensor in zip(inputs, taken, strict=True)),
+        inputs=tuple(
+            replace(tensor, start=_start(spec, carry or {}), indices=spec.indices)
+            for spec, tensor in zip(inputs, taken, strict=True)
+        ),
         outputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in outputs], output_params(module)),
         variants=variants,
         dimensions=dimensions_of(inputs),

@@ -33,7 +33,7 @@ class CTensor:
     """An input or output: its name in the source, dtype, shape, and of integers with one scale their parameters.
 
     Open dimensions are Sizes; so are then its numbers of elements and bytes. `start`: the bytes that a carried input begins as,
-    where the source states them.
+    where the source states them. `indices`: the least and the greatest integer of an input that picks rows of a table.
     """
 
     name: str
@@ -42,6 +42,7 @@ class CTensor:
     scale: float | None = None
     zero_point: int | None = None
     start: bytes | None = None
+    indices: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -116,6 +117,11 @@ class CLibrary:
     variants: tuple[Variant, ...]
     dimensions: tuple[CDimension, ...] = ()
     carried: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def picks(self) -> list[tuple[int, CTensor]]:
+        """The inputs that pick rows of tables, with their numbers."""
+        return [(number, tensor) for number, tensor in enumerate(self.inputs) if tensor.indices is not None]
 
     @property
     def limits(self) -> tuple[tuple[Size, int], ...]:

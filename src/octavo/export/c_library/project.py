@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .indices import IndexText
 from .library import CLibrary
 from .sizes import SizeText
 from .source import constants_symbol
@@ -83,7 +84,7 @@ int main(int argc, char** argv) {{
     if (got != {n}_inputs[i].bytes) return fail("an input file is too short");
   }}
   for (long call = 0; call < calls && code == {N}_OK; call++) code = {n}_run(inputs, outputs, workspace);
-  if (code != {N}_OK) return fail({n}_error(code));
+{indices}  if (code != {N}_OK) return fail({n}_error(code));
   for (i = 0; i < {N}_OUTPUTS; i++) {{
     {std}FILE* file = {std}fopen(argv[1 + {N}_INPUTS + i], "wb");
     if (file == {null}) return fail("cannot open an output file");
@@ -135,7 +136,7 @@ int main(int argc, char** argv) {{
   }}
   for (i = 0; i < {N}_OUTPUTS; i++) outputs[i] = block(needs.output_bytes[i]);
   code = {n}_run(&sizes, inputs, outputs, block(needs.workspace));
-  if (code != {N}_OK) return fail({n}_error(code));
+{indices}  if (code != {N}_OK) return fail({n}_error(code));
   for (i = 0; i < {N}_OUTPUTS; i++) {{
     FILE* file = fopen(files[{N}_INPUTS + i], "wb");
     if (file == 0 || fwrite(outputs[i], 1, needs.output_bytes[i], file) != needs.output_bytes[i] || fclose(file) != 0)
@@ -161,6 +162,7 @@ def version_script(library: CLibrary) -> str:
     n = library.name
     names = [f"{n}_{each}" for each in ("init", "run", "error", "inputs", "outputs")]
     names += [f"{n}_find_needs", f"{n}_check"] if library.dimensions else []
+    names += IndexText(library, SizeText(library)).exported()
     names += StateText(library, SizeText(library)).exported()
     return f"{{\n  global: {'; '.join(names)};\n  local: *;\n}};\n"
 
@@ -201,6 +203,7 @@ def example(library: CLibrary, *, is_cpp: bool) -> str:
         N=n.upper(),
         std="std::" if is_cpp else "",
         null="nullptr" if is_cpp else "NULL",
+        indices=IndexText(library, SizeText(library)).printed(),
         input_names=names["input"],
         output_names=names["output"],
     )
@@ -218,6 +221,7 @@ def _open_example(library: CLibrary, *, is_cpp: bool) -> str:
         n=library.name,
         N=library.name.upper(),
         count=len(library.dimensions),
+        indices=IndexText(library, SizeText(library)).printed(),
         names=", ".join(each.field for each in library.dimensions),
         sizes="".join(
             f"  sizes.{each.field} = strtoll(argv[{1 + number}], 0, 10);\n" for number, each in enumerate(library.dimensions)

@@ -255,9 +255,9 @@ def _in_block(code: str, text: SizeText) -> str:
 
 
 def _bounds_test(N: str, number: int, dimension: CDimension) -> str:
-    high = LARGEST if dimension.high is None else dimension.high
-    test = f"d[{number}] < {dimension.low} || d[{number}] > {high}"
-    return refusal(test, f"{N}_SIZE", dimension.name, f"d[{number}]", f", and takes {_takes(dimension)}")
+    low, high, found = dimension.low, LARGEST if dimension.high is None else dimension.high, f"d[{number}]"
+    below = refusal(f"{found} < {low}", f"{N}_SIZE", dimension.name, found, f", and takes {_takes(dimension)}")
+    return below + refusal(f"{found} > {high}", f"{N}_SIZE", dimension.name, found, f", and takes {low} to {high}")
 
 
 def _too_large(library: CLibrary, text: SizeText) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...compiler.codegen.planned_calls import Operand, PlannedCall
 from ...runtime.cpu_features import CpuidBit, Feature
 from ...runtime.size import Size, is_open
+from .indices import IndexText
 from .library import CLibrary, CTensor, Variant
 from .literals import c_float, c_string, c_type
 from .sizes import SizeText, sizes_declared, sizes_header, sizes_source
@@ -99,7 +100,7 @@ def header(library: CLibrary) -> str:
         types=sizes_header(library) + state.header(),
         codes=_codes(library),
         sizes=f"const {n}_sizes* sizes, " if library.dimensions else "",
-        functions=sizes_declared(library) + state.declared(),
+        functions=sizes_declared(library) + IndexText(library, text).declared() + state.declared(),
         alignment=ALIGNMENT,
         constants=constants,
     )
@@ -112,6 +113,7 @@ _CODES = {
     "SIZE": "a size is out of its bounds, or not that of the state: {n}_check says which",
     "CAPACITY": "a state would have more rows than its capacity: {n}_state_check says how many",
     "STATE": "the state keeps no such earlier step",
+    "INDEX": "an input picks rows of a table, and holds a number that is none of them: {n}_check_indices says which",
 }
 
 
@@ -129,7 +131,12 @@ def _codes(library: CLibrary) -> str:
 def _codes_of(library: CLibrary) -> dict[str, int]:
     """Return the codes that functions of the library return, with their numbers."""
     has_growth = any((state.output, state.input) in library.carried for state in library.growing)
-    absent = {"SIZE": not library.dimensions, "CAPACITY": not has_growth, "STATE": not library.carried}
+    absent = {
+        "SIZE": not library.dimensions,
+        "CAPACITY": not has_growth,
+        "STATE": not library.carried,
+        "INDEX": not library.picks,
+    }
     return {name: number for number, name in enumerate(_CODES) if not absent.get(name, False)}
 
 
@@ -174,7 +181,7 @@ int {n}_init(void) {{ return chosen_variant() < 0 ? {N}_CPU_UNFIT : {N}_OK; }}
   for (i = 0; i < {N}_OUTPUTS; i++)
     if (IS_MISPLACED(outputs[i])) return {N}_MISALIGNED;
   if ({has_workspace}IS_MISPLACED(workspace)) return {N}_MISALIGNED;
-{dispatch}
+{indices}{dispatch}
   return {N}_OK;
 }}
 {state}
@@ -236,7 +243,8 @@ def source(library: CLibrary) -> str:
         kernels=_prototypes(library),
         runs="" if library.dimensions else runs,
         cpu=cpu,
-        open_parts=sizes_source(library, text, runs + state) + runs if library.dimensions else "",
+        open_parts=_checks(library, text, runs + state) + (runs if library.dimensions else ""),
+        indices=IndexText(library, text).test(),
         start=start,
         unfit=unfit,
         has_workspace="" if library.dimensions else f"{N}_WORKSPACE_BYTES > 0 && ",
@@ -246,6 +254,12 @@ def source(library: CLibrary) -> str:
         ),
         dispatch=calls.rstrip("\n"),
     )
+
+
+def _checks(library: CLibrary, text: SizeText, others: str) -> str:
+    """Return the functions that look at what a caller gives; `others` is what else of the source computes with sizes."""
+    indices = IndexText(library, text).source()
+    return sizes_source(library, text, others + indices) + indices if library.dimensions or indices else ""
 
 
 def _table(n: str, kind: str, tensors: tuple[CTensor, ...]) -> str:
