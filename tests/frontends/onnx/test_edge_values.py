@@ -253,6 +253,15 @@ def test_ops_that_onnx_defines_by_others_that_it_defines(rng):
     np.testing.assert_allclose(got[1], x / (1 + np.exp(-x)), rtol=1e-5)
 
 
+def test_ops_that_onnx_defines_by_others_read_constants(rng):
+    """Definitions of older operator sets than the model's among them, which are brought to it."""
+    x, known = rng.normal(size=(3, 4)).astype(np.float32), {"labels": np.array([1, 0, 3]), "size": np.array(5)}
+    model = model_of([("SoftmaxCrossEntropyLoss", "x labels", {}), ("HannWindow", "size", {})], {"x": x}, known, opset=23)
+    got = octavo.compile(octavo.load(model))(x)
+    for have, want in zip(got.values(), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
 def test_a_declared_past_of_no_length():
     """A size of 0 is meant where the graph only extends the input; anywhere else it may stand for any size, and is refused."""
     x, w = np.arange(6, dtype=np.float32).reshape(1, 3, 2), np.arange(8, dtype=np.float32).reshape(2, 4)

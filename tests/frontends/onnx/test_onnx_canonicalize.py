@@ -76,7 +76,8 @@ def half_net():
         for group in ([("x", (1, 3, 8, 8))], [("y", (1, 4, 8, 8)), ("p", (1, 4, 8, 8))])
     ]
     graph = make_graph(nodes, "half", *values, tensors)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    plain = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(plain)  # the file states the types of all its tensors
 
 
 def test_float16_models_are_computed_in_float32_and_quantize(half_net, tmp_path):

@@ -152,7 +152,9 @@ def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProt
     made = onnx.shape_inference.infer_shapes(model)  # the inliner asks for types
     typed = made.graph
     types = {value.name: value.type for value in (*typed.input, *typed.value_info, *typed.output)}
-    types |= {each.name: onnx.helper.make_tensor_type_proto(each.data_type, each.dims) for each in typed.initializer}
+    constants = {each.name: onnx.helper.make_tensor_type_proto(each.data_type, each.dims) for each in typed.initializer}
+    typed.value_info.extend(onnx.helper.make_value_info(name, kind) for name, kind in constants.items() if name not in types)
+    types |= constants
     for number, node in enumerate(made.graph.node):
         schema = _definition(node, opset, supported)
         if schema is None:

@@ -41,6 +41,9 @@ def compute_in_float32(graph: onnx.GraphProto) -> None:
                 _widen_tensor(attribute.t)
             elif _names_float16(attribute):
                 attribute.i = TensorProto.FLOAT
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type in _NARROW_FLOATS:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
     constants = {tensor.name for tensor in graph.initializer}
     inputs = _float16_names(graph.input, listed=constants)
     outputs = [name for name in _float16_names(graph.output) if name not in inputs]
