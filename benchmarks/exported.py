@@ -54,8 +54,8 @@ class Found:
     ----------
     reload_db, runtime_db
         By an output that differs, the signal to noise ratio.
-    runtime_steps
-        By an output that is off by more than a step, by how many.
+    runtime_steps, runtime_shares
+        By an output that is off by more than a step, by how many, and how many of its values are.
     of_ties
         Whether each tensor is within a step of what ONNX Runtime computes from the same integers.
     """
@@ -63,6 +63,7 @@ class Found:
     reload_db: dict[str, float]
     runtime_db: dict[str, float]
     runtime_steps: dict[str, float]
+    runtime_shares: dict[str, float]
     of_ties: bool = False
 
     @property
@@ -92,7 +93,7 @@ def compared(quantized: QuantizedModel, feeds: list[Feed]) -> Found:
         session = reference_session(path, optimized=False, threads=1)
         theirs = [session.run(None, feed) for feed in feeds]
     steps = [quantized.plan.activations.get(output) for output in quantized.output_ids]
-    found = Found(reload_db={}, runtime_db={}, runtime_steps={})
+    found = Found(reload_db={}, runtime_db={}, runtime_steps={}, runtime_shares={})
     for place, name in enumerate(ours[0]):
         mine, loaded = (np.concatenate([np.ravel(list(run.values())[place]) for run in runs]) for runs in (ours, again))
         other = np.concatenate([np.ravel(run[place]) for run in theirs])
@@ -100,11 +101,12 @@ def compared(quantized: QuantizedModel, feeds: list[Feed]) -> Found:
             found.reload_db[name] = sqnr_db(mine, loaded)
         params = steps[place]
         step = float(np.max(params.scale)) if params is not None else max(float(np.abs(mine).max(initial=0)), 1e-6) / 255
-        off = float(np.abs(mine.astype(np.float64) - other).max(initial=0)) / step
-        if off > 0:
+        off = np.abs(mine.astype(np.float64) - other) / step
+        is_off = off > MOST_STEPS * 1.001
+        if off.any():
             found.runtime_db[name] = sqnr_db(other, mine)
-        if off > MOST_STEPS * 1.001:
-            found.runtime_steps[name] = off
+        if is_off.any():
+            found.runtime_steps[name], found.runtime_shares[name] = float(off.max()), float(is_off.mean())
     if not found.runtime_steps or found.reload_db:
         return found
     return replace(found, of_ties=all(each.steps <= MOST_STEPS for each in next(apart(proto, feeds, ours))))
