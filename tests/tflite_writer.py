@@ -22,6 +22,9 @@ _TYPES = {
     "int4": tflite.TensorType.INT4,
 }
 
+_ALIGNMENT = 16
+"""Of constants behind the FlatBuffer."""
+
 
 @dataclass(kw_only=True)
 class Tensor:
@@ -133,14 +136,16 @@ def write(
     *others: Graph,
     old_codes: bool = True,
     signatures: Mapping[str, int] | None = None,
+    behind: int | None = None,
 ) -> bytes:
     """Return the bytes of a file; buffer 0 is the empty one, as TFLite wants it.
 
     `others` are subgraphs that ops call, or that `signatures` name by their places: each takes and gives what its subgraph does.
-    Without `old_codes` the 8-bit field of operator codes is left out.
+    Without `old_codes` the 8-bit field of operator codes is left out. Constants lie within the FlatBuffer or, as those of large
+    files do, `behind` it, from that place on.
     """
     builder = flatbuffers.Builder(1024)
-    buffers, codes, graphs = [_table(builder, "Buffer", {})], [], []
+    buffers, codes, graphs, outside = [_table(builder, "Buffer", {})], [], [], b""
     all_graphs = [(tensors, ops, inputs, outputs), *others]
     for graph_tensors, graph_ops, graph_inputs, graph_outputs in all_graphs:
         tensor_offsets, op_offsets = [], []
@@ -149,7 +154,11 @@ def write(
             if tensor.value is not None:
                 index = len(buffers)
                 data = np.ascontiguousarray(tensor.value).reshape(-1).view(np.uint8)
-                buffers.append(_table(builder, "Buffer", {"Data": builder.CreateNumpyVector(data)}))
+                if behind is None:
+                    buffers.append(_table(builder, "Buffer", {"Data": builder.CreateNumpyVector(data)}))
+                else:
+                    buffers.append(_table(builder, "Buffer", {"Offset": behind + len(outside), "Size": data.size}))
+                    outside += data.tobytes() + bytes(-data.size % _ALIGNMENT)
             tensor_offsets.append(_tensor(builder, tensor, index))
         for op in graph_ops:
             number = getattr(tflite.BuiltinOperator, op.name)
@@ -173,4 +182,4 @@ def write(
         defined = [_signature(builder, name, place, all_graphs[place]) for name, place in signatures.items()]
         model["SignatureDefs"] = _offsets(builder, defined)
     builder.Finish(_table(builder, "Model", model), b"TFL3")
-    return bytes(builder.Output())
+    return bytes(builder.Output()).ljust(behind or 0, b"\0") + outside

@@ -147,7 +147,7 @@ def _load_tflite(data: bytes | mmap.mmap, asked: Asked, values: Mapping[str, Any
     tensors = [graph.tensors[index] for index in graph.inputs]
     ports = {tensor.name: (tensor.dtype, _numbers(asked.shapes.get(tensor.name, tensor.shape))) for tensor in tensors}
     bind = partial(_bind_tflite, data, asked, dict(values), signature)
-    reason = f"{asked.origin}: shapes of results follow from {', '.join(deciding)}"
+    reason = f"{asked.origin}: shapes of results or steps of loops follow from {', '.join(deciding)}"
     return UnboundModel(inputs=ports, deciding=deciding, reason=reason, make=bind)
 
 

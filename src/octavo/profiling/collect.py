@@ -65,6 +65,9 @@ def collect(
     stream = checked_batches(batches)
     accumulator = Accumulator(model, instrumented, attach, keep_samples)
     rows = accumulator.rows_per_run
+    empty = next((spec for spec in input_specs(model) if 0 in spec.shape), None)
+    if empty is not None:
+        raise DataError(f"input {empty.source_name} of shape {list(empty.shape)} has no elements: there is nothing to profile")
     supply = _Numbers(count() if numbers is None else numbers, rows)
     if resume is not None:
         check_resumable(resume, model, accumulator.observed(), preprocessing, rows)

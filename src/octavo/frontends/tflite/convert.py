@@ -140,7 +140,8 @@ class _GraphConverter(OpConverter):
             self.rounding = op_rounding(op, self.graph)
             self._reads_others = self.declared is not None and (self._is_bound or any(map(self._is_other, op.inputs)))
             try:
-                result = self.convert_map[op.name](op=self.subgraph.Operators(index))
+                result = self._empty(op)
+                result = self.convert_map[op.name](op=self.subgraph.Operators(index)) if result is None else result
                 if result is not None:
                     result = self.bb.normalize(result)
                     self._learn_bounds(op, result)
@@ -158,6 +159,13 @@ class _GraphConverter(OpConverter):
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported with {form}: {reason(error)}") from error
             except Exception as error:
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
+
+    def _empty(self, op: TfliteOp) -> Any:
+        """Return an op's result where it has no elements, at the sizes of the file; else None."""
+        made = [self.graph.tensors[index] for index in op.outputs]
+        if self.declared is not None or len(made) != 1 or math.prod(made[0].shape):
+            return None
+        return relax.const(np.zeros(made[0].shape, made[0].dtype))
 
     def _open_advice(self, problem: str) -> str:
         """Say of a problem with open sizes what to do: fix one by its name, or leave the file's sizes as they are."""

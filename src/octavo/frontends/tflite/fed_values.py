@@ -29,7 +29,7 @@ _DECIDING: Mapping[str, Sequence[int]] = {
     "SPLIT_V": (2,),
     "STRIDED_SLICE": (1, 2, 3),
 }
-"""Op -> which of its operands must be known before a run."""
+"""Op -> which of its operands must be known before a run; a loop that is left has no others."""
 _MAX_ELEMENTS = {"i": 64, "u": 64, "b": 64, "f": 16}
 """By kind of dtype: how many numbers an input may hold that is taken for one of sizes, axes or counts."""
 
@@ -38,6 +38,7 @@ def deciding_inputs(graph: TfliteGraph) -> tuple[str, ...]:
     """Return the inputs whose values decide shapes; none where one of them is data, which differs with each call."""
     makers = {index: op for op in graph.ops for index in op.outputs}
     todo = [op.inputs[place] for op in graph.ops for place in _DECIDING.get(op.name, ()) if place < len(op.inputs)]
+    todo.extend(index for op in graph.ops if op.name == "WHILE" for index in op.inputs)
     seen: set[int] = set()
     while todo:
         index = todo.pop()

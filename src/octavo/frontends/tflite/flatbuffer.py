@@ -57,8 +57,18 @@ class Table:
 
 
 def read_tables(data: bytes | mmap) -> Table:
-    """Return the root table, the model, of a file that `frontends.tflite.source.read` took."""
-    return _read(tflite.Model.GetRootAs(data, 0))
+    """Return the root table, the model, of a file that `frontends.tflite.source.read` took; all constants within."""
+    model = _read(tflite.Model.GetRootAs(data, 0))
+    for buffer in model["Buffers"] or []:
+        if buffer.number("Offset") > 1:
+            buffer["Data"] = np.frombuffer(data, np.uint8, buffer.number("Size"), buffer.number("Offset"))
+            buffer["Offset"] = buffer["Size"] = None
+    return model
+
+
+def lies_outside(buffer: Any) -> bool:
+    """Return whether the data of a buffer lies behind the FlatBuffer, as that of large files does."""
+    return buffer.Offset() > 1
 
 
 _BUILTIN_CODE = 10

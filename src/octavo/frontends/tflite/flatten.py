@@ -4,10 +4,12 @@
     VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE  an input, and an output NAME_next: the caller gives the state, and takes the next
     variable tensors of LSTM, RNN, SVDF         the same, and the layer as its steps (recurrent.py)
     weights of 2 and 4 bits                     int8; in blocks with a scale each: float32
+    constants behind the FlatBuffer             constants within, as far as 2 GB of them fit
 
-A variable that nothing writes is a constant. Both branches of an IF are computed and SELECT_V2 chooses; a WHILE is written out as
-often as it runs, where that follows from numbers in the file. A file of several signatures is that of one of them, of the first
-subgraph where none is asked for; what nothing calls is left out.
+A variable that nothing writes is a constant. Both branches of an IF are computed and SELECT_V2 chooses. A WHILE is written out as
+often as it runs, where that follows from numbers in the file or from what is fed, else it stays as an op of what its condition
+reads. A file of several signatures is that of one of them, of the first subgraph where none is asked for; what nothing calls is
+left out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy.typing as npt
 from ...errors import ModelError, UnsupportedOpError
 from ..frontend import RejectedOpError
 from .flat_graph import OP_NAMES, FlatGraph, TooManyOpsError
-from .flatbuffer import Table, op_number, read_tables, write_tables
+from .flatbuffer import Table, lies_outside, op_number, read_tables, write_tables
 from .known_values import computed
 from .narrow_weights import NARROW, widen
 from .recurrent import LAYERS, States, expand_layer
@@ -59,14 +61,15 @@ def flattened(
     ModelError
         If it has no such signature.
     UnsupportedOpError
-        If what a loop or a variable does is known at run time only.
+        If what a variable does is known at run time only.
     """
     main = 0 if signature is None else _subgraph_of(model, signature, origin)
     graph = model.Subgraphs(main)
     names = {OP_NAMES.get(op_number(model.OperatorCodes(index)), "") for index in range(model.OperatorCodesLength())}
     tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
     is_narrow = any(tensor.Type() in NARROW for tensor in tensors)
-    if model.SubgraphsLength() == 1 and not names & _REPLACED and not is_narrow and not values:
+    is_outside = any(lies_outside(model.Buffers(index)) for index in range(model.BuffersLength()))
+    if model.SubgraphsLength() == 1 and not names & _REPLACED and not is_narrow and not is_outside and not values:
         return PlainFile(data=data)
     tables = read_tables(data)
     widen(tables, model)
@@ -119,13 +122,23 @@ class _Writer(States):
         """Write the main graph, then what it says of itself."""
         indices = {index: index for index in range(len(self._flat.tensors))}
         found = self._ops(self._main, indices)
-        outputs = [found[int(index)] for index in self._main["Outputs"]]
+        outputs = [self._named(found[int(index)], int(index)) for index in self._main["Outputs"]]
         for name, value in self._states.items():
             outputs.append(self._next(name, value))
         outputs = [self._own(index) for index in outputs]
         order = self._flat.finish(outputs)
         self._model["Subgraphs"] = [self._flat.graph]
         self._model["SignatureDefs"] = None if self._states else self._signatures(order)
+
+    def _named(self, index: int, output: int) -> int:
+        """Return what an output is, of the output's name: what is known is a constant, what a subgraph computes is renamed."""
+        value = self._flat.value(index)
+        if value is not None and index != output:
+            self._flat.values[output] = value
+            return output
+        if index >= len(self._main["Tensors"]):
+            self._flat.tensors[index]["Name"] = self._flat.tensors[output]["Name"]
+        return index
 
     def _signatures(self, order: Mapping[int, int]) -> list[Table] | None:
         kept = [each for each in self._model["SignatureDefs"] or [] if each.number("SubgraphIndex") == self._place]
@@ -231,14 +244,16 @@ class _Writer(States):
     def _loop(self, op: Table, inputs: list[int], outputs: list[int]) -> list[int]:
         keys = ("CondSubgraphIndex", "BodySubgraphIndex")
         condition, body = (self._graphs[_place_of(op, "BuiltinOptions", key)] for key in keys)
-        carried = inputs
+        carried, start, before = inputs, len(self._flat.ops), (dict(self._now), dict(self._states))
         for _ in range(_MAX_STEPS):
             count = len(self._flat.ops)
             [goes_on] = self._inlined(condition, carried)
             known = self._flat.value(goes_on)
             if known is None:
-                why = "how often it runs is known at run time only, which is not supported; convert the model with a fixed number"
-                raise self._refusal("WHILE", outputs, f"{why} of steps")
+                del self._flat.ops[start:]
+                self._now, self._states = before
+                self._flat.op("WHILE", [self._own(inputs[place]) for place in _deciding(condition, body)], outputs)
+                return outputs
             del self._flat.ops[count:]
             if not known.all():
                 return carried
@@ -314,6 +329,25 @@ class _Writer(States):
     def _refusal(self, name: str, outputs: list[int], why: str) -> UnsupportedOpError:
         output = self._flat.name(outputs[0]) if outputs else ""
         return UnsupportedOpError(f"{self._origin}: op {name} (output tensor {output!r}): {why}")
+
+
+def _deciding(condition: Table, body: Table) -> list[int]:
+    """Return the places of what a loop carries by which its condition goes, whatever step it is."""
+    found, grown = set[int](), _read_for(condition, [0])
+    while grown != found:
+        found = grown
+        grown = found | _read_for(body, sorted(found))
+    return sorted(found)
+
+
+def _read_for(graph: Table, results: list[int]) -> set[int]:
+    """Return the places of a graph's inputs that some of its results are computed of."""
+    outputs = _numbers(graph, "Outputs")
+    wanted = {int(outputs[place]) for place in results}
+    for op in reversed(graph["Operators"] or []):
+        if wanted.intersection(int(index) for index in _numbers(op, "Outputs")):
+            wanted.update(int(index) for index in _numbers(op, "Inputs"))
+    return {place for place, index in enumerate(_numbers(graph, "Inputs")) if int(index) in wanted}
 
 
 def _numbers(table: Table, name: str) -> npt.NDArray[Any]:

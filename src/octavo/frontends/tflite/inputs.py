@@ -50,7 +50,7 @@ def input_shapes(graph: TfliteGraph, asked: Asked) -> InputShapes | None:
 def has_open_batch(graph: TfliteGraph) -> bool:
     """Return whether a file states one sample, and leaves their number open and nothing else."""
     tensors = [graph.tensors[index] for index in graph.inputs]
-    return all(tensor.signature == (-1, *tensor.shape[1:]) and tensor.shape[0] == 1 for tensor in tensors)
+    return bool(tensors) and all(tensor.signature == (-1, *tensor.shape[1:]) and tensor.shape[0] == 1 for tensor in tensors)
 
 
 def _dynamic(name: str, signature: tuple[int, ...]) -> dict[int, str]:

@@ -12,8 +12,8 @@ from .flatbuffer import Table
 
 Array = npt.NDArray[Any]
 _MAX_VALUES = 64
-_PLAIN_INTEGERS = frozenset({"int32", "int64", "bool"})
-"""Types that are no integers of a quantized tensor."""
+_PLAIN = frozenset({"float32", "int32", "int64", "bool"})
+"""Types that are no integers of a quantized tensor. Of floats, what is computed here is exact, or rounded once."""
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "ADD": np.add,
     "EQUAL": np.equal,
@@ -33,7 +33,7 @@ _WITH_ACTIVATION = frozenset({"ADD", "MUL", "SUB"})
 
 
 def computed(name: str, op: Table, known: Sequence[Array | None], shapes: Sequence[Sequence[int]]) -> list[Array] | None:
-    """Return the results of an op on whole numbers or booleans that are known; None where it is none.
+    """Return the results of an op on numbers or booleans that are known; None where it is none.
 
     Parameters
     ----------
@@ -45,13 +45,14 @@ def computed(name: str, op: Table, known: Sequence[Array | None], shapes: Sequen
     values = [value for value in known if value is not None]
     if len(values) < len(known) or not values or any(value.size > _MAX_VALUES for value in values):
         return None
-    if any(value.dtype.name not in _PLAIN_INTEGERS for value in values):
+    if any(value.dtype.name not in _PLAIN for value in values):
         return None
     options = op["BuiltinOptions"]
     if name in _WITH_ACTIVATION and options is not None and options.number("FusedActivationFunction"):
         return None
     if name in _BINARY and len(values) == 2:
-        return [np.asarray(_BINARY[name](*values))]
+        with np.errstate(all="ignore"):  # integers wrap around, floats are infinite
+            return [np.asarray(_BINARY[name](*values))]
     if name == "LOGICAL_NOT":
         return [np.logical_not(values[0])]
     if name in ("RESHAPE", "EXPAND_DIMS", "SQUEEZE") and np.prod(shapes[0], dtype=int) == values[0].size:

@@ -26,6 +26,7 @@ _REFUSED = {
     "NON_MAX_SUPPRESSION_V4": "a choice of boxes whose number follows from values",
     "NON_MAX_SUPPRESSION_V5": "a choice of boxes whose number follows from values",
     "UNIQUE": "a result whose size follows from values",
+    "WHILE": "how often it runs is known at run time only",
     "WHERE": "a result whose size follows from values",
 }
 

@@ -239,8 +239,6 @@ def _signature(tensor: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _constant(buffer: Any, name: str, shape: tuple[int, ...], dtype: str, origin: str) -> npt.NDArray[Any] | None:
-    if buffer.Offset() > 1:
-        raise ModelError(f"{origin}: tensor {name!r} lies outside the FlatBuffer (files above 2 GB), which is not supported")
     size = buffer.DataLength()
     expected = math.prod(shape) * np.dtype(dtype).itemsize
     if size == 0 and expected:
@@ -271,16 +269,13 @@ def _affine(quantization: Any, name: str, shape: tuple[int, ...], origin: str) -
 
 
 def _check_order(graph: TfliteGraph, origin: str) -> None:
-    """Every tensor an op reads must be an input, a constant or made by an earlier op, and no tensor is made twice or is empty."""
-    if not graph.inputs or not graph.outputs:
-        raise ModelError(f"{origin}: has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs; there is nothing to run")
+    """Every tensor an op reads must be an input, a constant or made by an earlier op, and no tensor is made twice."""
+    if not graph.outputs:
+        raise ModelError(f"{origin}: has no outputs; there is nothing to run")
     made = [*graph.inputs, *(index for op in graph.ops for index in op.outputs)]
     twice = next((index for index in made if made.count(index) > 1), None) if len(set(made)) < len(made) else None
     if twice is not None:
         raise ModelError(f"{origin}: corrupt .tflite file (tensor {graph.tensors[twice].name!r} is an input or a result twice)")
-    for tensor in (graph.tensors[index] for index in made):
-        if 0 in tensor.shape:
-            raise UnsupportedOpError(f"{origin}: tensor {tensor.name!r} of shape {tensor.shape} is empty, which is not supported")
     known = set(graph.inputs) | {index for index, tensor in enumerate(graph.tensors) if tensor.value is not None} | {-1}
     for op in graph.ops:
         missing = [index for index in op.inputs if index not in known]
