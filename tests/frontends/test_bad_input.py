@@ -173,9 +173,9 @@ def tflite_file(tmp_path, tensors, ops, **options):
     [
         ("HASHTABLE_FIND", {}, "op HASHTABLE_FIND (output tensor 'y') cannot be imported"),
         (
-            "WHERE",
+            "UNIQUE",
             {},
-            "op WHERE (output tensor 'y'): a result whose size follows from values, which is not supported; convert the model "
+            "op UNIQUE (output tensor 'y'): a result whose size follows from values, which is not supported; convert the model "
             "with other ops in its place, or end it before this op at 'x' and compute the op yourself",
         ),
         (

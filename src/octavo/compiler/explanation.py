@@ -13,7 +13,7 @@ from ..errors import printable
 from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..ir.graph.macs import float_macs
-from ..ir.graph.suppression import NAME as SUPPRESSION
+from ..ir.graph.places import COUNTED
 from ..ir.identity import TensorId
 from ..runtime.description import OutputSpec
 from ..runtime.shapes import typical, without_sizes
@@ -220,7 +220,7 @@ def output_specs(model: Model) -> tuple[OutputSpec, ...]:
     values = list(body.fields) if isinstance(body, Tuple) else [body]
     specs: list[OutputSpec] = []
     names = model.output_names or tuple(model.tensors[tensor_id].source_name for tensor_id in model.output_ids)
-    counted = {binding.var for binding in DataflowView(model.module["main"]).bindings if op_name(binding.value) == SUPPRESSION}
+    counted = {binding.var for binding in DataflowView(model.module["main"]).bindings if op_name(binding.value) in COUNTED}
     for value, tensor_id, name in zip(values, model.output_ids, names, strict=True):
         shape = static_shape(value)
         assert shape is not None, "shapes are static once inputs are"

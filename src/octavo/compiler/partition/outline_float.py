@@ -22,6 +22,8 @@ from tvm.relax import Var
 from ...errors import CompileError
 from ...ir.graph.dataflow import DataflowView, op_name
 from ...ir.graph.observe import OBSERVE
+from ...ir.graph.places import COUNTED
+from ...ir.graph.places import NAME as PLACES
 from ...ir.graph.recurrence import NAME as RECURRENCE
 from ...ir.graph.rules import Rule, partition
 from ...ir.graph.suppression import NAME as SUPPRESSION
@@ -39,6 +41,7 @@ from ...ir.qdq.matchers.half_float import half_rules, is_widening
 from ...ir.qdq.matchers.matmul import match_float_batch_matmul
 from ...ir.qdq.matchers.move.concat import match_float_concat, match_float_norm
 from ...ir.qdq.matchers.observe import match_observe
+from ...ir.qdq.matchers.places import match_places
 from ...ir.qdq.matchers.recurrence import match_float_recurrence
 from ...ir.qdq.matchers.reduce import FLOAT_REDUCTIONS, match_float_reduce
 from ...ir.qdq.matchers.suppression import match_suppression
@@ -61,6 +64,7 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
     Rule(composite="octavo.float_recurrence", ops=(RECURRENCE,), match=match_float_recurrence),
     Rule(composite="octavo.float_suppression", ops=(SUPPRESSION,), match=match_suppression),
+    Rule(composite="octavo.places", ops=(PLACES,), match=match_places),
     Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
     Rule(composite="octavo.mixed_elementwise", ops=CHAINED, match=match_mixed_elementwise),
     Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
@@ -88,9 +92,9 @@ def _check_own_ops(view: DataflowView, reasons: Mapping[str, str]) -> None:
                 f"{reasons.get(name, 'only CPUs have kernels for it')}; fix the number: "
                 'sizes={"NAME": N} in Python, --size NAME=N on the command line'
             )
-        if op_name(binding.value) == SUPPRESSION:
+        if op_name(binding.value) in COUNTED:
             raise CompileError(
-                f"{binding.var.name}: {reasons.get(binding.var.name, 'only CPUs have kernels for the choice of boxes')}; "
+                f"{binding.var.name}: {reasons.get(binding.var.name, 'only CPUs have kernels for results that data counts')}; "
                 "fix its sizes, or cut the model ahead of it"
             )
 

@@ -26,6 +26,7 @@ from ..frontend import RejectedOpError, discard, quiet, reason
 from ..input_shapes import InputShapes
 from ..source_tensor import SourceTensor
 from ..symbols import Symbols
+from .counting import COUNTED_RESULTS
 from .inputs import FIXED, with_names
 from .ops import OpConverter
 from .rounding import op_rounding
@@ -118,6 +119,12 @@ class _GraphConverter(OpConverter):
         for op in self.graph.ops:
             if op.name not in self.convert_map:
                 raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer{self._advice(op)}")
+            readers = [each.name for each in self.graph.ops if op.name in COUNTED_RESULTS and op.outputs[0] in each.inputs]
+            if readers:
+                why = f"the shape of its result, which op {readers[0]} reads, depends on data"
+                raise UnsupportedOpError(
+                    f"{self._describe(op)}: {why}; let it be an output of the model, and pick what it names yourself"
+                )
             for name, value in op.options.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UnsupportedOpError(f"{self._describe(op)} has option {name} = {value}; it must be finite")
@@ -163,7 +170,7 @@ class _GraphConverter(OpConverter):
     def _empty(self, op: TfliteOp) -> Any:
         """Return an op's result where it has no elements, at the sizes of the file; else None."""
         made = [self.graph.tensors[index] for index in op.outputs]
-        if self.declared is not None or len(made) != 1 or math.prod(made[0].shape):
+        if op.name in COUNTED_RESULTS or self.declared is not None or len(made) != 1 or math.prod(made[0].shape):
             return None
         return relax.const(np.zeros(made[0].shape, made[0].dtype))
 
@@ -192,7 +199,8 @@ class _GraphConverter(OpConverter):
             declared = self.graph.tensors[index]
             shape = self._at_declared_sizes(index, found) if isinstance(found.shape, relax.ShapeExpr) else None
             # Some writers state no shape at all.
-            if (declared.shape and shape is not None and shape != declared.shape) or str(found.dtype) != declared.dtype:
+            wanted = () if op.name in COUNTED_RESULTS else declared.shape
+            if (wanted and shape is not None and shape != declared.shape) or str(found.dtype) != declared.dtype:
                 raise RejectedOpError(f"a result {declared.dtype} {declared.shape} where it computes {found.dtype} {shape}")
 
     def _learn_bounds(self, op: TfliteOp, result: Any) -> None:

@@ -24,6 +24,8 @@ _DECIDING: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "SEGMENT_SUM", "SPARSE_TO_DENSE"), (1,)),
     **dict.fromkeys(("BATCH_TO_SPACE_ND", "SLICE", "SPACE_TO_BATCH_ND"), (1, 2)),
     **dict.fromkeys(("FILL", "SPLIT", "TRANSPOSE_CONV"), (0,)),
+    "NON_MAX_SUPPRESSION_V4": (2, 3, 4),
+    "NON_MAX_SUPPRESSION_V5": (2, 3, 4, 5),
     "RANGE": (0, 1, 2),
     "SCATTER_ND": (2,),
     "SPLIT_V": (2,),

@@ -17,6 +17,7 @@ from ...runtime.size import OpenSizeError, Size
 from ..frontend import RejectedOpError
 from ..relax_ops import padded_for_windows, same_padding
 from .base import BaseConverter, float_const
+from .counting import CountingConverter
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
 from .indexing import IndexingConverter
@@ -75,7 +76,15 @@ _OWN = frozenset(
 )
 
 
-class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, PlacingConverter, DetectionConverter, IntegerLayers):
+class OpConverter(
+    IndexingConverter,
+    ElementwiseConverter,
+    StoredConverter,
+    PlacingConverter,
+    CountingConverter,
+    DetectionConverter,
+    IntegerLayers,
+):
     """TVM's TFLite converter with our own for every op of quantized networks."""
 
     OWN_OPS = (
@@ -84,6 +93,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Plac
         | ElementwiseConverter.OWN_OPS
         | StoredConverter.OWN_OPS
         | PlacingConverter.OWN_OPS
+        | CountingConverter.OWN_OPS
         | DetectionConverter.OWN_OPS
         | IntegerLayers.OWN_OPS
     )

@@ -23,11 +23,8 @@ _SEGMENTS = {"SUM": "add", "PROD": "mul", "MAX": "max", "MIN": "min"}
 _REFUSED = {
     "BITCAST": "another meaning of the same bits",
     "CONV_3D_TRANSPOSE": "a transposed convolution of volumes",
-    "NON_MAX_SUPPRESSION_V4": "a choice of boxes whose number follows from values",
-    "NON_MAX_SUPPRESSION_V5": "a choice of boxes whose number follows from values",
     "UNIQUE": "a result whose size follows from values",
     "WHILE": "how often it runs is known at run time only",
-    "WHERE": "a result whose size follows from values",
 }
 
 

@@ -257,11 +257,26 @@ class FloatSuppressionOp(FloatOp):
     most: int
     overlap: float
     score: float | None
+    reached: bool
+    sigma: float
     scores_shape: tuple[int, int, int]
 
     @property
     def macs(self) -> int:
         """None: it compares."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PlacesOp(FloatOp):
+    """Where booleans `x` are true, as `ir.graph.places` defines it."""
+
+    x: str
+    shape: tuple[int, ...]
+
+    @property
+    def macs(self) -> int:
+        """None: it counts."""
         return 0
 
 

@@ -1,6 +1,6 @@
 """The choice of boxes by their scores and overlaps (non-maximum suppression) as one op. Computes nothing.
 
-    y = R.octavo.suppression((boxes, scores), R.str("most=100 overlap=0.5 score=0.25"))
+    y = R.octavo.suppression((boxes, scores), R.str("most=100 overlap=0.5 score=0.25 reached=False sigma=0.0"))
 
 `boxes` (batch, boxes, 4) are two opposite corners each, `scores` (batch, classes, boxes). y is int64 (batch * classes * most, 3):
 the numbers of batch, class and box of what is chosen, class by class from the best on, and -1 in all rows behind. How many rows
@@ -36,24 +36,32 @@ class Suppression:
         From what share of two boxes' union on their intersection rules out the one of the lower score: more than that.
     score
         What a score must be above; None: any is good.
+    reached
+        Whether a share of just `overlap` rules out as well.
+    sigma
+        Where it is above 0, each choice multiplies the scores of the boxes that it shares with by exp(-share^2 / (2 * sigma)).
     """
 
     most: int
     overlap: float
     score: float | None
+    reached: bool = False
+    sigma: float = 0.0
 
     def text(self) -> str:
         """Return it as the op has it."""
-        return f"most={self.most} overlap={self.overlap!r} score={self.score!r}"
+        words = f"most={self.most} overlap={self.overlap!r} score={self.score!r}"
+        return f"{words} reached={self.reached} sigma={self.sigma!r}"
 
     @staticmethod
     def parse(text: str) -> Suppression:
         """Read what `text` wrote; ValueError for anything else."""
         given: dict[str, str] = {name: value for name, _, value in (word.partition("=") for word in text.split(" "))}
-        if given.keys() != {"most", "overlap", "score"}:
+        if given.keys() != {"most", "overlap", "score", "reached", "sigma"}:
             raise ValueError(f"{text!r} is no choice of boxes")
         score = None if given["score"] == "None" else float(given["score"])
-        return Suppression(most=int(given["most"]), overlap=float(given["overlap"]), score=score)
+        numbers: dict[str, float] = {name: float(given[name]) for name in ("overlap", "sigma")}
+        return Suppression(most=int(given["most"]), score=score, reached=given["reached"] == "True", **numbers)
 
 
 def suppression(boxes: Expr, scores: Expr, what: Suppression) -> Any:

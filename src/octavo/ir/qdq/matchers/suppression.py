@@ -2,7 +2,7 @@
 
 Before::
 
-    y = R.octavo.suppression((boxes, scores), R.str("most=100 overlap=0.5 score=0.25"))
+    y = R.octavo.suppression((boxes, scores), R.str("most=100 overlap=0.5 score=0.25 reached=False sigma=0.0"))
 
 After: one composite "octavo.float_suppression" from boxes and scores to y.
 """
@@ -36,6 +36,8 @@ def match_suppression(view: DataflowView, core: Var) -> Region[CompositeOp] | Re
         most=what.most,
         overlap=what.overlap,
         score=what.score,
+        reached=what.reached,
+        sigma=what.sigma,
         scores_shape=(shape[0], shape[1], shape[2]),
     )
     return Region(core=core, output=core, members=(core,), inputs=tuple(dict.fromkeys(operands)), op=op)

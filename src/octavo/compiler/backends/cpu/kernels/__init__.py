@@ -96,6 +96,7 @@ from .reductions.reduce import ReduceSpec, reduce
 from .resize.float_resize import FloatResizeSpec, float_resize_bilinear
 from .resize.resize import ResizeSpec, resize_bilinear
 from .resize.taps import float_tap_places, float_tap_weights, linear_taps
+from .suppression.places import PlacesSpec, places
 from .suppression.suppression import SuppressionSpec, suppression
 
 __all__ = [
@@ -158,6 +159,7 @@ __all__ = [
     "PaddedAxis",
     "PairLookupSpec",
     "PairwiseSpec",
+    "PlacesSpec",
     "Pool2dSpec",
     "PreluSpec",
     "QuantizeSpec",
@@ -231,6 +233,7 @@ __all__ = [
     "padded_rows",
     "pair_lookup",
     "pairwise",
+    "places",
     "pool2d",
     "prelu",
     "quantize",

@@ -1,8 +1,9 @@
 """Non-maximum suppression: of each class the boxes of best scores, less those that overlap a better one. One text for every ISA.
 
 As ONNX's operator reference and ONNX Runtime have it: a box is compared with the chosen ones of its class alone, equal scores
-go by the number of the box, corners may come in any order, and boxes without an area rule nothing out. Results of all classes
-stand one behind the other, so one thread does it.
+go by the number of the box, corners may come in any order, and boxes without an area rule nothing out. LiteRT rules out what
+reaches the limit, and may lower scores by what boxes share with those that were chosen. Results of all classes stand one behind
+the other, so one thread does it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from ..language.vectors import Buffer, Expr, prim_func
 class SuppressionSpec:
     """float32 boxes [batch, boxes, 4] and scores [batch, classes, boxes] to int64 [batch * classes * most, 3].
 
-    `overlap` is the share of a union that an intersection must not pass, `score` what a score must be above (None: anything).
+    `overlap` is the share of a union that an intersection must not pass, or not reach (`reached`), `score` what a score must be
+    above (None: anything). Above 0, `sigma` is that of the bell curve by which shares lower scores.
     """
 
     batch: int
@@ -30,6 +32,8 @@ class SuppressionSpec:
     most: int
     overlap: float
     score: float | None
+    reached: bool = False
+    sigma: float = 0.0
 
 
 def suppression(spec: SuppressionSpec, *, isa: str) -> Kernel:
@@ -55,7 +59,8 @@ class _Chosen:
     """Emits the choice of one class: `left` are the boxes that are neither chosen nor ruled out, in their order."""
 
     def __init__(self, spec: SuppressionSpec, boxes: Buffer, scores: Buffer, y: Buffer) -> None:
-        self._spec, self._boxes, self._scores, self._y = spec, boxes, scores, y
+        self._spec, self._boxes, self._given, self._y = spec, boxes, scores, y
+        self._scores: Any = B.alloc_buffer((spec.boxes,), "float32")  # of one class
         self._left: Any = B.alloc_buffer((spec.boxes + 1,), "int32")
         self._count: Any = B.alloc_buffer((1,), "int32", scope="local")
         self._best: Any = B.alloc_buffer((1,), "int32", scope="local")
@@ -70,16 +75,20 @@ class _Chosen:
         B.buffer_store(self._count, B.int32(0), [0])
         with B.serial(0, spec.boxes) as box:
             B.buffer_store(self._left, box, [self._count[0]])
-            is_good = B.int32(1) if spec.score is None else self._number(self._scores[first + box] > B.float32(spec.score))
-            B.buffer_store(self._count, self._count[0] + is_good, [0])
+            B.buffer_store(self._scores, self._given[first + box], [box])
+            B.buffer_store(self._count, self._count[0] + self._number(self._is_good(box)), [0])
         with B.serial(0, spec.most):
-            self._emit_choice(batch, kind, first)
+            self._emit_choice(batch, kind)
 
-    def _emit_choice(self, batch: Expr, kind: Expr, first: Expr) -> None:
+    def _is_good(self, box: Expr) -> Expr:
+        """Return whether the score of a box is high enough."""
+        return B.bool(True) if self._spec.score is None else self._scores[box] > B.float32(self._spec.score)
+
+    def _emit_choice(self, batch: Expr, kind: Expr) -> None:
         """Choose the best of what is left, and leave those that it does not rule out; nothing happens where none is left."""
         B.buffer_store(self._best, B.int32(0), [0])
         with B.serial(0, self._count[0]) as place:
-            is_better = self._scores[first + self._left[place]] > self._scores[first + self._left[self._best[0]]]
+            is_better = self._scores[self._left[place]] > self._scores[self._left[self._best[0]]]
             B.buffer_store(self._best, B.Select(is_better, place, self._best[0]), [0])
         chosen = B.Bind(self._left[self._best[0]])
         any_left = B.Bind(self._number(self._count[0] > 0))
@@ -93,7 +102,13 @@ class _Chosen:
         with B.serial(0, self._count[0]) as place:
             box = B.Bind(self._left[place])
             B.buffer_store(self._left, box, [self._kept[0]])
-            is_out = B.Or(box == chosen, self._overlaps(mine, self._corners(batch, box)))
+            share = B.Bind(self._share(mine, self._corners(batch, box)))
+            limit = B.float32(self._spec.overlap)
+            is_out = B.Or(box == chosen, share >= limit if self._spec.reached else share > limit)
+            if self._spec.sigma > 0:
+                lowered = ElementMath(1).exp(self._product(share, share) * B.float32(-0.5 / self._spec.sigma))
+                B.buffer_store(self._scores, self._product(self._scores[box], lowered), [box])
+                is_out = B.Or(is_out, B.Not(self._is_good(box)))
             B.buffer_store(self._kept, self._kept[0] + B.int32(1) - self._number(is_out), [0])
         B.buffer_store(self._count, self._kept[0], [0])
 
@@ -104,15 +119,15 @@ class _Chosen:
         low, high = [B.Bind(B.min(*pair)) for pair in ((a, c), (b, d))], [B.Bind(B.max(*pair)) for pair in ((a, c), (b, d))]
         return [*low, *high, self._product(high[0] - low[0], high[1] - low[1])]
 
-    def _overlaps(self, mine: list[Expr], other: list[Expr]) -> Expr:
-        """Return whether the share of the intersection in the union passes the limit."""
+    def _share(self, mine: list[Expr], other: list[Expr]) -> Expr:
+        """Return the share of the intersection in the union, 0 where a box has no area."""
         sides = [B.Bind(B.min(mine[axis + 2], other[axis + 2]) - B.max(mine[axis], other[axis])) for axis in (0, 1)]
         zero = B.float32(0)
         common = self._product(B.max(sides[0], zero), B.max(sides[1], zero))
         union = B.Bind(mine[4] + other[4] - common)
         share = B.Bind(common / B.Select(union > zero, union, B.float32(1)))
         is_area = B.And(B.And(common > zero, union > zero), B.And(mine[4] > zero, other[4] > zero))
-        return B.And(is_area, share > B.float32(self._spec.overlap))
+        return B.Select(is_area, share, zero)
 
     def _product(self, a: Expr, b: Expr) -> Expr:
         """Return a product that is rounded by itself."""
