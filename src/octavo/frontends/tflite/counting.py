@@ -55,11 +55,12 @@ class CountingConverter(BaseConverter):
         if self._shape(boxes) != [count, 4] or wanted < 0:
             raise RejectedOpError(f"{wanted} of boxes {self._shape(boxes)}, of {count} scores")
         sigma = float(values[3]) if len(values) > 3 else 0.0
-        limit = {"overlap": float(values[1]), "score": float(values[2]), "sigma": sigma, "reached": True}
+        limit: Any = {"overlap": float(values[1]), "score": float(values[2]), "sigma": sigma, "reached": True}
         has_scores = len(self.get_output_tensors(op)) > 2
         if not wanted or not count:
-            none = [np.zeros(wanted, np.int32), *([np.zeros(wanted, np.float32)] if has_scores else []), np.int32(0)]
-            return relax.Tuple([relax.const(value) for value in none])
+            dtypes = ("int32", "float32") if has_scores else ("int32",)
+            none: list[Any] = [*(relax.const(np.zeros(wanted, dtype)) for dtype in dtypes), relax.const(0, "int32")]
+            return relax.Tuple(none)
         corners, marks = self._emitted(boxes, [1, count, 4]), self._emitted(scores, [1, 1, count])
         rows = self.bb.emit(suppression(corners, marks, Suppression(most=min(wanted, count), **limit)))
         return relax.Tuple(self._chosen(rows, corners, marks, [count, wanted], sigma, has_scores=has_scores))

@@ -37,7 +37,6 @@ _UNARY = {
     "RELU_0_TO_1": lambda x: ops.clip(x, 0.0, 1.0),
     "RELU_N1_TO_1": lambda x: ops.clip(x, -1.0, 1.0),
     "ROUND": ops.round,
-    "RSQRT": ops.rsqrt,
     "SIN": ops.sin,
     "SQUARE": lambda x: ops.multiply(x, x),
     "TANH": ops.tanh,

@@ -27,14 +27,19 @@ from .placing import PlacingConverter
 _BINARY = {"FLOOR_DIV": ops.floor_divide, "FLOOR_MOD": ops.floor_mod}
 
 
-class StoredConverter(BaseConverter):
-    """Converters of NEG, FLOOR_DIV and FLOOR_MOD, and of SQRT, whose result is cut to a stored integer."""
+_RSQRT_STEPS = 2.0**20
+"""Of 1 (LiteRT, elementwise.cc)."""
 
-    OWN_OPS = frozenset({"NEG", "SQRT", *_BINARY})
+
+class StoredConverter(BaseConverter):
+    """Converters of NEG, FLOOR_DIV and FLOOR_MOD, of SQRT, whose result is cut to a stored integer, and of RSQRT in steps."""
+
+    OWN_OPS = frozenset({"NEG", "RSQRT", "SQRT", *_BINARY})
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.convert_map["NEG"] = functools.partial(self._on_stored, function=ops.negative)
+        self.convert_map["RSQRT"] = self._rsqrt
         self.convert_map["SQRT"] = self._sqrt
         for name, function in _BINARY.items():
             self.convert_map[name] = functools.partial(self._on_stored, function=function)
@@ -59,6 +64,20 @@ class StoredConverter(BaseConverter):
         scale = float_const(float(output.qnn_params["scale"].value.numpy()))
         # A root of what is below 0 has no value; LiteRT stops at the first one.
         return self.quantize(ops.multiply(ops.floor(ops.divide(root, scale)), scale), output)
+
+    def _rsqrt(self, op: Any) -> Any:
+        """Convert RSQRT; of 8-bit integers LiteRT rounds three times: 1 / sqrt of a number of input steps to 2^-20, that times a
+        fraction, and that to output steps, from which the fraction is a power of two away."""
+        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        if not output.qnn_params or self.get_tensor_type_str(data.tensor.Type()) not in ("int8", "uint8"):
+            return self._quantized(ops.rsqrt(self._real(data)), output)
+        scale, zero_point = (float(data.qnn_params[key].value.numpy()) for key in ("scale", "zero_point"))
+        step = float(output.qnn_params["scale"].value.numpy())
+        fraction, power = math.frexp(1.0 / (math.sqrt(scale) * step))
+        value = ops.rsqrt(ops.subtract(self._integers(data), float_const(zero_point)))
+        for factor in (_RSQRT_STEPS, fraction, 2.0**power / _RSQRT_STEPS):
+            value = ops.floor(ops.add(ops.multiply(value, float_const(factor)), float_const(0.5)))
+        return self.quantize(ops.multiply(value, float_const(step)), output)
 
     def _integers(self, tensor: Any) -> Any:
         """Return a quantized tensor's stored integers as float32."""

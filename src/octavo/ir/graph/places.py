@@ -45,7 +45,8 @@ def _infer(call: Any, builder: Any) -> Any:
     del builder
     x: Any = elements(call.args[0].ty.fields)[0]
     sizes: Any = elements(x.shape.values)
-    return relax.TensorType([math.prod(sizes), len(sizes)], "int64")
+    shape: Any = [math.prod(sizes), len(sizes)]
+    return relax.TensorType(shape, "int64")
 
 
 register(NAME, "The places of what is true.", _infer, _construct)
