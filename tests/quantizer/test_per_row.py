@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -358,3 +358,23 @@ def test_a_tensor_behind_a_layer_per_row_has_an_effect_of_its_own(rng: np.random
     effects = referee.effects(referee.rounding(quantized.plan))
     assert "q" in effects
     assert all(0 < each < 1 for each in effects.values())
+
+
+@pytest.mark.parametrize("ops", ["standard", "onnxruntime"])
+def test_a_weight_of_several_layers_is_in_the_file_once(
+    ops: Literal["standard", "onnxruntime"], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """As of a recurrent layer's steps."""
+    net = OnnxWriter()
+    weight, state = net.constant("w", 24, 24), "x"
+    for step in "abc":
+        state = net.node("Tanh", [net.node("MatMul", [state, weight], f"{step}p")], step)
+    onnx.save(net.model({"x": [2, 24]}, {"c": [2, 24]}), tmp_path / "float.onnx")
+    model = load(tmp_path / "float.onnx")
+    quantized = quantize_graph(
+        model, octavo.profile(model, samples_of(model, rng)), recipe=PLAIN, changes=chosen("ap", "bp", "cp")
+    )
+    assert [layer.per_row for layer in quantized.plan.layers if layer.weight] == [("x",), ("a",), ("b",)]
+    export_onnx(quantized, tmp_path / "int8.onnx", ops=ops)
+    held = onnx.load(tmp_path / "int8.onnx").graph.initializer
+    assert sum(list(each.dims) == [24, 24] for each in held) == 1

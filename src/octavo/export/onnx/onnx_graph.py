@@ -37,6 +37,7 @@ class OnnxGraph:
         self._graph = proto.graph
         self.nodes: list[Node] = list(proto.graph.node)
         self._initializers: dict[str, Any] = {item.name: item for item in proto.graph.initializer}
+        self._shared: dict[tuple[Any, ...], str] = {}
         self._names = {name for node in self.nodes for name in (*node.input, *node.output)}
         self._names.update(self._initializers, (item.name for item in proto.graph.input))
         self._names.update(item.name for item in proto.graph.output)
@@ -98,6 +99,14 @@ class OnnxGraph:
         name = self.fresh(wish)
         self._initializers[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
         return name
+
+    def shared_constant(self, wish: str, value: npt.NDArray[Any]) -> str:
+        """Return the name of an initializer of a value, one for all calls with an equal one, of equal dtype and shape."""
+        content = np.asarray(value, order="C")
+        key = content.dtype, content.shape, content.tobytes()
+        if key not in self._shared:
+            self._shared[key] = self.add_constant(wish, content)
+        return self._shared[key]
 
     def add_int4(self, wish: str, value: npt.NDArray[Any]) -> str:
         """Add an initializer of 4-bit integers, two to a byte, as `add_constant` does others."""

@@ -35,7 +35,7 @@ class _Rows:
 
 @dataclass(kw_only=True, slots=True)
 class RowQuantization:
-    """Writes such layers into one graph; a tensor that several read is quantized once.
+    """Writes such layers into one graph; what several read is quantized once, and a weight that several have is there once.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ class RowQuantization:
         name = product.name or product.output[0]
         nodes = NewNodes(self.graph, f"{name}_integers")
         rows = self._of(operand(self.graph, product, 0), -1)
-        sums = nodes.add("MatMulInteger", rows.integers, self.graph.add_constant(f"{name}_weight", weight))
-        columns = self.graph.add_constant(f"{name}_weight_sums", weight.sum(axis=0, dtype=np.int32))
+        sums = nodes.add("MatMulInteger", rows.integers, self.graph.shared_constant(f"{name}_weight", weight))
+        columns = self.graph.shared_constant(f"{name}_weight_sums", weight.sum(axis=0, dtype=np.int32))
         centered = nodes.add("Sub", sums, nodes.add("Mul", rows.zero_point, columns))
         real = nodes.add("Mul", nodes.add("Cast", centered, to=TensorProto.FLOAT), rows.scale)
-        nodes.add("Mul", real, self.graph.add_constant(f"{name}_weight_scale", params.scale.reshape(-1)))
+        nodes.add("Mul", real, self.graph.shared_constant(f"{name}_weight_scale", params.scale.reshape(-1)))
         put_in_place(self.graph, product, nodes)
 
     def replace_product(self, product: Node) -> None:

@@ -63,7 +63,7 @@ class RuntimeProducts:
         nodes.add("MatMulNBits", x, *constants, domain=MICROSOFT, **attrs)
 
     def _add(self, wish: str, value: npt.NDArray[Any]) -> str:
-        return self.graph.add_constant(wish, value)
+        return self.graph.shared_constant(wish, value)
 
 
 def _pairs(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
