@@ -241,3 +241,38 @@ def test_step_is_tried_where_channels_may_be_rotated() -> None:
     assert Rotate.of(octavo.Recipe()) == [Rotate()]
     assert Rotate.of(octavo.Recipe(equalization="factors")) == []
     assert Rotate.of(octavo.Recipe().with_preset("fast")) == []
+
+
+@pytest.mark.parametrize(("samples", "stride", "part"), [("samples", 5, 1), ("3*samples", 1, 3)])
+def test_sizes_that_a_stride_makes_smaller_are_rotated_as_fixed_ones(
+    samples: str, stride: int, part: int, rng: np.random.Generator
+) -> None:
+    """A convolution reads 20 samples: of 2, it would leave less than nothing; a reshape splits what is a multiple of 3."""
+    weights = {"w": (8, 1, 20), "e": (8, 8), "a": (8, 16), "b": (16, 8), "c": (8, 4), "scale": (8,)}
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[batch, samples] x) => (float[batch, frames, 4] y)
+        <int64[4] split = {{0, -1, {part}, 8}}, int64[3] flat = {{0, -1, 8}}, int64[1] one = {{1}}> {{
+        r = Unsqueeze(x, one)
+        k = Conv<strides = [{stride}], pads = [0, 19]>(r, w)
+        t = Transpose<perm = [0, 2, 1]>(k)
+        p = MatMul(t, e)
+        s = Reshape(p, split)
+        f = Reshape(s, flat)
+        o = LayerNormalization(f, scale)
+        m = MatMul(o, a)
+        h = Relu(m)
+        n = MatMul(h, b)
+        d = Add(f, n)
+        l = LayerNormalization(d, scale)
+        y = MatMul(l, c)
+    }}"""
+    )
+    if samples == "samples":  # without the padding: 20 samples are the fewest
+        proto.graph.node[1].attribute.pop()
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name) for name, shape in weights.items()
+    )
+    shapes: list[Any] = [{"x": ("batch", samples)}, {"x": (2, 600)}]
+    found = [every_rotation(simplify(octavo.load(proto, shapes=each))[0]) for each in shapes]
+    assert found[0] == found[1]
+    assert found[0]

@@ -7,6 +7,7 @@ takes them out again. A group that reaches anything else keeps its factor 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ _HOMOGENEOUS = (
 )
 """Ops that give of an operand times a positive number their result times that number, channel by channel."""
 _SUMS = ("add", "subtract", "maximum", "minimum")
+_DOUBLINGS = 16
+"""How often a dimension of 2 is doubled until sizes that are computed of it hold elements."""
 _REDUCTIONS = ("mean", "sum", "max", "min")
 PICKS = tuple(name for name in GATHER_OPS if name not in ("nn.pad", "image.resize2d"))
 """Ops whose results are elements of what they read, by an index for each axis."""
@@ -369,12 +372,30 @@ class Finder:
 def _through_view(call: Any, groups: Groups) -> Groups | None:
     """Return the groups of a permuted or reshaped tensor; None where they would differ along an open dimension.
 
-    Along open dimensions groups are alike, so that any size of these shows where they go.
+    Along open dimensions groups are alike, so that any size of these shows where they go, of which each tensor has elements.
     """
     shape, result = static_shape(call.args[0]) or (), static_shape(call) or ()
-    sizes = dict.fromkeys(names_in((*shape, *result)), 2)
+    sizes = _shown_sizes(shape, result)
+    if sizes is None:
+        return None
     moved = _dense(apply_mover(call, np.broadcast_to(groups, evaluated(shape, sizes)), sizes))
     return None if any(is_open(dim) and size > 1 for dim, size in zip(result, moved.shape, strict=True)) else moved
+
+
+def _shown_sizes(shape: tuple[int, ...], result: tuple[int, ...]) -> dict[str, int] | None:
+    """Return sizes at which no open dimension of two shapes is below 2, and both hold as many elements; None: none was found."""
+    for start in (2, 30):  # the second for what is a multiple of 3 or 5
+        sizes = dict.fromkeys(names_in((*shape, *result)), start)
+        for _ in range(_DOUBLINGS):
+            small = [dim for dim in (*shape, *result) if is_open(dim) and evaluated([dim], sizes)[0] < 2]
+            if not small:
+                break
+            sizes |= {name: 2 * sizes[name] for name in names_in(small)}
+        else:
+            continue
+        if prod(evaluated(shape, sizes)) == prod(evaluated(result, sizes)):
+            return sizes
+    return None
 
 
 def _dense(groups: Groups) -> Groups:
