@@ -250,6 +250,36 @@ def test_values_beyond_the_bounds_that_become_something_else_are_called_so(cases
     assert "only beyond the bounds of the result: saturation" in result.problem
 
 
+EXPERTS = TargetDescription(
+    name="experts",
+    ops=(OpSupport(op="stacked_matmul", activations=("int8", "uint8"), weights=("int8",), fusions=("nn.relu", "clip")),),
+)
+
+
+def test_matrices_that_each_have_a_weight_of_their_own(tmp_path):
+    """Octavo's kernels pass; one that gives the first two results in each other's place fails, and where it does is said."""
+    suite = conformance.write(EXPERTS, tmp_path / "cases")
+    assert suite.not_covered == suite.refused == []
+    names = {case["name"].removeprefix("stacked_matmul-int8-half_even-"): case for case in suite.cases}
+    assert {"experts_2", "experts_5", "batch_2", "per_channel", "weight_zero_point_127"} <= names.keys()
+    assert names["ties"]["covers"]["positive_ties"] > 2
+    assert names["ties"]["covers"]["negative_ties"] > 2
+    assert own_kernels(tmp_path / "cases", EXPERTS).passed
+    chosen = some(tmp_path / "cases", tmp_path / "chosen", [names["general"]["name"], names["batch_2"]["name"]])
+
+    def turned(case, _):
+        accumulator, real = case.details["accumulator"], case.details["real"]
+        scale, zero_point = np.polyfit(accumulator.reshape(-1), real.reshape(-1), 1)
+        swapped = accumulator.copy()
+        swapped[..., :2, :, :] = accumulator[..., 1::-1, :, :]
+        return {"y": np.clip(np.rint(swapped * scale + zero_point), -128, 127).astype(np.int8)}
+
+    for result in conformance.run(chosen, turned).results:
+        assert result.difference is not None
+        assert result.difference.count > result.difference.size / 3
+        assert result.difference.index[-3] == 0
+
+
 @pytest.mark.parametrize("rounding", ["float_multiplier", "shift"])
 def test_own_kernels_pass_the_cases_of_other_ops(tmp_path, rounding):
     """By shifts every second op: tests/compiler/partition/test_accelerator_arithmetic.py has each with each rounding."""

@@ -20,7 +20,7 @@ from ...ir.composites.movement import ConcatOp, GatherOp, MoveOp, known_maps
 from ...ir.composites.normalization import SoftmaxOp
 from ...ir.composites.outputs import output_spec
 from ...ir.composites.reduction import ArgReduceOp, Pool2dOp, ReduceOp
-from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp, WeightedOp
+from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp, StackedMatmulOp, WeightedOp
 from ...numerics import (
     FloatMeanParameters,
     Window,
@@ -142,12 +142,26 @@ def _in_layout(found: Expected, beyond: Array, *, is_nchw: bool) -> Expected:
     )
 
 
-def _matmul(op: MatmulOp, inputs: Mapping[str, Array]) -> Expected | None:
+def _matmul(op: MatmulOp | StackedMatmulOp, inputs: Mapping[str, Array]) -> Expected | None:
     assert isinstance(op.x, QuantizedTensor)
     x, weight = _exact(op, inputs[op.x.name]), op.weight
     zero_point = int(op.x.params.zero_point)
     acc = matmul_accumulate(x, weight.values, x_zero_point=zero_point, w_zero_point=weight.zero_point, bias=weight.bias)
     return _weighted_result(op, acc, acc.ndim - 1)
+
+
+def _stacked_matmul(op: StackedMatmulOp, inputs: Mapping[str, Array]) -> Expected | None:
+    """Let every matrix meet all weights, which lie side by side, and take of each what its own gives."""
+    found, stack = _matmul(op, inputs), op.stack
+    if found is None:
+        return None
+
+    def own(values: Any) -> Any:
+        by_weight = values.reshape(*values.shape[:-1], stack, -1)
+        return np.stack([by_weight[..., place, :, place, :] for place in range(stack)], axis=-3)
+
+    axis = found.values.ndim - 1
+    return Expected(values=own(found.values), accumulator=own(found.accumulator), real=own(found.real), channel_axis=axis)
 
 
 def _sum(op: AddOp, inputs: Mapping[str, Array]) -> Expected | None:
@@ -372,6 +386,7 @@ def _softmax(op: SoftmaxOp, inputs: Mapping[str, Array]) -> Expected | None:
 _ORACLES: dict[type[CompositeOp], Callable[[Any, Mapping[str, Array]], Expected | None]] = {
     Conv2dOp: _conv2d,
     MatmulOp: _matmul,
+    StackedMatmulOp: _stacked_matmul,
     AddOp: _sum,
     PairwiseOp: _pairwise,
     LookupOp: _table,

@@ -1,4 +1,4 @@
-"""Cases of ops with constant weights: convolutions, plain, grouped and depthwise, and products of matrices."""
+"""Cases of ops with constant weights: convolutions, plain, grouped and depthwise, and products of matrices, one or several."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from tvm.relax import Expr
 
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, bias_params, max_accumulator
+from ...target import STACKED_MATMUL
 from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, model_of
 
+_STACKED_RANK = 3
 _TIE_SCALES = (0.5, 0.25, 0.5)
 """Of input, weight and result: a sum counts a quarter of the result's unit, so that every fourth is a tie."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Layer:
-    """One convolution or product; sizes of its image count for the first only."""
+    """One convolution or product; sizes of its image count for the first only, `experts` where each has a weight of its own."""
 
     inputs: int
     outputs: int
@@ -39,6 +41,7 @@ class _Layer:
     relu: bool = False
     clip: tuple[float, float] | None = None
     layout: str = "NHWC"
+    experts: int = 3
 
 
 def weighted_sketches(choices: Choices) -> Iterator[Sketch]:
@@ -61,7 +64,8 @@ def weighted_sketches(choices: Choices) -> Iterator[Sketch]:
     )
     sweeps = [_arithmetic(choices, base), _per_channel(choices, base)]
     if choices.is_first:
-        sweeps += [_channels(choices, base), *([_windows(choices, base)] if choices.op == "nn.conv2d" else [])]
+        more = {"nn.conv2d": _windows, STACKED_MATMUL: _experts}.get(choices.op)
+        sweeps += [_channels(choices, base), *([] if more is None else [more(choices, base)])]
     for sweep in sweeps:
         for name, checks, layer in sweep:
             yield _sketch(choices, name, checks, layer)
@@ -122,6 +126,11 @@ def _channels(choices: Choices, base: _Layer) -> _Named:
     batches = choices.sizes("batch", (2,))
     for batch in batches:
         yield f"batch_{batch}", f"a batch of {batch}", replace(base, image=(batch, *base.image[1:]))
+
+
+def _experts(choices: Choices, base: _Layer) -> _Named:
+    for count in (2, 5):
+        yield f"experts_{count}", f"{count} matrices, of which each has a weight of its own", replace(base, experts=count)
 
 
 def _windows(choices: Choices, base: _Layer) -> _Named:
@@ -243,20 +252,21 @@ def _beyond_32_bits(choices: Choices, base: _Layer) -> Sketch:
 
 
 def _values(choices: Choices, layer: _Layer, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw the input, about its zero point, and the weight, HWIO or (in, out)."""
+    """Draw the input, about its zero point, and the weight, HWIO, (in, out) or (experts, in, out)."""
     params = choices.params("input", layer.scales[0], layer.zero_points[0])
     low, high = INTEGER_RANGE[params.dtype]
     center = int(params.zero_point)
     bounds = max(low, center - layer.magnitude), min(high, center + layer.magnitude)
     batch, rows, columns = layer.image
-    is_conv = choices.op == "nn.conv2d"
-    shape = (batch, rows, columns, layer.inputs) if is_conv else (rows, layer.inputs)
+    is_conv, stack = choices.op == "nn.conv2d", (layer.experts,) if choices.op == STACKED_MATMUL else ()
+    outer = (batch, *stack) if stack and batch > 1 else stack
+    shape = (batch, rows, columns, layer.inputs) if is_conv else (*outer, rows, layer.inputs)
     x = rng.integers(bounds[0], bounds[1] + 1, shape).astype(params.dtype)
     least, most = choices.weight_bounds
     least, most = max(least, -layer.weight_magnitude - (least < -127)), min(most, layer.weight_magnitude)
     if layer.zero_points[1]:
         least, most = INTEGER_RANGE[choices.weight_dtype]
-    sizes = (*layer.kernel, layer.inputs // layer.groups, layer.outputs) if is_conv else (layer.inputs, layer.outputs)
+    sizes = (*layer.kernel, layer.inputs // layer.groups, layer.outputs) if is_conv else (*stack, layer.inputs, layer.outputs)
     w = rng.integers(least, most + 1, sizes).astype(choices.weight_dtype)
     if layer.weight_magnitude >= 127 and w.size > 1:
         w.reshape(-1)[0], w.reshape(-1)[-1] = least, most
@@ -269,7 +279,7 @@ def _sketch(
 ) -> Sketch:
     is_conv, is_nchw = choices.op == "nn.conv2d", layer.layout == "NCHW"
     x_params = choices.params("input", layer.scales[0], layer.zero_points[0])
-    w_params = choices.weight_params(layer.scales[1], layer.zero_points[1], axis=3 if is_conv else 1, channels=layer.outputs)
+    w_params = _weight_params(choices, layer)
     if given is None:
         rng = choices.generator(name)
         x, w = _values(choices, layer, rng)
@@ -290,7 +300,21 @@ def _sketch(
     return Sketch(op=choices.op, name=name, checks=checks, module=model_of({"x": (x, x_params)}, op, tail), inputs={"x": x})
 
 
+def _weight_params(choices: Choices, layer: _Layer) -> QuantParams:
+    """Return a weight's parameters; of several matrices, one channel behind the other, each has another order of scales."""
+    if choices.op != STACKED_MATMUL:
+        axis = 3 if choices.op == "nn.conv2d" else 1
+        return choices.weight_params(layer.scales[1], layer.zero_points[1], axis=axis, channels=layer.outputs)
+    own = np.atleast_1d(layer.scales[1])
+    scales = np.concatenate([np.roll(own, expert) for expert in range(layer.experts)]) if own.size > 1 else own
+    return choices.weight_params(scales, layer.zero_points[1], axis=0, channels=layer.experts * layer.outputs)
+
+
 def _product(body: Body, x: Expr, w: Array, params: QuantParams, layer: _Layer, *, is_conv: bool) -> Expr:
+    if w.ndim == _STACKED_RANK:
+        channels = body.constant(w.transpose(0, 2, 1).reshape(-1, layer.inputs), params)
+        stack = body.emit(ops.reshape(channels, (layer.experts, layer.outputs, layer.inputs)))
+        return ops.matmul(x, body.emit(ops.permute_dims(stack, [0, 2, 1])))
     if not is_conv:
         return ops.matmul(x, body.constant(w, params))
     window: dict[str, Any] = {
