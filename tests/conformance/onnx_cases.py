@@ -48,6 +48,7 @@ from onnx_qdq_cases import (
     requantize,
     resize,
     softmax,
+    stacked_matmul,
     unary,
 )
 
@@ -63,6 +64,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     ],
     "ConvTranspose": [(conv_transpose, WEIGHTED, 3)],
     "MatMul": [(matmul, WEIGHTED, 4), (matmul, ("s16s8", "u16u8"), 1)],
+    "MatMul of experts": [(stacked_matmul, WEIGHTED, 5)],
     "MatMul of activations": [
         (product(quantized=True), ("u8u8", "s8s8"), 6),
         (product(quantized=False), ("u8u8 to f32", "s8s8 to f32"), 3),

@@ -119,6 +119,21 @@ def matmul(w: Writer) -> str:
     return f"{shape} units {units}"
 
 
+def stacked_matmul(w: Writer) -> str:
+    """MatMul of matrices by a constant of several, each its own: as it is, or by channels with a scale each that are moved."""
+    experts, rows, inner, units = draw(w, 2, 4), draw(w, 1, 6), int(w.rng.choice([5, 16, 33])), int(w.rng.choice([1, 8, 21]))
+    shape = (*((draw(w, 2, 3),) if draw(w, 0, 1) else ()), experts, rows, inner)
+    x = w.quantized(shape)
+    if draw(w, 0, 1):
+        channels = w.real(w.weights((experts * units, inner), 0, per_axis=True), 0)
+        stack = w.node("Reshape", [channels, w.constant(np.int64([experts, units, inner]))])
+        weight = w.node("Transpose", [stack], perm=[0, 2, 1])
+    else:
+        weight = w.real(w.weights((experts, inner, units), 2, per_axis=False))
+    w.quantize(activated(w, w.node("MatMul", [w.real(x), weight])))
+    return f"{shape} units {units}"
+
+
 def product_shapes(w: Writer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Draw the shapes of two activations to be multiplied, whose batch axes are the same, broadcast, or absent on one side."""
     batch = (draw(w, 1, 3), draw(w, 2, 3))
