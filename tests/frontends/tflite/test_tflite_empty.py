@@ -5,7 +5,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import octavo
-from octavo.errors import DataError
+from octavo.errors import DataError, ModelError
 from tflite_writer import Op, Tensor, write
 
 KINDS = {
@@ -105,3 +105,18 @@ def test_a_part_without_values_is_quantized_with_the_rest(rng, tmp_path):
     found = executable(x)
     assert found["part"].shape == (0, 4)
     assert all(op.integer for op in octavo.explain(executable).ops if op.macs)
+
+
+def test_a_file_without_inputs_runs_and_one_without_outputs_is_refused(tmp_path):
+    path = tmp_path / "m.tflite"
+    tensors = [constant("c", np.float32([1, -2, 3])), Tensor(name="y", shape=(3,))]
+    op = Op(name="ABS", inputs=(0,), outputs=(1,))
+    path.write_bytes(write(tensors, [op], (), (1,)))
+    executable = octavo.compile(octavo.load(path))
+    executable.save(tmp_path / "saved")
+    np.testing.assert_array_equal(octavo.load_executable(tmp_path / "saved")({})["y"], [1, 2, 3])
+    with pytest.raises(DataError, match="no samples"):
+        octavo.profile(octavo.load(path), [{}])
+    path.write_bytes(write([Tensor(name="x", shape=(3,))], [], (0,), ()))
+    with pytest.raises(ModelError, match="has no outputs; there is nothing to run"):
+        octavo.load(path)
