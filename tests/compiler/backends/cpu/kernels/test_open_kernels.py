@@ -128,6 +128,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "asymmetric": {"weight_zero_point": 9},
     "16 bits": {"dtype": "int16", "output": Output(zero_point=0, qmin=-32768, qmax=32767), "features": (24, 20)},
     "two threads": {"threads": 2, "features": (64, 64)},
+    "many rows of two threads": {"output": PER_ROW_OUTPUT, "threads": 2, "features": (96, 320)},
 }
 
 
@@ -143,6 +144,17 @@ def test_dense(kind: str, isa: str, rng: np.random.Generator) -> None:
 def test_few_rows_read_bytes_of_weights() -> None:
     """AVX2 multiplies words: of a layer of open rows those of many are widened as it runs."""
     assert dense(Size.named, AVX2, features=(64, 96)).constants[0].dtype == np.int8
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa == AVX2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_rows_take_fewer_products_of_the_same_weights(threads: int, isa: str, rng: np.random.Generator) -> None:
+    """Rows around the fewest that take Strassen's product, and odd ones; the file has no second copy of what is packed."""
+    kernel = dense(Size.named, isa, features=(128, 96), threads=threads)
+    assert kernel.name == "matmul 6x1, strassen 2"
+    assert [(array.size, array.dtype) for array in kernel.constants] == [(128 * 96, np.int8), (96, np.int32), (96, np.float32)]
+    sizes = [{"batch": 1, "sequence": rows} for rows in (1, 33, 47, 48, 49, 50, 63, 64, 65, 131, 1001)]
+    check_open(lambda dim: dense(dim, isa, features=(128, 96), threads=threads), sizes, inputs(rng))
 
 
 def test_parts_of_a_tile_of_open_rows_are_loops() -> None:

@@ -330,16 +330,21 @@ class GemmLoops(ABC):
     # ---- emission, from the outside in
 
     def _emit_threads(self) -> None:
-        threads = self.threads
-        units, panels = self.geometry.images * self.blocks, len(self.panels)
-        if threads == 1:
-            self._emit_units(0, units, 0, panels)
+        if self.threads == 1:
+            self._emit_chunk(None)
             return
-        with T.parallel(0, threads) as chunk:
-            if self._shares_panels:
-                self._emit_units(0, units, chunk * panels // threads, (chunk + 1) * panels // threads)
-            else:
-                self._emit_units(chunk * units // threads, (chunk + 1) * units // threads, 0, panels)
+        with T.parallel(0, self.threads) as chunk:
+            self._emit_chunk(chunk)
+
+    def _emit_chunk(self, chunk: Expr | None) -> None:
+        """Emit a thread's share; all, where there is one alone."""
+        threads, units, panels = self.threads, self.geometry.images * self.blocks, len(self.panels)
+        if chunk is None:
+            self._emit_units(0, units, 0, panels)
+        elif self._shares_panels:
+            self._emit_units(0, units, chunk * panels // threads, (chunk + 1) * panels // threads)
+        else:
+            self._emit_units(chunk * units // threads, (chunk + 1) * units // threads, 0, panels)
 
     def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
         """Emit the loop over blocks of rows, all images in one sequence."""

@@ -17,6 +17,7 @@ from ..loops.gemm_loops import ALTERNATIVE_CYCLES
 from ..loops.packing import Weights
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, gemm_kind
+from .bilinear.open_strassen import OpenDense
 from .bilinear.point_plan import PointPlan, total_cycles
 from .bilinear.strassen import Strassen
 from .bilinear.strassen_choice import StrassenPlan, strassen_plans
@@ -87,7 +88,7 @@ def _of_open_size(spec: Conv2dSpec, weights: Weights, schedules: Schedules, kind
         for plan in winograd_plans(likely, CORES[AVX2]):
             if total_cycles(plan) < direct and plan.is_exact(weights):
                 return Winograd(plan, weights, spec).build("conv2d.winograd")
-    return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
+    return OpenDense(spec, weights, schedules).build(kind)
 
 
 def _likely(size: int) -> int:
@@ -99,4 +100,4 @@ def _of_points(plan: PointPlan, weights: Weights, kind: str) -> Kernel:
     if isinstance(plan, WinogradPlan):
         return Winograd(plan, weights, plan.spec).build("conv2d.winograd")
     assert isinstance(plan, StrassenPlan), "plans are of two kinds"
-    return Strassen(plan, weights).build(f"{kind}.strassen")
+    return Strassen(plan, weights, plan.spec).build(f"{kind}.strassen")

@@ -99,8 +99,11 @@ class PointProducts(GemmLoops, Generic[Plan]):
         return Kernel(name=f"{name} {self._transform_name}", isa=AVX2, func=narrowed(func, AVX2), constants=constants)
 
     def _emit(self, buffers: LayerBuffers) -> None:
-        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
+        self._take(buffers)
         self._emit_threads()
+
+    def _take(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
 
     @property
     @abstractmethod

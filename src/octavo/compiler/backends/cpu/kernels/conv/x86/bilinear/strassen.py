@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ....language.vectors import Expr, chunks_for, load, store
+from ........runtime.shapes import typical
+from ........runtime.size import is_open
+from ....language.vectors import Expr, bound, chunks_for, load, store
 from ....language.x86.vector import LANES
 from ...loops.gemm_loops import Panel
 from ...loops.geometry import Geometry
@@ -34,12 +36,12 @@ class Strassen(PointProducts[StrassenPlan]):
     scratch = None
     asks_for_panels = True
 
-    def __init__(self, plan: StrassenPlan, weights: Weights) -> None:
-        self.plan, self.spec = plan, plan.spec
-        spec, tiling = plan.spec, plan.tiling
+    def __init__(self, plan: StrassenPlan, weights: Weights, spec: Conv2dSpec) -> None:
+        """Take a plan, and the layer itself, which may be of open rows that the plan takes for some number."""
+        self.plan, self.spec, tiling = plan, spec, plan.tiling
         self.geometry = Geometry(
             images=1,
-            rows=tiling.rows,
+            rows=-(-spec.batch * spec.out_height * spec.out_width // plan.size),
             columns=1,
             row_stride=plan.size * spec.in_channels,
             column_stride=0,
@@ -51,7 +53,7 @@ class Strassen(PointProducts[StrassenPlan]):
         )
         self.tile = Tile(rows=1, columns=1, vectors=min(PANEL, tiling.vectors))
         self.cycles = plan.cycles
-        self.threads = chunks_for(spec.threads, self.cycles, max(tiling.rows, len(self.panels)))
+        self.threads = chunks_for(spec.threads, self.cycles, max(typical(self.geometry.rows), len(self.panels)))
         self.block = self._block_rows()
         packed: dict[str, npt.NDArray[Any]] = {"weights": self._packed(weights.values[0, 0])}
         if weights.zero_points.any():
@@ -80,6 +82,11 @@ class Strassen(PointProducts[StrassenPlan]):
 
     # ---- operands
 
+    def _part_at(self, panel: Panel, step: Expr, place: tuple[int, int]) -> Expr:
+        """Return where the weights of a step of a panel lie, of this part of the inputs and of the outputs."""
+        size = self.plan.size
+        return ((panel.first * self.plan.tiling.steps + step) * size**2 + place[0] * size + place[1]) * (2 * LANES)
+
     def _emit_panel_weights(self, panel: Panel) -> tuple[Expr, Expr, int]:
         # Transformed here, not when they are packed: 7 words for every 4 bytes would have to come from memory.
         size, steps, words = self.plan.size, self.plan.tiling.steps, 2 * LANES
@@ -87,10 +94,9 @@ class Strassen(PointProducts[StrassenPlan]):
         made = T.alloc_buffer((self.plan.tiling.points * pitch,), "int16")
         strips = self._strips()
         with T.serial(0, steps) as step, T.serial(0, words // WORDS) as half:
-            first = T.Bind((panel.first * steps + step) * (size * size * words) + half * WORDS)
 
             def weights(place: tuple[int, int]) -> Expr:
-                value = load(self.operands["weights"], first + (place[0] * size + place[1]) * words, WORDS, "int16")
+                value = load(self.operands["weights"], self._part_at(panel, step, place) + half * WORDS, WORDS, "int16")
                 if "zero_points" not in self.operands:
                     return value
                 return value - load(self.operands["zero_points"], (panel.first * size + place[1]) * words + half * WORDS, WORDS)
@@ -108,7 +114,7 @@ class Strassen(PointProducts[StrassenPlan]):
         made = T.alloc_buffer((self.plan.tiling.points * self._point_size,), "int16")
         strips = self._strips()
         with T.serial(0, self._tile_rows_of(block)) as row:
-            first = T.Bind((block * self.block + row) * self.plan.size)
+            first = T.Bind((self._first_tile_row(block) + row) * self.plan.size)
             pixels = [T.Bind(_first_element(self.spec, first + pixel)) for pixel in range(self.plan.size)]
             with T.serial(0, channels // WORDS) as chunk:
 
@@ -169,20 +175,21 @@ class Strassen(PointProducts[StrassenPlan]):
                     store(strip, ((outer * BLOCKS + block) * BLOCKS**done + i) * LANES + half * HALF, value, HALF)
             at, before = T.int32(0), strip
         pixels = self.spec.batch * self.spec.out_height * self.spec.out_width
+        divides, end = not is_open(pixels) and pixels % size == 0, bound(pixels)
         order, rest = places(levels), BLOCKS ** (levels - 1)
         for i in range(rest):
             values = [T.Bind(load(before, at + (point * rest + i) * LANES, LANES)) for point in range(POINTS)]
             for block, value in enumerate(_bound(products, values)):
                 pixel, part = order[block * rest + i]
                 first = (row * size + pixel) * self.spec.out_channels + part * self.plan.tiling.outputs
-                with emit_if(tile_row * size + pixel < pixels if pixel and pixels % size else True):
+                with emit_if(True if divides or not pixel else tile_row * size + pixel < end):
                     self._emit_pixel([value], T.Bind(out_base + first), panel, part)
 
 
 def _first_element(spec: Conv2dSpec, pixel: Expr) -> Expr:
     """Return where the input of an output pixel of all images begins; beyond the last pixel, that of the last."""
     pixels = spec.batch * spec.out_height * spec.out_width
-    pixel = T.min(pixel, T.int32(pixels - 1))
+    pixel = T.min(pixel, T.int32(0) + bound(pixels) - 1)
     if spec.strides == (1, 1):
         return pixel * spec.in_channels
     row, column = T.floordiv(pixel, spec.out_width), T.floormod(pixel, spec.out_width)
