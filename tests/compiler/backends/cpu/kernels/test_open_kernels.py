@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -139,6 +140,20 @@ def test_dense(kind: str, isa: str, rng: np.random.Generator) -> None:
     how, sizes = DENSE[kind], [*drawn(rng, "batch", "sequence", count=5, most=20), {"batch": 3, "sequence": 211}]
     sizes.append({"batch": 1, "sequence": 1})
     check_open(lambda dim: dense(dim, isa, **how), sizes, inputs(rng), lambda dim: dense(dim, GENERIC, **how))
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != GENERIC])
+@pytest.mark.parametrize("features", [(7, 64), (33, 150), (3000, 200)], ids=["full panels", "ragged", "in parts"])
+def test_dense_floats(features: tuple[int, int], isa: str, rng: np.random.Generator) -> None:
+    """A single row reads panels together, more rows one after the other; long sums are left behind, and resumed."""
+    weight, bias = rng.normal(size=features).astype(np.float32), rng.normal(size=features[1]).astype(np.float32)
+
+    def made(dim: Dim) -> Kernel:
+        how: dict[str, Any] = {"low": -1.0, "high": math.inf, "threads": 1, "isa": isa}
+        return kernels.float_matmul(rows=dim("batch") * dim("sequence"), weight=weight, bias=bias, **how)
+
+    sizes = [{"batch": batch, "sequence": sequence} for batch, sequence in ((1, 1), (1, 2), (5, 1), (1, 6), (3, 5))]
+    check_open(made, sizes, inputs(rng))
 
 
 def test_few_rows_read_bytes_of_weights() -> None:

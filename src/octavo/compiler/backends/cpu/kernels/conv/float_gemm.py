@@ -68,6 +68,7 @@ class FloatGemm(GemmLoops):
     step_elements = 1  # of the input that one step takes
     skips_borders = True  # taps that lie in the padding for all pixels of a run
     takes_any_pixels = True
+    strung_panels = 4
     part: Part | None = None
 
     def __init__(
@@ -275,7 +276,7 @@ class FloatGemm(GemmLoops):
         starts, pixels = offsets
         places = [at[1] + pixel for pixel in pixels]
         part.resume(acc, self.out, places, panel)
-        weights = T.Bind(self._weights_at(panel) + part.first * (panel.vectors * LANES))
+        weights = T.Bind(self._weights_at(panel) + part.first * self._pitches(panel)[0])
         self._emit_run(acc, source, T.Bind(at[0] + part.first), weights, part.steps, list(enumerate(starts)), panel)
         with T.If(part.is_last):
             with T.Then():
@@ -384,6 +385,10 @@ class FloatGemm(GemmLoops):
     def _weights_at(self, panel: Panel) -> Expr:
         return T.Bind(panel.first * (self.steps * LANES))
 
+    def _pitches(self, panel: Panel) -> tuple[int, int]:
+        """Return how many weights lie between two steps of a panel, and between two of its vectors."""
+        return (LANES, self.steps * LANES) if panel.strung else (panel.vectors * LANES, LANES)
+
     def _emit_run(
         self,
         acc: Expr,
@@ -395,10 +400,10 @@ class FloatGemm(GemmLoops):
         panel: Panel,
     ) -> None:
         """Emit the steps over `elements` neighbours of pixels (number, first element); whole steps where that is open."""
-        step_size = panel.vectors * LANES
+        step_size, pitch = self._pitches(panel)
 
         def step(element: Expr, weights: Expr, taken: int) -> None:
-            columns = [T.Bind(self._loaded_weights(weights + j * LANES)) for j in range(panel.vectors)]
+            columns = [T.Bind(self._loaded_weights(weights + j * pitch)) for j in range(panel.vectors)]
             for i, start in pixels:
                 value = T.Bind(self._splat(source, element + start, taken))
                 for j, column in enumerate(columns):

@@ -46,6 +46,7 @@ class ArmBfloat16Gemm(FloatGemm):
     step_elements = STEP
     skips_borders = False  # pixels of a pair may differ in that
     takes_any_pixels = False
+    strung_panels = 1
     spec: Bfloat16Conv2dSpec
 
     def __init__(

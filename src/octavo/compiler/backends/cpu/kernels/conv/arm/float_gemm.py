@@ -31,6 +31,7 @@ class ArmFloatGemm(FloatGemm):
     """Emits one layer's PrimFunc."""
 
     takes_any_pixels = False
+    strung_panels = 1
 
     @property
     def column_lanes(self) -> int:
