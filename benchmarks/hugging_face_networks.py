@@ -365,7 +365,7 @@ def load(network: Network, path: Path) -> octavo.Model:
 def quantized(network: Network, model: octavo.Model) -> octavo.Model:
     """Profile on samples of several sizes, and quantize."""
     samples = [drawn(network, sizes, seed) for seed, sizes in enumerate(network.sizes * 2, 100)]
-    return octavo.quantize(model, octavo.profile(model, samples), preset="fast")
+    return octavo.quantize(model, octavo.profile(model, samples))
 
 
 def go(network: Network, folder: Path, line: Line) -> None:
@@ -387,13 +387,18 @@ def go(network: Network, folder: Path, line: Line) -> None:
             line.session = relative_error(steps, expected(module, whole)[0])
 
 
-def main() -> int:
+def main(every: Callable[[int], list[Network]] = networks, about: str | None = __doc__) -> int:
     """Print the table; 1 where a network goes not the whole way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="networks, by the beginnings of their names (default: all)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the exported files, and take those that are there")
+    parser.add_argument("--layers", type=int, default=2, metavar="N", help="of each network (default: 2)")
     args = parser.parse_args()
-    chosen = [each for each in networks() if any(each.name.lower().startswith(name.lower()) for name in args.names or [""])]
+    chosen = [
+        each for each in every(args.layers) if any(each.name.lower().startswith(name.lower()) for name in args.names or [""])
+    ]
+    if args.keep:
+        args.keep.mkdir(parents=True, exist_ok=True)
     print(HEADER, flush=True)
     failed = 0
     with tempfile.TemporaryDirectory() as temporary:
