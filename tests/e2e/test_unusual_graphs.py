@@ -22,6 +22,9 @@ CONSTANTS = {
     "low": np.float32(-3.4e38),
     "high": np.float32(1),
     "two": np.int64([2]),
+    "one": np.int64([1]),
+    "none": np.int64([0]),
+    "scales": np.float32([1, 1, 2, 2]),
 }
 
 
@@ -51,6 +54,28 @@ GRAPHS = {
     "an intermediate returned": graph([conv("c"), node("Relu", ["c"], "y")], ["y", "c"]),
     "a constant returned": graph([conv("y"), node("Add", ["p", "q"], "sum")], ["sum", "y"]),
     "a weight returned": graph([conv("y")], ["y", "w"]),
+    "a weight returned, and what is computed of it": graph([conv("y"), node("Relu", ["w"], "z")], ["y", "w", "z"]),
+    "an output that is left out": graph([conv("c"), helper.make_node("MaxPool", ["c"], ["y", ""], kernel_shape=[2, 2])], ["y"]),
+    "sums of nothing": graph(
+        [
+            conv("c"),
+            node("Slice", ["c", "none", "none", "one"], "s"),
+            node("ReduceSum", ["s", "one"], "r"),
+            node("Add", ["c", "r"], "d"),
+            helper.make_node("Concat", ["s", "d"], ["y"], axis=1),
+        ],
+        ["y"],
+    ),
+    "an old operator set": graph(
+        [
+            conv("c"),
+            helper.make_node("Slice", ["c"], ["s"], starts=[1, -2], ends=[2**31 - 1, 100], axes=[2, 3]),
+            helper.make_node("Upsample", ["s", "scales"], ["r"], mode="linear"),
+            helper.make_node("Clip", ["r"], ["y"], min=-1.0, max=1.5),
+        ],
+        ["y", "r"],
+        opset=9,
+    ),
     "weights among the inputs": graph([conv("c"), node("Relu", ["c"], "y")], ["y"], ir_version=3, opset=9),
     "the largest values": graph([conv("c"), helper.make_node("TopK", ["c", "two"], ["y", "places"], axis=1)], ["y"]),
     "windows beyond the padding": graph(

@@ -295,3 +295,15 @@ def test_means_of_integers_are_of_their_type(dtype):
     x = np.array([[-1, -2, -3], [1, -2, 0]], dtype)
     all_, rows = results([("ReduceMean", "x", {"keepdims": 0}), ("ReduceMean", "x axis", {})], {"x": x}, axis=np.array([1]))
     compare([all_, rows], [np.array(-1, dtype), np.array([[-2], [0]], dtype)])
+
+
+@pytest.mark.parametrize("axis", [2**62, -(2**63), 2**31, 4, -4])
+@pytest.mark.parametrize("op", ["Softmax", "Concat", "LayerNormalization", "ReduceSum"])
+def test_axes_that_no_tensor_has(op, axis):
+    """Nor are they taken for what 32 bits leave of them, nor counted around."""
+    inputs = {"Concat": "x x", "LayerNormalization": "x g", "ReduceSum": "x a"}.get(op, "x")
+    graph = model_of([("Neg", "x", {})], {"x": np.ones((2, 3), np.float32)}, {"g": np.ones(3, np.float32), "a": np.array([axis])})
+    attrs = {} if op == "ReduceSum" else {"axis": axis}
+    graph.graph.node[0].CopyFrom(helper.make_node(op, inputs.split(), ["y0"], **attrs))
+    with pytest.raises(octavo.OctavoError, match="axis"):
+        octavo.load(graph)

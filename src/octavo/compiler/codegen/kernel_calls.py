@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm.ir import GenericConst, GlobalVar
 from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
-from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...ir.graph.nodes import elements
 from ...ir.graph.sizes import buffers_and_dimensions, is_dimension, size_of
 from ...ir.untyped import tirx
@@ -144,10 +144,14 @@ class KernelCalls:
         # Each variable is one object everywhere: tables of variables take others with the same address for it only after
         # comparing them, which takes longer than small kernels do.
         self._variables: dict[int, Var] = {hash(var): var for var in (*self.params, *(each.var for each in view.bindings))}
-        self.results: tuple[Var, ...] = tuple(self._canonical(operand_vars(view.result)))
+        fields = elements(view.result.fields) if isinstance(view.result, Tuple) else [view.result]
+        known = {place: Var(f"result{place}", field.ty) for place, field in enumerate(fields) if isinstance(field, GenericConst)}
+        # What is computed of constants alone is one by now.
+        self.results: tuple[Var, ...] = tuple(self._canonical([known.get(place, field) for place, field in enumerate(fields)]))
+        bound = [(self._variables[hash(binding.var)], binding.value) for binding in view.bindings]
         try:
             self.calls: list[KernelCall] = [
-                self._call(self._variables[hash(binding.var)], binding.value) for binding in view.bindings
+                self._call(var, value) for var, value in (*bound, *((var, fields[place]) for place, var in known.items()))
             ]
         except NeedsMachine:
             raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import onnx
 import onnx.checker
-import onnx.version_converter
 from onnx import helper
 from tvm import relax
 
@@ -35,6 +34,7 @@ from .float_rewrites import FloatRewrites
 from .module_export import module_as_onnx
 from .onnx_graph import Node, OnnxGraph
 from .quantized_constants import QuantizedConstants, fits_int4
+from .raised_opset import raised
 from .row_quantization import RowQuantization
 from .runtime_products import RuntimeProducts
 from .source_nodes import SourceNodes
@@ -131,7 +131,7 @@ def _at_least(opset: int, source: OnnxSource) -> Any:
     if _opset(proto) >= opset:
         return proto
     try:
-        return onnx.version_converter.convert_version(proto, opset)
+        return raised(proto, opset)
     except RuntimeError as error:
         raise QuantizationError(
             f"the ONNX file has opset {_opset(proto)}; QDQ needs {opset}, and onnx cannot convert it: {error}"

@@ -1,4 +1,5 @@
-"""Our converters of ONNX ops that repeat or pick values (Gather, Tile, Expand) and of parts without elements (Concat, Split).
+"""Our converters of ONNX ops that repeat or pick values (Gather, Tile, Expand), of parts without elements (Concat, Split), and of
+what old operator sets say by attributes (Slice).
 
 Plain ops, where TVM's leave PrimFuncs or worse.
 
@@ -103,5 +104,23 @@ def _split(context: NodeContext, inputs: list[Any]) -> Any:
     return relax.Tuple(parts)
 
 
-CONVERTERS: dict[str, Converter] = {"Concat": _concat, "Expand": _expand, "Gather": _gather, "Split": _split, "Tile": _tile}
+def _slice(context: NodeContext, inputs: list[Any]) -> Any:
+    """Cut as attributes say, before opset 10; leave what inputs say to TVM."""
+    if context.opset >= 10:
+        return None
+    starts, ends = context.ints("starts", ()), context.ints("ends", ())
+    axes = context.ints("axes", range(len(starts)))
+    if not len(starts) == len(ends) == len(axes):
+        raise RejectedOpError(f"it has starts {starts}, ends {ends} and axes {axes}, which must be as many")
+    return ops.strided_slice(inputs[0], axes, starts, ends)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "Concat": _concat,
+    "Expand": _expand,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Split": _split,
+    "Tile": _tile,
+}
 """Our converters by ONNX op."""

@@ -18,11 +18,18 @@ from ..relax_ops import dtype_of, shape_of
 from .ops import Converter, NodeContext, input_at
 
 
+def _first_axis(context: NodeContext, rank: int) -> int:
+    axis = int(context.attrs.get("axis", -1))
+    if not -rank <= axis < rank:
+        raise RejectedOpError(f"axis {axis} is none of an input of {rank} dimensions")
+    return axis % rank
+
+
 def _layer_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """Normalize over the axes from `axis` on; the mean and the inverse of the deviation are results, too, where they are read."""
     data, shape = inputs[0], shape_of(inputs[0])
     dtype, epsilon = str(data.ty.dtype), float(context.attrs.get("epsilon", 1e-5))
-    axes = list(range(int(context.attrs.get("axis", -1)) % max(len(shape), 1), len(shape)))
+    axes = list(range(_first_axis(context, len(shape)), len(shape)))
     normalized = [shape[axis] for axis in axes]
     if not axes:
         raise RejectedOpError("its input has no axes")
@@ -39,7 +46,7 @@ def _layer_norm(context: NodeContext, inputs: list[Any]) -> Any:
 def _rms_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """Normalize a whole sample with an axis of size 1 ahead of it, which TVM's op needs; leave all others to TVM."""
     data, scale, shape = inputs[0], inputs[1], shape_of(inputs[0])
-    axis = int(context.attrs.get("axis", -1)) % max(len(shape), 1)
+    axis = _first_axis(context, len(shape))
     if axis or dtype_of(data) != "float32":
         return None
     emit, axes = context.builder.emit, list(range(1, len(shape) + 1))

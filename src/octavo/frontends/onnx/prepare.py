@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
@@ -104,6 +105,7 @@ def prepare(
     narrow = widen(model.graph)
     model, types = _fold(model)
     _reject_types(model.graph, nodes, types, origin)
+    _reject_axes(model.graph, nodes, types, opset, origin)
     types.update({name: (types[name][0], dtype) for name, dtype in narrow.items()})
     return PreparedOnnx(
         graph=model.graph,
@@ -150,6 +152,8 @@ def _with_shapes(
     nodes = tuple(_copy(node) for node in model.graph.node)
     for index, node in enumerate(model.graph.node):
         node.name = str(index)
+        while len(node.output) > 1 and not node.output[-1]:  # left out, which TVM counts
+            node.output.pop()
     _constants_to_initializers(model.graph, nodes, origin)
     return model, nodes
 
@@ -184,6 +188,26 @@ def _reject_types(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], typ
                 raise UnknownOpError(
                     f"{origin}: {describe(nodes[int(node.name)])}: its tensor {name!r} is of {dtype}, in which nothing can be "
                     "computed; export the model in float32 or in integers"
+                )
+
+
+def _reject_axes(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], types: _Types, opset: int, origin: str) -> None:
+    """Refuse axes that tensors cannot have: TVM keeps 32 bits of them, which may be an axis."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        shape = types.get(node.input[0], (None, ""))[0] if node.input else None
+        if shape is None or node.domain not in STANDARD_DOMAINS or not onnx.defs.has(node.op_type, opset, ""):
+            continue
+        said = [onnx.helper.get_attribute_value(each) for each in node.attribute if each.name in ("axis", "axes", "perm")]
+        inputs = zip(node.input, onnx.defs.get_schema(node.op_type, opset, "").inputs, strict=False)
+        read = [constants[name] for name, each in inputs if each.name in ("axis", "axes") and name in constants]
+        for values in (*said, *map(tensor_array, read)):
+            axes = [int(axis) for axis in np.ravel(values)]
+            most = len(shape) + len(axes)  # dimensions of the result, which may have more
+            wrong = next((axis for axis in axes if abs(axis) > most), None)
+            if wrong is not None:
+                raise UnsupportedOpError(
+                    f"{origin}: {describe(nodes[int(node.name)])}: axis {wrong} is none of a tensor of {len(shape)} dimensions"
                 )
 
 
@@ -300,6 +324,10 @@ def _evaluate(
     is_kept = node.op_type in _NEVER_FOLDED and not (is_scale and node.op_type == "DequantizeLinear")
     if is_kept or node.domain not in STANDARD_DOMAINS:
         return None
+    if node.op_type == "Slice":  # of nothing is known, whatever it reads
+        shape, dtype = types.get(node.output[0], (None, ""))
+        if shape is not None and _is_static(shape) and 0 in shape and dtype in _COMPUTED_TYPES:
+            return [_without_elements(node.output[0], shape, dtype)]
     feeds: dict[str, npt.NDArray[Any]] = {}
     for name in (name for name in node.input if name):
         shape = types.get(name, (None, ""))[0]
@@ -328,6 +356,10 @@ def _evaluate(
     except Exception:
         # The reference lacks a few ops and variants; the frontend then decides.
         return None
+
+
+def _without_elements(name: str, shape: Sequence[int | str], dtype: str) -> onnx.TensorProto:
+    return onnx.TensorProto(name=name, dims=[int(size) for size in shape], data_type=_TYPE_OF[dtype], raw_data=b"")
 
 
 def _as_inferred(value: Any, dtype: str) -> npt.NDArray[Any]:
