@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter
+from litert_results import litert
 
 import octavo
 from octavo.errors import UnsupportedOpError
@@ -78,15 +78,6 @@ def counted_loop():
     steps = [Op(name="ADD", inputs=(0, 4), outputs=(5,), **ADD), Op(name="ADD", inputs=(3, 2), outputs=(6,), **ADD)]
     body = ([*carried, *made], steps, (0, 1, 2, 3), (5, 1, 2, 6))
     return write(main, [loop(1, 2, (2, 1, 0, 3), (4, 5, 6, 7))], (0, 1), (7, 4), less, body)
-
-
-def litert(path, feeds):
-    interpreter = Interpreter(str(path))
-    interpreter.allocate_tensors()
-    for details in interpreter.get_input_details():
-        interpreter.set_tensor(details["index"], feeds[details["name"]])
-    interpreter.invoke()
-    return {details["name"]: interpreter.get_tensor(details["index"]) for details in interpreter.get_output_details()}
 
 
 @pytest.mark.parametrize(
