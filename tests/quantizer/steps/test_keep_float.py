@@ -108,7 +108,7 @@ def test_what_rounding_ruins_stays_float(rng: np.random.Generator, tmp_path: Pat
 def test_float_is_worth_its_time_the_less_the_more_outputs_have(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outputs below what they must have take what gains; above it the same gain must make up for the time."""
+    """Outputs below what they must have take what gains; above it the same gain must be sure, and make up for the time."""
     model, samples, unseen = spectrum_net(rng), sounds(rng), sounds(rng)
     profile, expected = octavo.profile(model, samples, keep_samples=24), outputs(model, unseen)
     plain, free = (with_steps(model, profile, steps) for steps in ([], [KeepFloat(goal_db=18.0, below_db=21.0)]))
@@ -117,10 +117,13 @@ def test_float_is_worth_its_time_the_less_the_more_outputs_have(
     assert after > before + 3
     assert "leaves" in {str(op.tensor): op.reason for op in free.plan.float_ops}["bands"]
     assert {str(layer.output) for layer in free.plan.layers} >= {"r1", "r2"}, "what gains nothing is integer"
-    for price in ("_PRICE", "_MAX_PRICE_DB"):
-        monkeypatch.setattr(keep_float, price, 1e4)
-    dear = with_steps(model, profile, [KeepFloat(goal_db=0.0, below_db=21.0)])
-    assert dear.plan.float_ops == plain.plan.float_ops
+    enough = [KeepFloat(goal_db=0.0, below_db=21.0)]
+    assert with_steps(model, profile, enough).plan.float_ops != plain.plan.float_ops
+    for demands in (("_SURE",), ("_PRICE", "_MAX_PRICE_DB")):
+        with monkeypatch.context() as patch:
+            for each in demands:
+                patch.setattr(keep_float, each, 1e4)
+            assert with_steps(model, profile, enough).plan.float_ops == plain.plan.float_ops
 
 
 def test_outputs_that_have_what_they_must_gain_also_beyond_near_enough() -> None:

@@ -34,6 +34,8 @@ _MAX_PRICE_DB = 10.0
 _MUCH = 0.4
 """Share of the time for which they must gain just that where outputs have what they must, and the more for each, the more it is:
 nobody minds a little, and with twice the time a model is hardly worth quantizing."""
+_SURE = 2.0
+"""Standard errors by which outputs that have what they must are to gain."""
 _NEAREST_DB = 60.0
 """To come nearer is worth no time to outputs that have what they must and are not near enough; to others ENOUGH_DB says so."""
 _STEPS_DB = (3.0, 6.0, 12.0, 24.0)
@@ -87,7 +89,8 @@ class KeepFloat(FloatStep):
         plan, choices, planner = planned.plan, planned.choices.uncorrected, evidence.planner
         referee = evidence.runs.referee(plan)
         rounding = referee.rounding(plan)
-        own, of_weights = (each.error for each in referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True))
+        score, of_weights_alone = referee.scores_of([rounding, rounding.only(layers=rounding.layers)], few=True)
+        own, of_weights = score.error, of_weights_alone.error
         has_enough, is_settled = in_db(own) >= self.goal_db, planner.chosen.backends or not planner.recipe.may_leave_float
         if (has_enough and is_settled) or in_db(own) >= ENOUGH_DB or in_db(of_weights) < in_db(own) + _MIN_GAIN_DB:
             return None
@@ -98,12 +101,15 @@ class KeepFloat(FloatStep):
                 found = choices.with_floats({name: said_alone(each.effect) for each in trial.groups for name in each.names}, plan)
                 other = planner.planned(found).plan
                 asked = evidence.runs.referee(other)  # what others are made of may be rounded where nothing was
-                left = asked.score_of(asked.rounding(other), few=True).error
+                trial_score = asked.score_of(asked.rounding(other), few=True)
+                left = trial_score.error
                 # Where weights make no more error, no product is integer that counts.
                 if own < USELESS and (other.lost_products(plan) or left == 0 < of_weights):
                     continue
                 gain = self._gain(own, left, slower(view, plan, other))
-                if gain >= least:
+                # Else which few samples are asked would decide, of outputs that need nothing, whether the model takes longer.
+                sure = _SURE * trial_score.gain_over(score).standard_error if has_enough else 0.0
+                if gain >= max(least, sure):
                     least, best = gain, found
         return best
 
