@@ -187,6 +187,18 @@ def waves(rng: np.random.Generator) -> Any:
     return network(nodes, constants, {"y": (1, 4, 5)})
 
 
+def frames(rng: np.random.Generator) -> Any:
+    """A Fourier transform of frames: they are gathered first, and multiplied by constants that no node of the file has."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["u"]),
+        helper.make_node("MatMul", ["u", "w"], ["c"]),
+        helper.make_node("STFT", ["c", "step", "", "length"], ["y"]),
+    ]
+    constants = {"shape": np.array([6, 64]), "w": rng.standard_normal((64, 24)).astype(np.float32)}
+    constants |= {"step": np.array(5), "length": np.array(8)}
+    return network(nodes, constants, {"y": (6, 4, 5, 2)})
+
+
 def returned_rows(rng: np.random.Generator) -> Any:
     """Rows that are results, of convolutions whose images others read."""
     nodes = [
@@ -247,7 +259,8 @@ def test_a_node_stands_behind_what_it_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [split, functions, resized, resized_to_itself, chosen, embedded, volumes, waves, returned_rows, greatest, bounded]
+    "make",
+    [split, functions, resized, resized_to_itself, chosen, embedded, volumes, waves, frames, returned_rows, greatest, bounded],
 )
 def test_a_network_comes_back_as_it_ran(make: Any, rng: np.random.Generator) -> None:
     model, feeds = quantized(make(rng), rng)

@@ -257,6 +257,11 @@ class ModuleWriter:
         places = [self.constant(np.asarray(part, np.int64)) for part in (begin, ends, axes, *steps)]
         self._set(var, layout, self.node("Slice", [self._read(call.args[0], layout), *places], var))
 
+    def take(self, var: Var, call: Any) -> None:
+        """Write a gather along an axis."""
+        operands = [self._read(arg, self._home(arg)) for arg in call.args]
+        self._set(var, self._home(var), self.node("Gather", operands, var, axis=int(call.attrs.axis or 0)))
+
     def zeros(self, var: Var, _: Any) -> None:
         """Write zeros of a shape."""
         value = numpy_helper.from_array(np.zeros(1, dtype_of(var)))
@@ -489,6 +494,7 @@ HANDLERS: dict[str, Callable[[ModuleWriter, Var, Any], None]] = {
     RECURRENCE: ModuleWriter.recurrence,
     "stack": ModuleWriter.concat,
     "strided_slice": ModuleWriter.slice,
+    "take": ModuleWriter.take,
     "zeros": ModuleWriter.zeros,
 }
 """By the Relax op."""
