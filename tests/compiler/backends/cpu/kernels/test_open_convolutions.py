@@ -91,6 +91,19 @@ def test_minimal_filtering(number: int, window: dict[str, object]) -> None:
     check_sizes(kernel, calls)
 
 
+@pytest.mark.needs_isa("x86.avx2")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pointwise_layers_read_bytes_of_weights(threads: int) -> None:
+    """Around the pixels from which on a panel is widened for its tiles, with parts of tiles and several blocks behind."""
+    layers = Layers(49)
+    spec = layers.spec((4, 8), (80, 40), (1, 1), threads=threads)
+    w = layers.rng.integers(-128, 128, (1, 1, 80, 40)).astype(np.int8)
+    images = (1, 1), (1, 2), (3, 5), (3, 8), (5, 5), (7, 7), (31, 67)
+    kernel, calls = open_layer(spec, AVX2, w, 0, [(batch, *image) for batch in (1, 3) for image in images], layers)
+    assert kernel.constants[0].dtype == np.int8
+    check_sizes(kernel, calls)
+
+
 @pytest.mark.parametrize("isa", [*EACH_ISA, *EACH_NARROW_ISA])
 def test_floats(rng: np.random.Generator, isa: str) -> None:
     """Sums in the very order of the kernel of these sizes."""

@@ -2,8 +2,8 @@
 
 AVX2's one product of bytes saturates pairs to int16: weights beyond half their range make it inexact. Words are exact, and hold
 asymmetric weights less their zero points, 9 bits, as they are. Activations are widened once for each block of rows and read by
-all panels; weights are packed as words, or as bytes where few pixels read them: then their size is what costs. A dense layer of
-open rows has bytes, and widens those of a panel where some tiles of rows read them.
+all panels; weights are packed as words, or as bytes where few pixels read them: then their size is what costs. Dense and
+pointwise layers of open sizes have bytes, and widen those of a panel where some tiles of rows read them.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ class WordGemm(ImplicitGemm):
         spec, centered = self.spec, weights.centered
         pixels = spec.batch // spec.stack * spec.out_height * spec.out_width
         if is_open(pixels):
-            is_dense = _is_flat(spec) and not is_open(spec.in_width)
             is_short = -(-spec.in_channels // self.step_elements) <= SHORT_REDUCTION
-            are_few = not is_short if is_dense else not _is_flat(spec) and centered.size > LARGE_WEIGHTS
+            are_few = not is_short if _is_flat(spec) else centered.size > LARGE_WEIGHTS
         else:
             are_few = pixels < WORDS_FROM
         fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
