@@ -11,13 +11,14 @@ import tvm
 import octavo
 from apply_steps import with_steps
 from octavo.errors import QuantizationError
+from octavo.ir.graph.dataflow import DataflowView
 from octavo.ir.simplify import simplify
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profiling.observers import Compare, Record
 from octavo.quantizer.causes import root_causes
 from octavo.quantizer.equalized_float import EqualizedFloat
 from octavo.quantizer.referee import rounding
-from octavo.quantizer.referee.rounding import rounding_of
+from octavo.quantizer.referee.rounding import Gains, rounding_of
 from octavo.runtime.llvm_host import host_target
 from planted_encoder import Encoder, samples
 from reference_sessions import reference_session
@@ -90,9 +91,10 @@ def test_factors_of_large_weights_take_no_memory_of_their_own(norm: Any, monkeyp
     scaled = EqualizedFloat(simple=simple, folds=folds, equalization=equalized.plan.equalization, profile=None)
     shared = [name for name, value in scaled.exact.params.items() if value is scaled.model.params.get(name)]
     assert {*map(str, equalized.plan.weights)} <= {*map(str, shared)}
-    whole = rounding_of(simple, equalized.plan)
+    view, factors = DataflowView(simple.module["main"]), equalized.plan.equalization.factors
+    whole = rounding_of(simple, equalized.plan, view, Gains(simple, factors))
     monkeypatch.setattr(rounding, "SHARED_BYTES", 1)
-    narrow = rounding_of(simple, equalized.plan)
+    narrow = rounding_of(simple, equalized.plan, view, Gains(simple, factors))
     sizes = {name: (narrow.gains[name].size, max(gain.shape)) for name, gain in whole.gains.items() if gain.ndim == 2}
     assert sizes
     assert all(size <= channels for size, channels in sizes.values())

@@ -194,7 +194,7 @@ class RoundedProgram:
         names, others = dict[str, None](), set[TensorId]()
         for plan in plans:
             names |= dict.fromkeys(_names_of(plan))
-            others |= _others(simple, plan)
+            others |= self._others(plan)
         own = [name for name in names if name in self.view.variables]
         self.compared = compared(self.view)
         """The variables of the results; of one of integers, that of the reals they are chosen by."""
@@ -215,7 +215,7 @@ class RoundedProgram:
     def can_round(self, plan: QuantizationPlan) -> bool:
         """Return whether it has a name for all that a plan rounds."""
         names = set(_names_of(plan)) & self.view.variables.keys()
-        return set(self._names) >= names and self.floats.others >= _others(self.simple, plan)
+        return set(self._names) >= names and self.floats.others >= self._others(plan)
 
     def rounding(self, plan: QuantizationPlan) -> Rounding:
         """Return what a plan rounds, which has the integers of its weights and biases."""
@@ -223,7 +223,7 @@ class RoundedProgram:
         # By the arrays themselves: plans that are compared have the same, and others of them are others.
         key = {name: id(each) for name, each in factors.items()}
         _, gains = self._gains.find(key, lambda: (factors, Gains(self.simple, factors)))
-        return rounding_of(self.simple, plan, gains)
+        return rounding_of(self.simple, plan, self.view, gains)
 
     def variable(self, name: str) -> Var | None:
         """Return what stands for a tensor in states; None of one that was not named."""
@@ -452,6 +452,10 @@ class RoundedProgram:
         seen = {program.variables[name] for name in self._names}
         return [number for number, _ in program.calls_behind([program.variables[str(layer)]], seen)]
 
+    def _others(self, plan: QuantizationPlan) -> set[TensorId]:
+        """Return the constants of which a plan has other values."""
+        return {name for own in constants_of(self.simple, plan, self.view).values() for name in own}
+
     def _laid(self, name: str, steps: Rounder) -> Rounder:
         order, shape = self.floats.orders.get(name), static_shape(self.floats.variables[name])
         laid = steps if order is None else steps.transposed(order)
@@ -466,8 +470,3 @@ def _names_of(plan: QuantizationPlan) -> list[str]:
     """Return what a plan rounds, and what its integer ops give."""
     reals = (name for layer in plan.layers if layer.reads_reals for name in layer.inputs)
     return list(map(str, (*plan.activations, *reals, *(layer.output for layer in plan.layers))))
-
-
-def _others(simple: Model, plan: QuantizationPlan) -> set[TensorId]:
-    """Return the constants of which a plan has other values."""
-    return {name for own in constants_of(simple, plan).values() for name in own}

@@ -276,13 +276,12 @@ def dequantized(integers: npt.NDArray[Any], params: QuantParams) -> Floats:
 NOTHING = Rounding(activations={}, layers={}, rows={})
 
 
-def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[TensorId, TensorId]]:
+def constants_of(simple: Model, plan: QuantizationPlan, view: DataflowView) -> dict[TensorId, dict[TensorId, TensorId]]:
     """Map the constants of the model that an integer op reads rounded to their names in a plan, by the outputs of these ops.
 
     A bias that other ops read too has a name of its own in a plan. Left out are ops that equalization adds, and a single number
     that is no bias: kernels are chosen by what it is.
     """
-    view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
     found: dict[TensorId, dict[TensorId, TensorId]] = {}
     for layer in plan.layers:
@@ -297,7 +296,7 @@ def constants_of(simple: Model, plan: QuantizationPlan) -> dict[TensorId, dict[T
     return found
 
 
-def rounding_of(simple: Model, plan: QuantizationPlan, gains: Gains | None = None) -> Rounding:
+def rounding_of(simple: Model, plan: QuantizationPlan, view: DataflowView, gains: Gains) -> Rounding:
     """Return what a plan rounds.
 
     A tensor that equalization divides by factors is rounded divided and multiplied again: its steps are of as many widths as it
@@ -309,12 +308,13 @@ def rounding_of(simple: Model, plan: QuantizationPlan, gains: Gains | None = Non
         The float model, not equalized.
     plan
         With integers of weights and biases.
+    view
+        Of the model.
     gains
-        Of the plan's equalization, where they are known.
+        Of the plan's equalization.
     """
-    factors, known = plan.equalization.factors, DataflowView(simple.module["main"]).variables
-    known_gains = gains or Gains(simple, factors)
-    of_constants, of_biases = known_gains.of_constants, known_gains.of_biases(plan)
+    factors, known = plan.equalization.factors, view.variables
+    of_constants, of_biases = gains.of_constants, gains.of_biases(plan)
     params = {**plan.weights, **plan.biases}
     biases = {layer.bias: layer.output for layer in plan.layers if layer.bias is not None}
 
@@ -329,7 +329,7 @@ def rounding_of(simple: Model, plan: QuantizationPlan, gains: Gains | None = Non
         activations={name: steps_of(each, factors.get(name)) for name, each in plan.activations.items() if name in known},
         layers={
             output: LayerValues({name: partial(value, name, planned) for name, planned in own.items()}, simple)
-            for output, own in constants_of(simple, plan).items()
+            for output, own in constants_of(simple, plan, view).items()
         },
         rows={
             layer.output: {
