@@ -14,6 +14,7 @@ from ..ir.graph import Model
 from ..ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.graph.places import COUNTED
+from ..ir.graph.recurrence import NAME as RECURRENCE
 from ..ir.identity import TensorId
 from ..runtime.description import OutputSpec
 from ..runtime.shapes import typical, without_sizes
@@ -59,9 +60,15 @@ def memory_cycles(size: int) -> float:
 def model_cycles(view: DataflowView) -> float:
     """Return the modelled cycles of a float model in integers: of its products, and of the results of all of its ops."""
     return sum(
-        float_macs(binding.value) / INT8_MACS + memory_cycles(typical(prod(static_shape(binding.var) or (0,))))
+        float_macs(binding.value) / INT8_MACS
+        + memory_cycles(read_anew(binding.value) + typical(prod(static_shape(binding.var) or (0,))))
         for binding in view.bindings
     )
+
+
+def read_anew(value: Any) -> int:
+    """Return how many weights a call reads one time for each product: a recurrence, whose steps wait for one another."""
+    return float_macs(value) if op_name(value) == RECURRENCE else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,6 +57,8 @@ class RecurrentWriter:
         Whether a GRU's reset gate multiplies the product with the hidden state, not that state.
     states
         How many states behind the last step are read: none, the hidden state, the cell as well.
+    rounded
+        Whether each step rounds what meets the weights, which are dequantized.
     """
 
     builder: Any
@@ -65,6 +67,7 @@ class RecurrentWriter:
     hidden: int
     resets_products: bool
     states: int
+    rounded: bool = False
 
     def emit(self, value: Any) -> Any:
         """Bind a value to a variable."""
@@ -95,6 +98,12 @@ class RecurrentWriter:
         if isinstance(matrix, Constant):
             return relax.const(np.ascontiguousarray(matrix.value.numpy().T))
         return self.emit(ops.permute_dims(matrix, [1, 0]))
+
+    def _is_known(self, value: Any) -> bool:
+        """Return whether a value is computed of constants alone."""
+        if isinstance(value, relax.Var):
+            value = self.builder.lookup_binding(value)
+        return isinstance(value, Constant) or (isinstance(value, relax.Call) and all(map(self._is_known, _tensors(value))))
 
     def _gate(self, x: Any, index: int) -> Any:
         """Return one gate of those side by side in the last axis."""
@@ -130,9 +139,10 @@ class RecurrentWriter:
             resets_products=self.kind == "GRU" and self.resets_products,
             states=self.states,
             clip=d.clip,
+            rounded=self.rounded,
         )
         recurrent = self._turned(d.recurrence)
-        if not isinstance(recurrent, Constant) or not (d.recurrent_bias is None or isinstance(d.recurrent_bias, Constant)):
+        if not self._is_known(recurrent) or not (d.recurrent_bias is None or isinstance(d.recurrent_bias, Constant)):
             raise RejectedOpError(
                 f"its weights are computed; over open steps they must be constant; {self.symbols.advice(steps)}"
             )
@@ -154,7 +164,7 @@ class RecurrentWriter:
             The states before the first step, (batch, width); None for zeros.
         """
         steps, batch, _ = shape_of(x)
-        if not isinstance(steps, int) or not 0 < steps <= _MAX_STEPS:
+        if self.rounded or not isinstance(steps, int) or not 0 < steps <= _MAX_STEPS:
             return self._looped(d, x, hidden, cell, backwards=backwards)
         hidden, cell = (self._zeros(batch) if state is None else state for state in (hidden, cell))
         inputs = self._inputs(d, x)
@@ -216,6 +226,10 @@ class RecurrentWriter:
 def _is_identity(matrix: Any) -> bool:
     values = matrix.value.numpy() if isinstance(matrix, Constant) else np.zeros((0, 1))
     return values.shape[0] == values.shape[1] and np.array_equal(values, np.eye(len(values)))
+
+
+def _tensors(call: Any) -> list[Any]:
+    return [arg for arg in call.args if isinstance(arg.ty, relax.TensorType)]
 
 
 def _is_zero(bias: Any | None) -> bool:

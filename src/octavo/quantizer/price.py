@@ -7,7 +7,7 @@ from math import prod
 
 from tvm import relax
 
-from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, INT8_MACS, memory_cycles, model_cycles
+from ..compiler.explanation import FLOAT_BYTES, FLOAT_MACS, INT8_MACS, memory_cycles, model_cycles, read_anew
 from ..ir.graph.dataflow import DataflowView, operand_vars, static_shape
 from ..ir.graph.macs import float_macs
 from ..ir.identity import TensorId
@@ -45,7 +45,8 @@ def _cycles(view: DataflowView, plan: QuantizationPlan) -> float:
     of_rows = [layer for layer in plan.layers if layer.reads_reals]
     leaving = (layer.output for layer in plan.layers if layer.reads_reals or layer.leaves_copies)
     reals = [*floats, *leaving, *(name for layer in of_rows for name in layer.inputs)]
-    more = (FLOAT_BYTES - 1) * memory_cycles(sum(sizes.get(name, 0) for name in reals))
+    weights = sum(read_anew(binding.value) for binding in view.bindings if binding.var.name in floats)
+    more = (FLOAT_BYTES - 1) * memory_cycles(weights + sum(sizes.get(name, 0) for name in reals))
     return model_cycles(view) + products * (1 / FLOAT_MACS - 1 / INT8_MACS) + more + sum(functions.values())
 
 

@@ -27,6 +27,7 @@ from ..ir.graph.constants import Constants
 from ..ir.graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..ir.graph.model import rewritten
 from ..ir.graph.nodes import constant
+from ..ir.graph.recurrence import with_rounded_state
 from ..ir.graph.weighted import with_operands
 from ..ir.identity import TensorId
 from ..ir.identity.naming import NameSupply
@@ -107,6 +108,7 @@ class _Writer:
         elif var.same_as(layer.core):
             plain = _inline_tuples(self._view, value)
             new = replace_operands(plain, lambda read: self._read_by(layer, read, writer))
+            new = with_rounded_state(new) if layer.entry.is_recurrence else new
         else:
             members = layer.members
             new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
@@ -161,6 +163,8 @@ class _Writer:
         root = self._view.root_of(var)
         if root in layer.per_row:
             return self._rows(var, writer, layer.entry.row_axis(root.name))
+        if layer.entry.is_recurrence and self._constants.find(var) is None:
+            return self._read_by_float(root)  # states are as float ops have them
         return self._read_by_float(root) if layer.block and root in layer.inputs else self._read_by_integer(var)
 
     def _rows(self, var: Var, writer: BodyWriter, axis: int | None) -> Expr:

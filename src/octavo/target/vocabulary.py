@@ -19,6 +19,8 @@ HALF_UP = "half_up"
 HALF_AWAY = "half_away"
 FLOAT32 = "float32"
 INTEGER_INVERSE_SCALE = "integer_inverse_scale"
+RECURRENT_STATE = "recurrent_state"
+"""What a file's metadata says of a recurrent op that rounds its state at each step; it is no rounding of a quantize."""
 FIXED_POINT = "fixed_point"
 FIXED_POINT_WIDE_BIAS = "fixed_point_wide_bias"
 
@@ -69,6 +71,9 @@ BATCH_MATMUL = "batch_matmul"
 STACKED_MATMUL = "stacked_matmul"
 """The `op` of hardware that multiplies each matrix of a batch by a constant matrix of its own, as mixtures of experts do."""
 
+RECURRENCE = "recurrence"
+"""The `op` of hardware that computes all steps of an LSTM, a GRU or an RNN; weights are what the hidden state meets."""
+
 ELEMENTWISE = "elementwise"
 """The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
 
@@ -89,7 +94,7 @@ MOVES = (
 """The ops that move the data of one tensor and become a composite."""
 
 OPS = (
-    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL, STACKED_MATMUL),
+    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL, STACKED_MATMUL, RECURRENCE),
     *("add", "subtract", "multiply", "divide", "maximum", "minimum"),
     *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.max_pool2d", *REDUCTIONS, "argmax", "argmin", "topk"),
     *("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm"),
@@ -97,7 +102,7 @@ OPS = (
     *(*CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, SELECT),
     *("quantize", "dequantize"),
 )
-"""Every op that Octavo can partition: Relax names without "relax.", and the six above that are no Relax op."""
+"""Every op that Octavo can partition: Relax names without "relax.", and the seven above that are no Relax op."""
 
 ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
 WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")

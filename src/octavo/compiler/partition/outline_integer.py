@@ -43,12 +43,13 @@ from ...ir.qdq.matchers.move.gather import GATHER_OPS, match_gather
 from ...ir.qdq.matchers.move.move import MOVE_OPS, match_move, match_requantize, match_take
 from ...ir.qdq.matchers.norms import match_group_norm, match_l2_normalize, match_layer_norm, match_softmax
 from ...ir.qdq.matchers.pool2d import match_pool2d
+from ...ir.qdq.matchers.recurrence import match_recurrence
 from ...ir.qdq.matchers.reduce import match_place, match_reduce, match_topk
 from ...ir.qdq.matchers.resize import match_resize
 from ...ir.qdq.matchers.stacked_matmul import match_stacked_matmul
 from ...ir.qdq.runtime_inputs import dynamic_members
 from ...ir.qdq.tensor_ids import tensors_of_variables
-from ...target import CPU, TargetDescription
+from ...target import CPU, RECURRENCE, TargetDescription
 from ...target.op_facts import CLAMPS, REDUCTIONS
 from .adopt_roundings import adopt_roundings, asks_other_roundings
 from .context import PartitionContext
@@ -61,6 +62,7 @@ COMPUTE: tuple[Row, ...] = (
     ("stacked_matmul", ("matmul",), match_stacked_matmul),
     ("batch_matmul", ("matmul",), match_batch_matmul),
     ("block_matmul", ("matmul",), match_block_matmul),
+    ("recurrence", (RECURRENCE,), match_recurrence),
     ("add", ("add",), match_add),
     ("add", ("add",), match_pairwise),
     ("mul", ("multiply",), match_pairwise),

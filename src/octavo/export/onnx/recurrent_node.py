@@ -11,13 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
+from ...ir.graph.dataflow import DataflowView, call_to
 from ...ir.graph.recurrence import read_recurrence
+from ...target.vocabulary import RECURRENT_STATE
 
 
 class NodeWriter(Protocol):
     """What writes a module's ops."""
 
     nodes: list[Any]
+    roundings: dict[str, str]
+    view: DataflowView
 
     def read(self, value: Expr) -> str:
         """Return the tensor of a value."""
@@ -39,14 +43,8 @@ class NodeWriter(Protocol):
 def recurrent_node(writer: NodeWriter, var: Var, call: Any) -> str:
     """Write a call of the recurrence; return the tensor of its result, states first."""
     what, operands = read_recurrence(call)
-    weights = writer.value(operands["weights"])
-    width, gates = weights.shape
-    inputs = [
-        writer.read(operands["x"]),
-        writer.constant(np.eye(gates, dtype=np.float32)[None]),
-        writer.constant(np.ascontiguousarray(weights.T)[None]),
-        "",
-    ]
+    weights, (width, gates) = _weights(writer, var, operands["weights"])
+    inputs = [writer.read(operands["x"]), writer.constant(np.eye(gates, dtype=np.float32)[None]), weights, ""]
     if "bias" in operands:
         own = writer.value(operands["bias"]).reshape(1, -1)
         inputs[3] = writer.constant(np.concatenate([np.zeros_like(own), own], axis=1))
@@ -63,7 +61,22 @@ def recurrent_node(writer: NodeWriter, var: Var, call: Any) -> str:
     attrs |= {"linear_before_reset": 1} if what.resets_products else {}
     attrs |= {"clip": what.clip} if what.clip else {}
     steps = writer.node(what.kind, inputs, f"{var.name}_steps", **attrs)
+    if what.rounded:
+        writer.roundings[steps] = RECURRENT_STATE
     ends = [f"{steps}_{name}" for name in ("hidden", "cell")[: what.states]]
     writer.nodes[-1].output.extend(ends)
     rows = writer.node("Squeeze", [steps, writer.constant(np.asarray([1]))], f"{var.name}_rows")
     return writer.node("Concat", [*ends, rows], var, axis=0) if ends else rows
+
+
+def _weights(writer: NodeWriter, var: Var, weights: Expr) -> tuple[str, tuple[int, int]]:
+    """Return the tensor of recurrent weights as ONNX has them, dequantized where they are integers, and their shape in ours."""
+    call: Any = call_to(writer.view.definition(weights), "dequantize")
+    if call is None:
+        values = writer.value(weights)
+        return writer.constant(np.ascontiguousarray(values.T)[None]), values.shape
+    integers, scale = (writer.value(arg) for arg in call.args[:2])
+    turned = np.ascontiguousarray(integers.T)[None]
+    scales = np.broadcast_to(scale.reshape(-1), turned.shape[1:2]).astype(np.float32)
+    inputs = [writer.constant(each) for each in (turned, scales, np.zeros(scales.shape, np.int8))]
+    return writer.node("DequantizeLinear", inputs, f"{var.name}_weights", axis=1), integers.shape

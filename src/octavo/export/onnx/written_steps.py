@@ -62,7 +62,11 @@ class WrittenSteps:
         self._changed = {*equalization.factors, *equalization.rotations}
         if not self._steps and not self._changed and not any(node.op_type in GATES for node in graph.nodes):
             return
-        self._layers = {each.output: each for each in self.nodes.plan.layers if each.weight is not None and each.reads_reals}
+        self._layers = {
+            each.output: each
+            for each in self.nodes.plan.layers
+            if each.weight is not None and each.reads_reals and not each.is_recurrence
+        }
         made = [binding.var for binding in self.view.bindings if TensorId(binding.var.name) in self.nodes.model.tensors]
         ends = {name for var in (*self.view.function.params, *made) if TensorId(var.name) in self.nodes.model.tensors
                 for name in self.nodes.names(TensorId(var.name))}  # fmt: skip

@@ -9,6 +9,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.recurrence import GATES, Kind
 from ...ir.untyped import ops
+from ...target.vocabulary import RECURRENT_STATE
 from ..frontend import RejectedOpError
 from ..recurrent_layers import ACTIVATIONS, Direction, RecurrentWriter
 from ..relax_ops import shape_of
@@ -27,6 +28,7 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
         hidden=shape_of(weight)[1] // GATES[context.op],
         resets_products=bool(context.attrs.get("linear_before_reset", 0)),
         states=max((count for count in (1, 2) if context.is_read(count)), default=0),
+        rounded=context.roundings.get(context.node.output[0]) == RECURRENT_STATE,
     )
     if layout:
         x = writer.emit(ops.permute_dims(x, [1, 0, 2]))

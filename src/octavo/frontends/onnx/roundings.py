@@ -1,4 +1,4 @@
-"""How a file's QuantizeLinears round: as ONNX Runtime does, or as the file's metadata says. It rounds nothing.
+"""How a file's QuantizeLinears and recurrent ops round: as ONNX Runtime does, or as the file's metadata says. It rounds nothing.
 
 ONNX has no word for a rounding, and that of a model which was quantized for other hardware, or for Octavo's own kernels, differs
 in ties. `export_onnx` writes it where it is not what is assumed here, so that the file loaded again is the model. No other
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import onnx
 
 from ...errors import ModelError
-from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE, ROUNDINGS
+from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE, RECURRENT_STATE, ROUNDINGS
 
 METADATA_KEY = "octavo.roundings"
 _BY_OP = {
@@ -36,7 +36,7 @@ def assumed_rounding(op: str, *, is_qdq: bool = True) -> str:
 
 
 def roundings_metadata(found: Mapping[str, str]) -> str:
-    """Return the metadata of roundings by the outputs of QuantizeLinears."""
+    """Return the metadata of roundings by the outputs of QuantizeLinears, and the first ones of recurrent ops."""
     return json.dumps(dict(found), separators=(",", ":"))
 
 
@@ -49,7 +49,7 @@ def roundings_in(proto: onnx.ModelProto) -> Mapping[str, str]:
         raise ModelError(f"the file's metadata {METADATA_KEY} is no JSON: {error}; remove it") from error
     if not isinstance(found, dict):
         raise ModelError(f"the file's metadata {METADATA_KEY} must map tensors to roundings; remove it")
-    unknown = next(((name, word) for name, word in found.items() if word not in ROUNDINGS), None)
+    unknown = next(((name, word) for name, word in found.items() if word not in (*ROUNDINGS, RECURRENT_STATE)), None)
     if unknown is not None:
         raise ModelError(
             f"the file's metadata {METADATA_KEY} says {unknown[1]!r} of {unknown[0]!r}: it is none of {', '.join(ROUNDINGS)}"

@@ -224,7 +224,7 @@ class FloatRecurrenceOp(FloatOp):
     """The steps of an LSTM, a GRU or a plain recurrent layer, as `ir.graph.recurrence` defines them.
 
     `hidden` and `cell`, before the first step, are a variable, a constant (batch, width) or absent: zeros. `bias` and `peepholes`
-    may be absent.
+    may be absent. Those per row have int8 weights (`weighted.RecurrenceOp`).
     """
 
     x: str
@@ -244,8 +244,13 @@ class FloatRecurrenceOp(FloatOp):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one inference: each step's hidden state meets all weights."""
-        steps, batch, _ = self.output_shape
-        return (steps - self.states) * batch * self.weights.size
+        return recurrent_macs(self.output_shape, self.states, self.weights.size)
+
+
+def recurrent_macs(output_shape: tuple[int, ...], states: int, weights: int) -> int:
+    """Return the multiply-accumulates of a recurrence by so many weights, whose results stand behind the states."""
+    steps, batch, _ = output_shape
+    return (steps - states) * batch * weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from ...numerics.dynamic import DynamicStyle, style_name
 from ...numerics.rounding.fixed_point import FixedPointRounding, fixed_point_multiplier
 from ...numerics.rounding.narrow_accumulator import NarrowAccumulator, Overflow
 from ...numerics.rounding.requantize import Multiplier
+from ..graph.recurrence import Kind
 from .base import (
     UNQUANTIZED,
     Arithmetic,
@@ -26,6 +27,7 @@ from .base import (
     SumResult,
     integer_arithmetic,
 )
+from .float_ops import Floats, recurrent_macs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -193,6 +195,48 @@ class StackedMatmulOp(WeightedOp):
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
         return math.prod(self.y.shape) * self.weight.values.shape[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RecurrenceOp(CompositeOp):
+    """The steps of a recurrent layer by int8 weights (width, gates * width), each column with a scale; see `FloatRecurrenceOp`.
+
+    What meets them is quantized at each step. All else is float32.
+    """
+
+    x: str
+    weight_name: str
+    weights: npt.NDArray[np.int8]
+    params: QuantParams
+    bias: Floats | None
+    hidden: str | Floats | None
+    cell: str | Floats | None
+    peepholes: Floats | None
+    kind: Kind
+    activations: tuple[str, ...]
+    backwards: bool
+    resets_products: bool
+    states: int
+    clip: float
+    output: str
+    output_shape: tuple[int, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference: each step's hidden state meets all weights."""
+        return recurrent_macs(self.output_shape, self.states, self.weights.size)
+
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {
+            "input": {"id": self.x, **UNQUANTIZED},
+            "weight": {"id": self.weight_name, **self.params.to_json()},
+            "output": {"id": self.output, **UNQUANTIZED},
+        }
+
+    def arithmetic(self) -> Arithmetic:
+        """Return how sums become the gates' inputs: each is scaled in float32."""
+        return Arithmetic("float_multiplier", "none", 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -11,6 +11,8 @@ from typing import Any
 
 from ...runtime.shapes import typical
 from .dataflow import op_name, static_shape
+from .recurrence import NAME as RECURRENCE
+from .recurrence import read_recurrence
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 
@@ -31,6 +33,8 @@ def float_macs(value: Any) -> int:
 
 def _macs(value: Any) -> int:
     name = op_name(value)
+    if name == RECURRENCE:
+        return _recurrence(value)
     if name not in ("matmul", "einsum", *_CONVOLUTIONS, *_TRANSPOSED, *_ATTENTION):
         return 0
     operands = list(value.args[0].fields) if name == "einsum" and hasattr(value.args[0], "fields") else list(value.args)
@@ -59,3 +63,11 @@ def _einsum(subscripts: str, shapes: list[tuple[int, ...]]) -> int:
         return 0
     sizes = {index: dim for term, shape in zip(terms, shapes, strict=True) for index, dim in zip(term, shape, strict=True)}
     return math.prod(sizes.values())
+
+
+def _recurrence(value: Any) -> int:
+    what, operands = read_recurrence(value)
+    result, weights = static_shape(value), static_shape(operands["weights"])
+    if result is None or weights is None:
+        return 0
+    return (result[0] - what.states) * result[1] * math.prod(weights)

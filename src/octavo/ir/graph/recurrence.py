@@ -6,12 +6,15 @@
 batch, width), the hidden states in the order of x. The text says the rest. Behind x and `recurrence` (width, gates * width) stand
 the operands that are there, in the order of `OPERANDS`: a bias (gates * width) of the recurrent products, hidden state and cell
 (batch, width) before the first step, peepholes (3, width). Gates lie side by side in ONNX's order.
+
+With "rounded=1" the weights are int8, dequantized per column, and each step rounds what meets them, as
+`numerics.quantized.recurrence` says: a sample's hidden state, in a GRU without resets_products the state that was reset, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import tvm
@@ -29,6 +32,7 @@ GATES: dict[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """How many gates a kind of cell has."""
 OPERANDS = ("bias", "hidden", "cell", "peepholes")
 """What may stand behind x and the recurrent weights."""
+_NUMBERS = ("backwards", "resets_products", "states", "rounded")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +55,8 @@ class Recurrence:
         How many states behind all steps stand before the results of the steps, as further rows: hidden state, then the cell.
     clip
         What the inputs of activations are clamped to; 0: nothing.
+    rounded
+        Whether what meets the weights, which are integers, is rounded at each step.
     """
 
     kind: Kind
@@ -60,6 +66,7 @@ class Recurrence:
     resets_products: bool = False
     states: int = 0
     clip: float = 0.0
+    rounded: bool = False
 
     @property
     def gates(self) -> int:
@@ -69,7 +76,7 @@ class Recurrence:
     def text(self) -> str:
         """Return it as the op has it."""
         words = [self.kind, *self.activations]
-        words += [f"{name}={int(value)}" for name in ("backwards", "resets_products", "states") if (value := getattr(self, name))]
+        words += [f"{name}={int(value)}" for name in _NUMBERS if (value := getattr(self, name))]
         words += [f"clip={self.clip!r}"] if self.clip else []
         return " ".join([*words, *(f"with={name}" for name in self.operands)])
 
@@ -79,7 +86,7 @@ class Recurrence:
         kind, *words = text.split(" ")
         pairs = [word.partition("=") for word in words]
         given = {name: value for name, equals, value in pairs if equals and name != "with"}
-        if kind not in GATES or given.keys() - {"backwards", "resets_products", "states", "clip"}:
+        if kind not in GATES or given.keys() - {*_NUMBERS, "clip"}:
             raise ValueError(f"{text!r} is no recurrence")
         return Recurrence(
             kind=cast("Kind", kind),
@@ -89,6 +96,7 @@ class Recurrence:
             resets_products=given.get("resets_products") == "1",
             states=int(given.get("states", 0)),
             clip=float(given.get("clip", 0)),
+            rounded=given.get("rounded") == "1",
         )
 
 
@@ -101,6 +109,12 @@ def read_recurrence(call: Any) -> tuple[Recurrence, dict[str, Expr]]:
     """Return what a call of the op computes, and its operands by name: "x", "weights", and those of `OPERANDS`."""
     what = Recurrence.parse(str(call.args[1].value))
     return what, dict(zip(("x", "weights", *what.operands), elements(call.args[0].fields), strict=True))
+
+
+def with_rounded_state(call: Any) -> Any:
+    """Return a call that rounds what meets its weights at each step."""
+    what = replace(Recurrence.parse(str(call.args[1].value)), rounded=True)
+    return Call(call.op, [call.args[0], StringImm(what.text())])
 
 
 def _construct(operands: Any, text: Any) -> Any:

@@ -13,6 +13,7 @@ from tvm.relax import Expr, Var
 from ..identity import TensorId
 from .constants import Constant, Constants
 from .dataflow import DataflowView, call_to, operand_vars, static_shape
+from .recurrence import read_recurrence
 
 TRANSPOSED = "nn.conv2d_transpose"
 CONVOLUTIONS = ("nn.conv2d", TRANSPOSED)
@@ -99,6 +100,18 @@ def stacked(constants: Constants, call: Any) -> Weighted | None:
     if weight.root_shape != (rows, weight.shape[-2]) or [*map(int, weight.calls[1].attrs.axes or ())] != axes:
         return None
     return Weighted(call=call, weight=weight, weight_axis=0, output_axis=len(shape) - 1, channels=rows)
+
+
+def recurrent(constants: Constants, call: Any) -> Weighted | str:
+    """Return how a recurrence over steps uses the weights that its hidden state meets, or why they can't be read."""
+    _, operands = read_recurrence(call)
+    weight, shape = constants.find(operands["weights"]), static_shape(call)
+    if weight is None:
+        return f"its weight {_name(operands['weights'])} is not a constant of the model"
+    axis = weight.root_axis(1)
+    if axis is None or shape is None:
+        return f"its weight {weight.name} is reshaped across output channels"
+    return Weighted(call=call, weight=weight, weight_axis=axis, output_axis=len(shape) - 1, channels=weight.shape[1])
 
 
 def stack_of(x: tuple[int, ...], weight: tuple[int, ...]) -> int | None:

@@ -30,6 +30,8 @@ from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands
 from ..graph.group_norm import read_group_norm
 from ..graph.layer_norm import plain_layer_norm
 from ..graph.model import rewritten
+from ..graph.recurrence import NAME as RECURRENCE
+from ..graph.recurrence import read_recurrence, recurrence
 from ..graph.sizes import sizes_of
 from ..graph.split_to_slices import split_to_slices
 from ..graph.weighted import (
@@ -139,13 +141,32 @@ class _Simplifier:
         shape = () if place is None else static_shape(call.args[place]) or ()
         if place is None or len(shape) < (1 if is_bias else 2) or not (is_bias or place == 1):
             return None
-        literal = call.args[place]
-        if hash(literal) not in self._literals:
-            name = self.names.fresh(f"{var.name}_{'bias' if is_bias else 'weight'}")
-            self._literals[hash(literal)] = self._param(name, literal.value.numpy())
         operands = list(call.args)
-        operands[place] = self._literals[hash(literal)]
+        operands[place] = self._param_of(call.args[place], f"{var.name}_{'bias' if is_bias else 'weight'}")
         return _Edit(output=var, value=lambda writer, mapped: with_operands(call, *map(mapped, operands)))
+
+    def _param_of(self, literal: Any, name: str) -> Var:
+        """Return the parameter of numbers that stand in the text."""
+        if hash(literal) not in self._literals:
+            self._literals[hash(literal)] = self._param(self.names.fresh(name), literal.value.numpy())
+        return self._literals[hash(literal)]
+
+    def recurrent_weights(self, var: Var) -> _Edit | None:
+        """Give `var`, a recurrence over steps by weights that stand in the text, a parameter that holds them."""
+        call: Any = call_to(self.view.definition(var), RECURRENCE)
+        if call is None:
+            return None
+        what, operands = read_recurrence(call)
+        if not isinstance(operands["weights"], GenericConst):
+            return None
+        operands["weights"] = self._param_of(operands["weights"], f"{var.name}_weight")
+
+        def value(writer: BodyWriter, mapped: Mapped) -> Expr:
+            del writer
+            x, weights, *others = (mapped(each) for each in operands.values())
+            return recurrence(x, weights, dict(zip(what.operands, others, strict=True)), what)
+
+        return _Edit(output=var, value=value)
 
     def stacked(self, var: Var) -> _Edit | None:
         """Read in `var`, a product of a batch of matrices by constant ones, these as rows of one parameter: [experts * out, in].
@@ -360,6 +381,7 @@ def simplify(model: Model, planned: Collection[Fold] | None = None) -> tuple[Mod
         _Simplifier.dequantized_constant,
         _Simplifier.constant,
         _Simplifier.literal,
+        _Simplifier.recurrent_weights,
         _Simplifier.stacked,
     ):
         model, _ = _pass(model, rule)

@@ -106,7 +106,7 @@ class Corrector:
         constants = Constants(view, self.program.simple.params)
         found: list[_Layer] = []
         for layer in plan.layers:
-            if layer.weight is None or layer.output not in rounding.layers:
+            if layer.weight is None or layer.is_recurrence or layer.output not in rounding.layers:
                 continue
             if layer.inputs[0] not in rounding.activations and not layer.reads_reals:
                 continue

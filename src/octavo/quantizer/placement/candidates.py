@@ -13,11 +13,20 @@ from tvm.relax import Expr, Var
 
 from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
-from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, stacked, weighted
+from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, recurrent, stacked, weighted
 from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...runtime.size import is_open
-from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, STACKED_MATMUL, OpSupport, TargetDescription
+from ...target import (
+    BATCH_MATMUL,
+    ELEMENTWISE,
+    ELEMENTWISE_PAIR,
+    RECURRENCE,
+    SELECT,
+    STACKED_MATMUL,
+    OpSupport,
+    TargetDescription,
+)
 from ...target.op_facts import CLAMPS, NORMS, PLACES
 from .inputs import PlanInputs
 from .layer import Layer
@@ -84,8 +93,9 @@ class Candidates:
         reason = self._unlike_recipe(support)
         if reason is not None:
             return reason
-        if kind in WEIGHTED:
-            found = weighted(self.inputs.form.constants, value)
+        if kind in (*WEIGHTED, RECURRENCE):
+            read_weight = recurrent if kind == RECURRENCE else weighted
+            found = read_weight(self.inputs.form.constants, value)
             if isinstance(found, str):
                 return found
             op = found
@@ -176,7 +186,7 @@ class Candidates:
             allowed = ", ".join(support.activations)
             return f"{self.target.name} runs it on {allowed}; the recipe asks for {self.inputs.recipe.activation_dtype}"
         weight = support.tensor("weight")
-        if support.op not in WEIGHTED or not weight.dtypes:
+        if support.op not in (*WEIGHTED, RECURRENCE) or not weight.dtypes:
             return None
         if self.inputs.recipe.weight_dtype not in weight.dtypes:
             allowed = ", ".join(weight.dtypes)

@@ -67,7 +67,10 @@ class AppliedPlan:
                     f"the plan: layer {layer.op} {layer.output} is for target {layer.target!r}, and quantize was given "
                     f"{', '.join(map(repr, targets))}: pass its target"
                 )
-            in_float = {*(layer.per_row or (layer.inputs if layer.block else ())), *(reals if layer.op in _READ_FLOAT else ())}
+            in_float = {
+                *(layer.per_row or (layer.inputs if layer.reads_reals else ())),
+                *(reals if layer.op in _READ_FLOAT else ()),
+            }
             read = (*(each for each in layer.inputs if each not in in_float), *layer.constants, layer.weight)
             missing = next((each for each in read if each is not None and each not in given), None)
             if missing is not None:

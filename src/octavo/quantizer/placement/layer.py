@@ -12,7 +12,7 @@ from ...ir.graph.constants import Constant
 from ...ir.graph.dataflow import static_shape
 from ...ir.graph.weighted import Bias, Weighted
 from ...ir.identity import TensorId
-from ...target import BATCH_MATMUL, STACKED_MATMUL, OpSupport
+from ...target import BATCH_MATMUL, RECURRENCE, STACKED_MATMUL, OpSupport
 from ...target.op_facts import CLAMPS, PLACES
 from ...target.vocabulary import MOVES
 from ..plan import FloatOp, IntegerLayer
@@ -98,12 +98,12 @@ class Layer:
     @property
     def float_inputs(self) -> tuple[Var, ...]:
         """The activations that it reads in float32."""
-        return (*self.floats, *self.per_row, *(self.inputs if self.block and not self.per_row else ()))
+        return (*self.floats, *self.per_row, *(self.inputs if self.reads_reals and not self.per_row else ()))
 
     @property
     def reads_reals(self) -> bool:
         """Whether it is a product of an activation that has no static parameters: its bias is added in float32."""
-        return bool(self.per_row or self.block)
+        return bool(self.per_row or self.block) or self.support.op == RECURRENCE
 
     @property
     def operands(self) -> tuple[Var | TensorId, ...]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...ir.identity import TensorId
 from ...numerics.arrays import equal_arrays
-from ...target import BATCH_MATMUL, STACKED_MATMUL
+from ...target import BATCH_MATMUL, RECURRENCE, STACKED_MATMUL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,12 @@ class IntegerLayer:
     @property
     def reads_reals(self) -> bool:
         """Whether it is a product of an activation that has no static parameters."""
-        return bool(self.per_row or self.block)
+        return bool(self.per_row or self.block) or self.is_recurrence
+
+    @property
+    def is_recurrence(self) -> bool:
+        """Whether it is all steps of a recurrent layer: it rounds its own state, and nothing else that it reads."""
+        return self.op == RECURRENCE
 
 
 def between_products(layers: Collection[IntegerLayer]) -> list[TensorId]:

@@ -6,6 +6,7 @@ import numpy as np
 from tvm.relax import Var
 
 from .....ir.composites.float_ops import FloatRecurrenceOp
+from .....ir.composites.weighted import RecurrenceOp
 from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
@@ -13,7 +14,8 @@ from ..kernels import RecurrenceSpec
 
 
 @emits(FloatRecurrenceOp)
-def emit_float_recurrence(op: FloatRecurrenceOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+@emits(RecurrenceOp)
+def emit_recurrence(op: FloatRecurrenceOp | RecurrenceOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     steps, batch, width = op.output_shape
     initial = {"hidden": op.hidden, "cell": op.cell}
@@ -32,7 +34,13 @@ def emit_float_recurrence(op: FloatRecurrenceOp, context: KernelContext, inputs:
     )
     constants = {name: value for name, value in initial.items() if isinstance(value, np.ndarray)}
     kernel = kernels.recurrence(
-        spec, weights=op.weights, bias=op.bias, peepholes=op.peepholes, initial=constants, isa=context.isa
+        spec,
+        weights=op.weights,
+        scale=op.params.scale if isinstance(op, RecurrenceOp) else None,
+        bias=op.bias,
+        peepholes=op.peepholes,
+        initial=constants,
+        isa=context.isa,
     )
     values = [
         context.storage.source(inputs[name]) for name in (op.x, *(value for value in initial.values() if isinstance(value, str)))

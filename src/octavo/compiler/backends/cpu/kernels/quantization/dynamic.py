@@ -30,7 +30,7 @@ from ..language.vectors import (
 )
 
 _LANES = 16
-MAGNITUDE_BITS, _INFINITY_BITS, _NAN_BITS = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
+MAGNITUDE_BITS, INFINITY_BITS, NAN_BITS = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 """As integers, the bits of magnitudes of finite numbers lie below those of infinity, and NaN's above. A comparison of floats
 would lose NaN, in one order of its operands or the other."""
 
@@ -50,7 +50,7 @@ def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
 
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
-            scale, zero_point = parameters_of(*_range(x, row * spec.size, spec.size, isa), spec.style)
+            scale, zero_point = parameters_of(*range_of(x, row * spec.size, spec.size, isa), spec.style)
             B.buffer_store(y, scale, [2 * row])
             B.buffer_store(y, zero_point, [2 * row + 1])
 
@@ -182,13 +182,13 @@ def _finite(scale: Expr, zero_point: Expr, largest: Expr, lanes: int) -> tuple[E
     """Return a scale and its zero point as float32; NaN and 0 where a value or the scale is not finite."""
     bits = B.reinterpret(vector_type("int32", lanes), scale)  # a scale is positive, or NaN
     # Not bound: TVM cannot bind a vector of booleans.
-    is_finite = B.Bind(B.max(largest, bits)) < splat(B.int32(_INFINITY_BITS), lanes)
-    nan = B.reinterpret(vector_type("float32", lanes), splat(B.int32(_NAN_BITS), lanes))
+    is_finite = B.Bind(B.max(largest, bits)) < splat(B.int32(INFINITY_BITS), lanes)
+    nan = B.reinterpret(vector_type("float32", lanes), splat(B.int32(NAN_BITS), lanes))
     zero_point = zero_point.astype(vector_type("float32", lanes))
     return B.Select(is_finite, scale, nan), B.Select(is_finite, zero_point, splat(B.float32(0), lanes))
 
 
-def _range(x: Buffer, start: Expr, size: int, isa: str) -> tuple[Expr, Expr, Expr]:
+def range_of(x: Buffer, start: Expr, size: int, isa: str) -> tuple[Expr, Expr, Expr]:
     """Emit the least and greatest of 0 and `size` values from `start` on, and the bits of the largest magnitude."""
     found = _nothing(1)
 

@@ -1,12 +1,12 @@
-"""The steps of an LSTM, a GRU or a plain recurrent layer in float32, in plain vectors. One text for every ISA.
+"""The steps of an LSTM, a GRU or a plain recurrent layer in plain vectors, the products with the hidden state in `products`.
 
-Each sample takes its steps alone, so threads share samples. A product with the hidden state is summed in the order of the state's
-elements, rounded as the products of dense layers are. Kinds are ONNX's (its operator reference, LSTM, GRU and RNN).
+Each sample takes its steps alone, so threads share samples. Gates are float32. Kinds are ONNX's (its operator reference: LSTM,
+GRU and RNN).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
+from ......numerics.quantized.recurrence import state_limit
 from ..language.float_function import ElementMath
+from ..language.isa import ISAS
 from ..language.kernel import Kernel
 from ..language.vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
-
-_LANES = 16
-
-Floats = npt.NDArray[np.float32]
+from ..language.x86.narrow import narrowed
+from .products import FloatProducts, Floats, IntegerProducts, over
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,8 @@ class RecurrenceSpec:
 def recurrence(
     spec: RecurrenceSpec,
     *,
-    weights: Floats,
+    weights: Floats | npt.NDArray[np.int8],
+    scale: Floats | None = None,
     bias: Floats | None,
     peepholes: Floats | None,
     initial: Mapping[str, Floats],
@@ -56,14 +57,18 @@ def recurrence(
 ) -> Kernel:
     """Return the kernel. Weights are (width, gates * width), a bias (gates * width,), peepholes (3 * width,).
 
-    `initial` are constant states before the first step, (batch, width); one that is no input either is zeros.
+    Weights of int8 have a scale (gates * width,); what meets them is quantized at each step. `initial` are constant states before
+    the first step, (batch, width); one that is no input either is zeros.
     """
     gates = weights.shape[1] // spec.width
     passes = _passes(spec, gates)
-    constants = {"weights": np.concatenate([_packed(weights, spec.width, each) for each in passes])}
-    constants |= {name: values for name, values in (("bias", bias), ("peepholes", peepholes)) if values is not None}
-    constants |= dict(initial)
-    constants = {name: np.ascontiguousarray(values.reshape(-1), np.float32) for name, values in constants.items()}
+    if scale is None:
+        constants = FloatProducts.constants(weights.astype(np.float32, copy=False), spec.width, passes)
+    else:
+        constants = IntegerProducts.constants(weights.astype(np.int8, copy=False), scale, spec.width, passes, isa)
+    floats = {name: values for name, values in (("bias", bias), ("peepholes", peepholes)) if values is not None} | dict(initial)
+    constants |= {name: np.ascontiguousarray(values.reshape(-1), np.float32) for name, values in floats.items()}
+    limit = 0 if scale is None else state_limit(weights.astype(np.int8, copy=False))
     rows = spec.batch * spec.width
     sizes = {"x": spec.steps * rows * gates, **dict.fromkeys(spec.inputs, rows)}
     sizes |= {name: values.size for name, values in constants.items()} | {"y": (spec.states + spec.steps) * rows}
@@ -72,10 +77,18 @@ def recurrence(
         named = dict(zip(sizes, buffers, strict=True))
         operations = spec.steps * spec.batch * weights.size
         with chunked(spec.batch, worthwhile(spec.threads, operations, spec.batch)) as sample:
-            _Sample(spec, gates, named, sample).emit()
+            if scale is None:
+                products = FloatProducts(width=spec.width, buffers=named)
+            else:
+                products = IntegerProducts(width=spec.width, isa=isa, limit=limit, buffers=named)
+            _Sample(spec, gates, named, sample, products).emit()
 
-    func = prim_func([(name, size, "float32") for name, size in sizes.items()], emit)
-    return Kernel(name=f"float.{spec.kind.lower()}", isa=isa, func=func, constants=tuple(constants.values()))
+    dtypes = {name: str(values.dtype) for name, values in constants.items()}
+    func = prim_func([(name, size, dtypes.get(name, "float32")) for name, size in sizes.items()], emit)
+    if scale is not None and ISAS[isa].family == "x86":
+        func = narrowed(func, isa)
+    name = spec.kind.lower() if scale is not None else f"float.{spec.kind.lower()}"
+    return Kernel(name=name, isa=isa, func=func, constants=tuple(constants.values()))
 
 
 def _passes(spec: RecurrenceSpec, gates: int) -> list[range]:
@@ -84,29 +97,19 @@ def _passes(spec: RecurrenceSpec, gates: int) -> list[range]:
     return [range(first), range(first, gates)][: 1 if first == gates else 2]
 
 
-def _packed(weights: Floats, width: int, gates: range) -> Floats:
-    """Return the columns of some gates, block by block of lanes; in a block by row, in a row by gate."""
-    cube = weights.reshape(width, -1, width)[:, gates.start : gates.stop]
-    starts = range(0, width, _LANES)
-    return np.concatenate([cube[..., start : start + _LANES].reshape(-1) for start in starts])
-
-
-def _over(width: int, body: Callable[[Expr, int], None]) -> None:
-    """Emit body(start, lanes) over the elements of a state."""
-    vectors, rest = divmod(width, _LANES)
-    if vectors:
-        with B.serial(0, vectors) as index:
-            body(B.Bind(index * _LANES), _LANES)
-    if rest:
-        body(B.int32(vectors * _LANES), rest)
-
-
 class _Sample:
     """Emits all steps of one sample."""
 
-    def __init__(self, spec: RecurrenceSpec, gates: int, buffers: Mapping[str, Buffer], sample: Expr) -> None:
+    def __init__(
+        self,
+        spec: RecurrenceSpec,
+        gates: int,
+        buffers: Mapping[str, Buffer],
+        sample: Expr,
+        products: FloatProducts | IntegerProducts,
+    ) -> None:
         self._spec, self._gates, self._sample = spec, gates, sample
-        self._buffers = buffers
+        self._buffers, self._products = buffers, products
         # What the steps hand on, and in a GRU of two passes the update gate, and the state that was reset.
         kept = {"LSTM": ("hidden", "cell"), "GRU": ("hidden", "update", "reset"), "RNN": ("hidden",)}[spec.kind]
         self._own: dict[str, Any] = {name: B.alloc_buffer((spec.width,), "float32", scope="local") for name in kept}
@@ -114,19 +117,22 @@ class _Sample:
     def emit(self) -> None:
         spec, width = self._spec, self._spec.width
         for name in self._states:
-            _over(width, partial(self._begin, name))
+            over(width, partial(self._begin, name))
         with B.serial(0, spec.steps) as turn:
             step = B.Bind(spec.steps - 1 - turn) if spec.backwards else turn
             row = B.Bind((step * spec.batch + self._sample) * (self._gates * width))
             place = B.Bind(((step + spec.states) * spec.batch + self._sample) * width)
+            # Zeros before the first step make no products.
+            self._products.start(None if "hidden" in self._buffers else turn == 0)
+            self._products.take(self._own["hidden"])
             {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[spec.kind](row, place)
-            _over(
+            over(
                 width,
                 lambda start, lanes: store(self._own["hidden"], start, load(self._buffers["y"], place + start, lanes), lanes),
             )
         for number, name in enumerate(self._states[: spec.states]):
             last = B.Bind((self._sample + number * spec.batch) * width)
-            _over(
+            over(
                 width,
                 lambda start, lanes, name=name, last=last: store(
                     self._buffers["y"], last + start, load(self._own[name], start, lanes), lanes
@@ -141,21 +147,6 @@ class _Sample:
         given = self._buffers.get(name)
         at = self._sample * self._spec.width + start
         store(self._own[name], start, splat(B.float32(0), lanes) if given is None else load(given, at, lanes), lanes)
-
-    def _products(self, state: str, gates: range, start: Expr, lanes: int) -> list[Expr]:
-        """Return the products of a state with the weights of some gates, for these elements of each."""
-        width, count = self._spec.width, len(gates)
-        sums: Any = B.alloc_buffer((count * lanes,), "float32", scope="local")
-        for number in range(count):
-            store(sums, number * lanes, splat(B.float32(0), lanes), lanes)
-        block = B.Bind((gates.start * width + start * count) * width)
-        with B.serial(0, width) as row:
-            value = B.Bind(splat(self._own[state][row], lanes))
-            at = B.Bind(block + row * (count * lanes))
-            for number in range(count):
-                total = load(sums, number * lanes, lanes)
-                store(sums, number * lanes, total + value * load(self._buffers["weights"], at + number * lanes, lanes), lanes)
-        return [load(sums, number * lanes, lanes) for number in range(count)]
 
     def _input(self, row: Expr, gate: int, start: Expr, lanes: int) -> Expr:
         return load(self._buffers["x"], row + (gate * self._spec.width) + start, lanes)
@@ -172,10 +163,6 @@ class _Sample:
         else:
             total = self._with_bias(outside + product, gate, start, lanes)
         return ElementMath(lanes).keep(total)
-
-    def _totals(self, row: Expr, gates: range, start: Expr, lanes: int) -> list[Expr]:
-        products = self._products("hidden", gates, start, lanes)
-        return [self._total(row, gate, product, start, lanes) for gate, product in zip(gates, products, strict=True)]
 
     def _activated(self, which: int, value: Expr, lanes: int) -> Expr:
         """Return an activated value, which is clamped before, but for an LSTM's cell."""
@@ -198,9 +185,9 @@ class _Sample:
         return value + ElementMath(lanes).fenced(load(peepholes, which * self._spec.width + start, lanes) * cell)
 
     def _lstm(self, row: Expr, place: Expr) -> None:
-        def block(start: Expr, lanes: int) -> None:
+        def block(start: Expr, lanes: int, products: list[Expr]) -> None:
             math = ElementMath(lanes)
-            i, o, f, c = self._totals(row, range(4), start, lanes)
+            i, o, f, c = (self._total(row, gate, product, start, lanes) for gate, product in enumerate(products))
             cell = math.keep(load(self._own["cell"], start, lanes))
             i = self._activated(0, self._peeped(i, 0, cell, start, lanes), lanes)
             f = self._activated(0, self._peeped(f, 2, cell, start, lanes), lanes)
@@ -210,35 +197,32 @@ class _Sample:
             o = self._activated(0, self._peeped(o, 1, cell, start, lanes), lanes)
             store(self._buffers["y"], place + start, o * self._activated(2, cell, lanes), lanes)
 
-        _over(self._spec.width, block)
+        self._products.over(self._own["hidden"], range(4), block)
 
     def _gru(self, row: Expr, place: Expr) -> None:
+        hidden = self._own["hidden"]
         if self._spec.resets_products:
-            _over(self._spec.width, partial(self._gru_at_once, row, place))
+            self._products.over(hidden, range(3), partial(self._gru_at_once, row, place))
             return
 
-        def gates(start: Expr, lanes: int) -> None:
-            update, reset = self._totals(row, range(2), start, lanes)
+        def gates(start: Expr, lanes: int, products: list[Expr]) -> None:
+            update, reset = (self._total(row, gate, product, start, lanes) for gate, product in enumerate(products))
             store(self._own["update"], start, self._activated(0, update, lanes), lanes)
-            kept = self._activated(0, reset, lanes) * load(self._own["hidden"], start, lanes)
-            store(self._own["reset"], start, kept, lanes)
+            store(self._own["reset"], start, self._activated(0, reset, lanes) * load(hidden, start, lanes), lanes)
 
-        def states(start: Expr, lanes: int) -> None:
-            [product] = self._products("reset", range(2, 3), start, lanes)
-            remembered = ElementMath(lanes).keep(self._with_bias(product, 2, start, lanes))
+        def states(start: Expr, lanes: int, products: list[Expr]) -> None:
+            remembered = ElementMath(lanes).keep(self._with_bias(products[0], 2, start, lanes))
             new = self._activated(1, self._input(row, 2, start, lanes) + remembered, lanes)
             self._mix(place, load(self._own["update"], start, lanes), new, start, lanes)
 
-        _over(self._spec.width, gates)
-        _over(self._spec.width, states)
+        self._products.over(hidden, range(2), gates)
+        self._products.take(self._own["reset"])
+        self._products.over(self._own["reset"], range(2, 3), states)
 
-    def _gru_at_once(self, row: Expr, place: Expr, start: Expr, lanes: int) -> None:
+    def _gru_at_once(self, row: Expr, place: Expr, start: Expr, lanes: int, products: list[Expr]) -> None:
         math = ElementMath(lanes)
-        update, reset, product = self._products("hidden", range(3), start, lanes)
-        z, r = (
-            self._activated(0, self._total(row, gate, value, start, lanes), lanes) for gate, value in ((0, update), (1, reset))
-        )
-        remembered = math.keep(math.fenced(r * self._with_bias(product, 2, start, lanes)))
+        z, r = (self._activated(0, self._total(row, gate, products[gate], start, lanes), lanes) for gate in range(2))
+        remembered = math.keep(math.fenced(r * self._with_bias(products[2], 2, start, lanes)))
         new = self._activated(1, self._input(row, 2, start, lanes) + remembered, lanes)
         self._mix(place, z, new, start, lanes)
 
@@ -250,8 +234,8 @@ class _Sample:
         store(self._buffers["y"], place + start, math.fused(math.constant(1.0) - update, new, old), lanes)
 
     def _rnn(self, row: Expr, place: Expr) -> None:
-        def block(start: Expr, lanes: int) -> None:
-            [total] = self._totals(row, range(1), start, lanes)
+        def block(start: Expr, lanes: int, products: list[Expr]) -> None:
+            total = self._total(row, 0, products[0], start, lanes)
             store(self._buffers["y"], place + start, self._activated(0, total, lanes), lanes)
 
-        _over(self._spec.width, block)
+        self._products.over(self._own["hidden"], range(1), block)
