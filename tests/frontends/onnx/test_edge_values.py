@@ -53,6 +53,13 @@ def compare(got: Sequence[Array], wanted: Sequence[Array]) -> None:
         np.testing.assert_array_equal(have, want)
 
 
+def test_booleans_are_compared():
+    a, b, yes = np.array([True, False, True, False]), np.array([True, True, False, False]), np.array(True)
+    nodes = [("Equal", "a b", {}), ("Equal", "a yes", {}), ("Equal", "yes no", {}), ("Not", "y0", {}), ("Xor", "a b", {})]
+    wanted = [a == b, a, np.array(False), a != b, a ^ b]
+    compare(results(nodes, {"a": a, "b": b}, yes=yes, no=~yes), wanted)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint32"])
 def test_integers_are_divided_by_nothing_that_ends_the_process(dtype):
     is_signed = dtype.startswith("int")

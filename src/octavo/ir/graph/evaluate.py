@@ -16,6 +16,7 @@ from tvm.relax import BlockBuilder, Expr, Var
 
 from ...runtime.tensors import array_of, tensor_from
 from ..untyped import relax
+from .bool_comparisons import compared_as_integers
 from .dataflow import BodyWriter, attrs_of, call_to, write_function
 from .integer_division import guarded_divisions
 from .kernel_attributes import EXTERNAL_ATTR
@@ -178,6 +179,7 @@ def _lowered(module: tvm.IRModule) -> tvm.IRModule:
     passes = [
         transform.LegalizeOps(),
         guarded_divisions(),
+        compared_as_integers(),
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),

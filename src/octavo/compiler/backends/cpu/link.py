@@ -15,6 +15,7 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 
 from ....errors import CompileError, OctavoError
+from ....ir.graph.bool_comparisons import compared_as_integers
 from ....ir.graph.dataflow import (
     BodyWriter,
     DataflowView,
@@ -54,6 +55,7 @@ def float_passes() -> tvm.transform.Pass:
             relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(legalizations()),
             guarded_divisions(),
+            compared_as_integers(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             tvm.transform.module_pass(lambda module, _: inline_indices(module), opt_level=0, name="InlineIndices"),
